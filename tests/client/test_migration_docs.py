@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``api-ref/migration-from-sqs.md`` and ``api-ref/concepts.md``: their samples are run."""
+"""``api-ref/concepts.md``: its sample is run."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ REFERENCE = Path(__file__).parent.parent.parent / "api-ref"
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "language"),
-    [("concepts", "python"), ("migration-from-sqs", "python"), ("migration-from-sqs", "sh")],
+    [("concepts", "python")],
 )
 def test_the_samples_of_a_page_work(running: ZqServer, project: str, tmp_path: Path, page: str, language: str) -> None:
     """From top to bottom, in one program that stops at the first failure, in a project of its own."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administration of a deployment, as a feature of the server: projects with their quotas, and encryption keys."""
+"""Administration of projects, quotas and encryption keys."""

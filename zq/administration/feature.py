@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administration of a deployment as a feature of the server."""
+"""The administration server feature."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,10 +16,10 @@ from zq.limits import Limits
 
 
 class AdministrationFeature(Feature):
-    """The routes ``/v2/admin/project…`` and ``/v2/admin/rekey``."""
+    """The routes for project administration and rekeying."""
 
     def __init__(self, quotas: Quotas | None, removal: Removal, keys: DataKeys) -> None:
-        """``quotas``: None if the server authenticates no caller."""
+        """Initialize the feature. ``quotas``: None if authentication is off."""
         self._quotas = quotas
         self._removal = removal
         self._keys = keys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations and schemas of ``/v2/admin/project…`` and ``/v2/admin/rekey`` in OpenAPI."""
+"""OpenAPI operations and schemas of ``/v2/admin/project…`` and ``/v2/admin/rekey``."""
 
 from zq.http.openapi.access import IDS, STATE, USE, object_of
 from zq.http.openapi.operations import TEXT, Json, answer, body, integer, operation, query, reference
@@ -64,7 +64,7 @@ def _projects() -> Json:
 
 
 def schemas() -> Json:
-    """Return the schemas of bodies."""
+    """Return the schemas of request and response bodies."""
     said = {
         "project": IDS,
         "limits": reference("schemas", "OwnLimits"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources ``/v2/admin/project…`` and ``/v2/admin/rekey`` (tenancy 5)."""
+"""HTTP resources ``/v2/admin/project…`` and ``/v2/admin/rekey`` (tenancy 5)."""
 
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from zq.wire import answers
 
 
 class Change(msgspec.Struct):
-    """The body of a PUT. Absent fields are not changed."""
+    """The request body of a project update. Absent fields are not changed."""
 
     limits: dict[str, Any] | UnsetType = UNSET
     state: State | UnsetType = UNSET
@@ -43,7 +43,7 @@ class _Projects:
 
 
 class ProjectCollection(_Projects):
-    """``/v2/admin/projects``: a page of the projects that have data or quotas of their own."""
+    """``/v2/admin/projects``: the projects that have data or individual quotas."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:projects"}
@@ -80,7 +80,7 @@ class ProjectItem(_Projects):
         self._show(resp, project, stored)
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Begin the deletion of the project's data, which the server continues in the background."""
+        """Start deleting the project's data in the background."""
         project = _project_parameter(req)
         self._removal.begin(self._quotas, project)
         self._show(resp, project, self._quotas.read(project))

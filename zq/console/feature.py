@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The web console as a feature of the server."""
+"""The web console server feature."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from zq.http.features import Feature, Page
 
 
 class ConsoleFeature(Feature):
-    """The page at ``/console/``, unless the options disable it."""
+    """The routes of the web console below ``/console/``, if enabled."""
 
     public_prefixes = ("/console",)
 

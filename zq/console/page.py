@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources of the console: the document at ``/console/``, and its files below a path that contains the version.
+"""HTTP resources for the console's HTML document and static files.
 
-The files are read and compressed once. All URLs in them are relative, so the console works behind a proxy that adds a
-path prefix. Modules are served without a build step; only the lines of comments are emptied (decision 0107).
+The document is served at ``/console/``, and the files at versioned paths, so that browsers can cache them forever. All
+files are read and compressed at startup. URLs are relative, so the console works behind a proxy that adds a path
+prefix. JavaScript modules need no build step; only their comment lines are blanked (decision 0107).
 """
 
 import base64
@@ -20,22 +21,22 @@ import falcon
 from zq.http.tenant import Audience
 
 ROOT: Final = Path(__file__).parent / "static"
-# The name of the document, which is not among the files of the tree.
+# File name of the HTML document, which is not one of the static files.
 DOCUMENT: Final = "index.html"
-# The media types by file extension; other files are not served.
+# Media types by file extension. Files with other extensions are not served.
 MEDIA: Final = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-# The path prefix of vendored files, which are served unchanged.
+# Path prefix of third-party files, which are served unchanged.
 VENDORED: Final = "vendor/"
-# Comments that fill whole lines of a module, except for the first line, which has the licence.
+# Matches comments that fill whole lines, except the first line, which contains the licence.
 COMMENT: Final = re.compile(rb"(?!\A)^[ ]*(?://[^\n]*|/\*\*(?:[^*]|\*(?!/))*\*/)$", re.MULTILINE)
-# The number of hexadecimal digits of a version.
+# Number of hexadecimal digits in a version.
 DIGITS: Final = 12
-# Security headers of the page, in addition to the content security policy.
+# Security headers of the document, in addition to the content security policy.
 HEADERS: Final = {
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -43,24 +44,24 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-# The content security policy. The only inline script is the import map, which cannot be a file.
+# Content security policy. The import map is the only inline script, because it cannot be an external file.
 POLICY: Final = (
     "default-src 'none'; script-src 'self' 'sha256-{hash}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-# The paths of vendored modules, by the names under which modules import them.
+# Import map: paths of third-party modules by import name.
 IMPORTS: Final = {
     "preact": "vendor/preact.mjs",
     "preact/hooks": "vendor/hooks.mjs",
     "htm": "vendor/htm.mjs",
 }
-# Cache-Control of a file whose path contains its version: one year.
+# Cache-Control of a file at its versioned path: one year.
 FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 class File(NamedTuple):
-    """A file of the console. ``packed``: its content compressed by gzip."""
+    """A static file. ``packed``: the gzip-compressed content."""
 
     media: str
     raw: bytes
@@ -68,7 +69,7 @@ class File(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """All files by path. ``version``: a hash of their contents."""
+    """The console's document and static files, with a version that is a hash of their contents."""
 
     version: str
     document: str
@@ -76,7 +77,7 @@ class Tree(NamedTuple):
 
 
 def read_tree(root: Path = ROOT) -> Tree:
-    """Read the files of the console."""
+    """Read and compress the console's files."""
     paths = sorted(path for path in root.rglob("*") if path.suffix in MEDIA or path.name == DOCUMENT)
     contents = {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
     digest = sha256()
@@ -94,14 +95,14 @@ def _file(name: str, raw: bytes) -> File:
 
 
 class _Static:
-    """A resource that needs no credential and no project."""
+    """Base class for public resources, which require neither a credential nor a project."""
 
     audience = Audience.PROBE
     open = True
 
 
 class Moved(_Static):
-    """``/console``: a redirect to ``/console/``. It is relative, so it works behind a proxy that adds a path prefix."""
+    """``/console``: a redirect to ``/console/``, relative so that it works behind a proxy that adds a path prefix."""
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.status = falcon.HTTP_308
@@ -111,7 +112,7 @@ class Moved(_Static):
 
 
 class Document(_Static):
-    """``/console/``: the document of the console."""
+    """``/console/``: the HTML document."""
 
     def __init__(self, tree: Tree, read_only: bool, grafana: str) -> None:
         imports = json.dumps({"imports": {name: f"./{tree.version}/{path}" for name, path in IMPORTS.items()}})
@@ -141,7 +142,7 @@ class Document(_Static):
 
 
 class Files(_Static):
-    """``/console/{tree}/…``: a file. If a page of another version requests it, this server's version is served."""
+    """``/console/{tree}/…``: a static file. If ``tree`` is another version, this server's version is served."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree

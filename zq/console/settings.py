@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section [console] of the configuration."""
+"""Options of the configuration section [console]."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ CONSOLE: Final[list[cfg.Opt]] = [
 
 
 class ConsoleOptions(Struct, frozen=True):
-    """The options of the section."""
+    """The options of the section [console]."""
 
     enabled: bool = True
     read_only: bool = False

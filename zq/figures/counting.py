@@ -14,11 +14,11 @@ from zq.model.topics import Entry, TopicRef
 
 # The counters of a queue, in order. A topic has only the first.
 RATES: Final = ("posted", "claimed", "finished", "lapsed")
-# The largest number of names with counters of their own between two drains. ``REST`` counts a project's other names.
+# Maximum number of names with individual counters between two drains. ``REST`` counts a project's other names.
 MAX_NAMES: Final = 1000
-# The largest number of projects with a ``REST`` counter of their own.
+# Maximum number of projects with an individual ``REST`` counter.
 MAX_RESTS: Final = 1000
-# The name that stands for queues and topics without counters of their own.
+# Name that stands for all queues or topics without individual counters.
 REST: Final = "*"
 # Upper bounds in seconds of the histogram's buckets. The last bucket has no bound.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -51,7 +51,7 @@ class IntervalCounts(Struct, frozen=True):
 
 
 class Counts(Events):
-    """An event listener that counts. Each event costs one lock and one addition."""
+    """An event listener that counts messages and requests. Each event takes one lock and one addition."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchange of counts among the processes of a store, so that every process reports the rates of all of them.
+"""Exchange of counts among the processes that share a store, so that each process can report the total rates.
 
-Each process publishes one record, a document with its counts of the last few intervals of ten seconds. Intervals are
-aligned to the epoch, so they are equal in all processes. A late reader still finds the previous interval.
+Each process publishes one record: a document with its counts for the last few ten-second intervals. Intervals are
+aligned to the epoch and therefore equal in all processes. The record includes earlier intervals for late readers.
 """
 
 import os
@@ -21,14 +21,14 @@ from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 
 T = TypeVar("T", bound=tuple[Any, ...])
-# The kind of the documents.
+# Document kind.
 KIND: Final = "server"
-# Seconds after which the record of a process expires.
+# Lifetime of a process's record in seconds.
 RECORD_TTL: Final = 60.0
-# The largest size of a record in bytes, and the largest number of its intervals.
+# Maximum size of a record in bytes, and maximum number of intervals in it.
 MAX_RECORD_SIZE: Final = 64 << 10
 MAX_SPANS: Final = 3
-# The largest number of records that a process reads.
+# Maximum number of records that a process reads.
 MAX_PROCESSES: Final = 256
 
 
@@ -41,10 +41,14 @@ class Span(Struct, frozen=True):
 
 
 class Server(Struct, frozen=True):
-    """The status report of a process. ``server``: host and port, which the processes of one server share.
+    """The status report of a process.
 
-    ``requests``: requests per second. ``p95``: None without requests. ``sweep_lag``: seconds since the oldest expired
-    message became due for removal; None if the store does not report it.
+    Args:
+        server: Host and port, the same for all processes of a server.
+        requests: Requests per second.
+        p95: The 95th percentile of request durations; None without requests.
+        sweep_lag: Seconds since the oldest expired message became due for removal; None if the store does not report
+            it.
     """
 
     server: str
@@ -65,7 +69,7 @@ class Server(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """The document of a process. ``spans``: intervals by their slots of ``FINE``."""
+    """The published record of a process. ``spans``: the counts by slot of ``FINE``."""
 
     about: Server
     spans: dict[int, Span]
@@ -75,7 +79,7 @@ _decoder: Final = msgspec.json.Decoder(Record)
 
 
 class About(Struct, frozen=True):
-    """The constant properties of this process."""
+    """The static part of this process's status report."""
 
     store: str = ""
     engine: str = ""
@@ -85,7 +89,7 @@ class About(Struct, frozen=True):
 
 
 class State(Struct, frozen=True):
-    """The variable properties of this process, besides its counts. The fields are the same as in ``Server``."""
+    """The changing part of this process's status report, without counts. The fields are those of ``Server``."""
 
     waiters: int
     streams: int
@@ -111,7 +115,7 @@ class Exchange:
     def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
         """Write the record. ``drained``: the counts since the last call, which are published as the slot's.
 
-        Raise ``Unavailable``; the next call then writes these counts too.
+        Raises ``Unavailable``; the next call then writes these counts too.
         """
         seconds, self._published_at = max(1.0, now - self._published_at), now
         queues = [(*name, *figures) for name, figures in drained.queues.items()]
@@ -135,7 +139,7 @@ class Exchange:
         self._documents.put(self._ref, encode_record(server, self._spans), now, expires=now + RECORD_TTL)
 
     def read(self, now: Seconds, add: Callable[[int, Span], object]) -> None:
-        """Read all records, and call ``add`` with each interval not read before. Raise ``Unavailable``."""
+        """Read all records, and call ``add`` with each interval not read before. Raises ``Unavailable``."""
         page = self._documents.list("", KIND, "", "", MAX_PROCESSES, now)
         records = {document.ref.name: _decoder.decode(document.value) for document in page.items}
         for name, record in records.items():
@@ -148,7 +152,7 @@ class Exchange:
         self.servers = sorted((record.about for record in records.values()), key=lambda one: (one.server, one.process))
 
     def leave(self, now: Seconds) -> None:
-        """Delete the record, because this process ends. Raise ``Unavailable``."""
+        """Delete the record, because this process ends. Raises ``Unavailable``."""
         self._documents.delete(self._ref, now)
 
 

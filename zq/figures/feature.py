@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures as a feature of the server."""
+"""The figures server feature."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
@@ -64,7 +64,7 @@ def figures_feature(
     topics: Topics,
     quotas: Quotas | None,
 ) -> FiguresFeature:
-    """Create the feature and start to count the server's events. ``about``: the server's entry in /v2/servers."""
+    """Create the feature and start counting the server's events. ``about``: the server's entry in /v2/servers."""
     if not enabled:
         return FiguresFeature(None)
     counts = Counts()

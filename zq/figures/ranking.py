@@ -28,15 +28,15 @@ from zq.model.stats import Depth
 
 Json = dict[str, Any]
 
-# The largest number of rows in each list of an overview.
+# Maximum number of rows in each list of an overview.
 MAX_LISTED: Final = 10
-# The number of points in a row's sparkline, each of half a minute.
+# Number of points in a row's sparkline. Each point covers half a minute.
 RECENT: Final = 20
 # The sort key of an unknown figure, below every figure.
 LOWEST: Final = -1e18
 # Seconds for which an order is cached.
 ORDER_TTL: Final = 60.0
-# The largest number of rows in all cached orders together, at most 50 MB.
+# Maximum total number of rows in all cached orders, which take at most 50 MB.
 MAX_CACHED_ROWS: Final = 500_000
 # The order by name, descending.
 NAMES_DESC: Final = "-names"
@@ -71,7 +71,7 @@ class Ranking:
     def page(
         self, project: str, figures: Callable[[], Mapping[str, float]], order: str, marker: str, limit: int
     ) -> RankedPage:
-        """Return a page of names, sorted by figure and then by name. Raise ``InvalidParameter``.
+        """Return a page of names, sorted by figure and then by name. Raises ``InvalidParameter``.
 
         ``order``: ``asc``, ``desc``, ``names`` (by name only) or ``-names`` (by name, descending).
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of the routes: pages of queues and topics, time series of a queue or project, and the list of servers."""
+"""Reports for the HTTP resources: ranked queues and topics, time series, project overviews, and servers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -70,17 +70,17 @@ class Figures:
         counts: Counts,
         about: About = About(),  # noqa: B008
     ) -> None:
-        """``quotas``: None if the server authenticates no caller."""
+        """Initialize the reports. ``quotas``: None if authentication is off."""
         self._topics = topics
         self._quotas = quotas
         self._clock = clock
         self.sampler = Sampler(storage, clock, counts, about, lambda: queues.max_counted)
         self._ranking = Ranking()
         self._answers: tuple[Snapshot, dict[object, Json]] = NOTHING, {}
-        """Cached answers of a snapshot to callers who may see everything, because many viewers send equal requests."""
+        """A snapshot, and the cached reports on it for callers that may see all queues."""
 
     def queues(self, project: str, query: RankingQuery) -> Json:
-        """Return a page of the project's queues; ``next`` is the next page's marker. Raise ``InvalidParameter``."""
+        """Return a page of the project's queues; ``next`` is the next page's marker. Raises ``InvalidParameter``."""
         self.sampler.look(project)
         if query.visible is not None or query.marker:
             return self._page(project, query)
@@ -96,7 +96,7 @@ class Figures:
         return view.about() | {"total": len(listed), "queues": rows, "next": page.next}
 
     def topics(self, project: str, query: RankingQuery) -> Json:
-        """Return a page of the project's topics with their publish rates. Raise ``InvalidParameter``."""
+        """Return a page of the project's topics with their publish rates. Raises ``InvalidParameter``."""
         self.sampler.look(project)
         rates, now = latest_rates(self.sampler), self._clock.now()
         names = list(self._topic_names(project, query))

@@ -102,7 +102,7 @@ def _ranking_query(req: falcon.Request, sorts: Sequence[str], allowance: Allowan
 
 
 def _choice(req: falcon.Request, name: str, words: Sequence[str]) -> str:
-    """Return a parameter that must be one of ``words``; the first one by default. Raise ``InvalidParameter``."""
+    """Return a parameter that must be one of ``words``; the first one by default. Raises ``InvalidParameter``."""
     given = query.text(req, name) or words[0]
     if given not in words:
         raise InvalidParameter(f"{name} must be one of {', '.join(words)}.")

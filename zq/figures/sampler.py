@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sampling thread: it samples all queues in sweeps, and watched queues every two seconds."""
+"""Background sampling of queue depths: all queues in sweeps, and watched queues every two seconds."""
 
 import heapq
 import logging
@@ -34,31 +34,31 @@ SWEEP: Final = 10.0
 SWEEP_INTERVAL_FACTOR: Final = 40
 # The corresponding multiple for reading metadata, which takes at most 1 % of the time.
 METADATA_INTERVAL_FACTOR: Final = 100
-# Seconds that a new viewer waits for a sweep.
+# Maximum seconds that a new viewer waits for a sweep.
 VIEWER_PATIENCE: Final = 0.5
 # Seconds after a request for which its caller counts as a viewer.
 VIEWER_TTL: Final = 10.0
-# The largest numbers of watched queues, of queues in a sweep, and of queues with a time series. Of the latter, half
-# are the deepest queues, and half have the oldest messages.
+# Maximum number of watched queues, of queues in a sweep, and of time series. If more queues exist, half of
+# the time series are for the deepest queues, and half for those with the oldest messages.
 MAX_WATCHED: Final = 64
 MAX_SWEPT: Final = 200_000
 MAX_SERIES: Final = 1000
 # Seconds into an interval after which all processes have published the previous interval.
 READ_DELAY: Final = 4.0
-# Seconds for which the metadata of a project's queues are cached, and the largest number of cached projects.
+# Minimum cache lifetime of a project's queue metadata in seconds, and maximum number of cached projects.
 METADATA_AGE: Final = 4.0
 MAX_PROJECTS: Final = 100
-# Queues read at a time, few because metadata may be large; and a pattern of the metadata that must be parsed.
+# Number of queues per read, small because metadata can be large; and a pattern that selects the metadata to parse.
 PAGE: Final = 100
 RELEVANT: Final = re.compile(b'"_dead_letter_queue"|"_paused"')
-# Seconds between the two snapshots that growth is computed from.
+# Minimum seconds between the two snapshots from which growth is computed.
 GROWTH_INTERVAL: Final = 60.0
 
 Rows = Mapping[str, Mapping[str, Depth]]
 
 
 class Snapshot(Struct, frozen=True):
-    """The result of a sweep, by project and name. ``complete``: whether it has all queues of the store."""
+    """The result of a sweep, by project and queue name. ``complete``: whether it includes all queues of the store."""
 
     rows: Rows
     as_of: Seconds
@@ -98,7 +98,7 @@ class Sampler:
         most: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``most`` returns the number up to which the messages of a queue's state are counted."""
+        """Initialize the sampler. ``most``: returns the limit up to which messages in each state are counted."""
         self._storage, self.clock, self._counts, self._monotonic, self.most = storage, clock, counts, monotonic, most
         began = clock.now()
         self.exchange = Exchange(storage.documents, about, began)
@@ -114,13 +114,13 @@ class Sampler:
         self.kept: OrderedDict[QueueRef, Series] = OrderedDict()
         self.projects: OrderedDict[str, Series] = OrderedDict()
         self.watched: dict[QueueRef, float] = {}
-        """The watched queues, and the moments until which they are watched."""
+        """The watched queues, with the monotonic time until which each is watched."""
         self.present: dict[QueueRef, tuple[Depth, Seconds]] = {}
         """The latest sample of each watched queue."""
         self.summaries: OrderedDict[str, tuple[float, Mapping[str, MetadataSummary]]] = OrderedDict()
-        """The cached metadata by project: the moment of expiry, and the summaries by queue."""
+        """The cached metadata by project: the expiry time and the summaries by queue."""
         self._viewed_at = self._swept_at = -math.inf
-        """The moments of the last request, and of the start of the last sweep."""
+        """The monotonic times of the last request and of the start of the last sweep."""
         self._sweep_seconds, self._recorded_slot = 0.0, -1
         self._lock = threading.Lock()
         self._wake, self._stopping = threading.Event(), threading.Event()
@@ -140,7 +140,7 @@ class Sampler:
             self._thread.join()
 
     def look(self, project: str) -> None:
-        """Register a viewer of a project, and refresh stale samples. Raise ``Unavailable`` if the store is down."""
+        """Register a viewer of a project, and refresh stale samples. Raises ``Unavailable`` if the store is down."""
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now
         with self._lock:
@@ -158,7 +158,7 @@ class Sampler:
             raise Unavailable("The store did not answer when the queues were to be counted.")
 
     def _await_sweep(self, now: float) -> None:
-        """Wait a moment for a sweep that is due, so that a new viewer does not get a stale snapshot."""
+        """Wait briefly for a sweep that is due, so that a new viewer does not get an outdated snapshot."""
         before = self._swept_at
         if self.snapshot is NOTHING or now >= before + SWEEP_INTERVAL_FACTOR * self._sweep_seconds:
             patience = TICK if self.snapshot is NOTHING else VIEWER_PATIENCE
@@ -166,7 +166,7 @@ class Sampler:
                 self._sweep_ended.wait_for(lambda: self._swept_at != before, patience)
 
     def watch(self, queue: QueueRef) -> None:
-        """Watch this queue, unless ``MAX_WATCHED`` queues are watched."""
+        """Sample the queue more often for a while, unless ``MAX_WATCHED`` queues are already watched."""
         now = self._monotonic()
         with self._lock:
             new = queue not in self.watched
@@ -181,7 +181,7 @@ class Sampler:
                 self._sweep_ended.wait_for(lambda: queue in self.present, VIEWER_PATIENCE)
 
     def tick(self) -> None:
-        """Run one round. Raise ``Unavailable``."""
+        """Run one sampling round. Raises ``Unavailable``."""
         try:
             self._sample_watched()
             if self._monotonic() >= self._next_sweep():

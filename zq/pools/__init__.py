@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administration of pools and flavors (contract 11, 12), as a feature of the server.
+"""Administration of pools and flavors (contract 11, 12).
 
-Without this feature, a server with ``pooling`` still serves the queues in the pools of its catalogue.
+A server with ``pooling`` but without this feature still serves the queues in the pools of its catalogue.
 """

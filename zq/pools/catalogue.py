@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases for the administration of pools and flavors (contract 11, 12)."""
+"""Use cases for pools and flavors (contract 11, 12)."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -31,18 +31,18 @@ from zq.model.documents import Document, DocumentRef
 from zq.model.pools import BOUND, FLAVOR, POOL, Pool, bound_prefix, each, flavor_ref, pool_ref, read_pool
 from zq.storage.api import DocumentController
 
-# The largest number of characters of the name of a pool or flavor, and of a pool's URI.
+# Maximum length of a pool or flavor name and of a pool URI, in characters.
 MAX_TEXT: Final = 255
 MAX_WEIGHT: Final = 2**32 - 1
-# The placeholder for the parts of a URI that are hidden in answers.
+# Placeholder for the hidden parts of a URI in responses.
 HIDDEN: Final = "***"
 # The capabilities of a store, as Zaqar names them, in the order of the contract.
 ALL: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
 VOLATILE: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
 # The schemes of embedded stores, which have no host.
 EMBEDDED: Final = ("memory", "rocksdb")
-# The options that the URI of a pool may have. An administrator of pools need not be an administrator of the server, so
-# no option may name a file of the server, a host outside the URI, or a source of the server's own credentials.
+# Allowed options in a pool URI. Pool administrators are not necessarily server administrators, so no option may refer
+# to a file on the server, to a host outside the URI, or to a source of the server's own credentials.
 _MONGODB: Final = frozenset(
     {
         *("appname", "authmechanism", "authsource", "compressors", "connecttimeoutms", "directconnection"),
@@ -126,17 +126,17 @@ class Pools:
         self._own = own
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Pool]]:
-        """Return a page of the pools by name, after ``marker``. Raise ``InvalidParameter``."""
+        """Return a page of the pools by name, after ``marker``. Raises ``InvalidParameter``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_pools_per_page)
         page = self._documents.list("", POOL, "", marker, size, self._clock.now())
         return Page([(document.ref.name, read_pool(document)) for document in page.items], page.next)
 
     def get(self, name: str) -> Pool:
-        """Return the pool. Raise ``PoolNotFound``."""
+        """Return the pool. Raises ``PoolNotFound``."""
         return read_pool(self._stored(name))
 
     def put(self, name: str, raw: bytes) -> None:
-        """Create or replace the pool. Raise ``InvalidBody``, ``PoolRefused``, ``PoolConflict``."""
+        """Create or replace the pool. Raises ``InvalidBody``, ``PoolRefused``, ``PoolConflict``."""
         checked_name("pool", name)
         given = _checked(raw, _new_pool)
         pool = Pool(given["uri"], given["weight"], given.get("flavor") or None, given.get("options", {}))
@@ -164,7 +164,7 @@ class Pools:
                 return pool
 
     def delete(self, name: str) -> None:
-        """Delete the pool, if it exists. Raise ``PoolInUse`` if it has queues or is the only pool of its flavor."""
+        """Delete the pool, if it exists. Raises ``PoolInUse`` if it has queues or is the only pool of its flavor."""
         stored = self._find(name)
         if stored is None:
             return
@@ -178,20 +178,20 @@ class Pools:
             self._refuse_queues(name)
 
     def list_flavors(self, project: str, marker: str, limit: int | None) -> Page[Flavor]:
-        """Return a page of the project's flavors by name, after ``marker``. Raise ``InvalidParameter``."""
+        """Return a page of the project's flavors by name, after ``marker``. Raises ``InvalidParameter``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_flavors_per_page)
         page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
         known = self._all()
         return Page([_flavor(document.ref.name, known) for document in page.items], page.next)
 
     def flavor(self, project: str, name: str) -> Flavor:
-        """Return the flavor. Raise ``FlavorNotFound``."""
+        """Return the flavor. Raises ``FlavorNotFound``."""
         if self._documents.get(flavor_ref(project, name), self._clock.now()) is None:
             raise FlavorNotFound(f"There is no flavor {name[:MAX_TEXT]} in the project.")
         return _flavor(name, self._all())
 
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
-        """Create the flavor if it is missing, and add pools to it. Raise ``InvalidBody``, ``FlavorRefused``."""
+        """Create the flavor if it is missing, and add pools to it. Raises ``InvalidBody``, ``FlavorRefused``."""
         checked_name("flavor", name)
         names = _checked(raw, _new_flavor)["pool_list"]
         self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
@@ -199,7 +199,7 @@ class Pools:
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
-        """Replace the pools of the flavor. Raise ``InvalidBody``, ``FlavorUpdateRefused``, ``FlavorNotFound``."""
+        """Replace the pools of the flavor. Raises ``InvalidBody``, ``FlavorUpdateRefused``, ``FlavorNotFound``."""
         names = _checked(raw, _flavor_change)["pool_list"]
         before = self.flavor(project, name)
         self._check_pools(names, f"Flavor {name} could not be updated, error:", FlavorUpdateRefused)
@@ -316,7 +316,7 @@ class Pools:
 
 
 def capabilities(uri: str) -> list[str]:
-    """Return the capabilities of a store with this URI, as Zaqar names them."""
+    """Return the capabilities of the store with this URI, as named by Zaqar."""
     scheme = uri.partition(":")[0]
     return list(VOLATILE if scheme.startswith(("redis", "memory")) else ALL)
 
@@ -330,7 +330,7 @@ def shown_uri(uri: str) -> str:
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return the name of a pool or flavor. Raise ``Invalid`` if it is malformed."""
+    """Return the name of a pool or flavor if it is valid, else raise ``Invalid``."""
     if not 1 <= len(name) <= MAX_TEXT or not name.isprintable() or "{" in name or "}" in name:
         raise Invalid(f"The name of a {kind} must be 1 to {MAX_TEXT} printable characters, without braces.")
     return name
@@ -342,7 +342,7 @@ def _flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
 
 
 def _checked(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
-    """Return the fields of a body. Raise ``InvalidBody`` for the first invalid field."""
+    """Decode and validate a request body. Raises ``InvalidBody`` for the first invalid field."""
     if not raw:
         raise InvalidBody("The body is missing.")
     given = wire.json_object(raw)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The administration of pools and flavors as a feature of the server."""
+"""The server feature for the administration of pools and flavors."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of Amazon SQS (version 2012-11-05) beside zq's own."""
+"""The Amazon SQS protocol (API version 2012-11-05), served in addition to zq's own API."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SQS accounts of projects. An account has twelve digits and never changes."""
+"""Assignment of SQS account ids to projects. An account id has twelve digits and never changes."""
 
 import re
 import threading
@@ -12,18 +12,18 @@ from zq.clock import Clock
 from zq.model.documents import DocumentRef
 from zq.storage.api import Storage
 
-# The pattern of an account.
+# Matches an account id.
 ACCOUNT: Final = re.compile(r"[0-9]{12}", re.ASCII)
-# The number of accounts.
+# Number of possible account ids.
 ACCOUNTS: Final = 10**12
-# The kind of the documents that map an account to its project, and a project to its account.
+# Kind of the documents that map accounts to projects, and projects to accounts.
 KIND: Final = "sqs-account"
-# The maximum number of projects in the cache of a process.
+# Maximum number of projects in a process's cache.
 MAX_CACHED: Final = 10_000
 
 
 class Accounts:
-    """The accounts of projects. A project whose id has twelve digits is its own account."""
+    """Account registry of all projects. A project whose id has twelve digits is its own account."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
@@ -33,7 +33,7 @@ class Accounts:
         self._known: FIFOCache[str, str] = FIFOCache(MAX_CACHED)
 
     def of(self, project: str) -> str:
-        """Return the project's account. Assigns one if the project has none."""
+        """Return the project's account id, and assign one on first use."""
         account = self._known.get(project)
         if account is None:
             account = project if ACCOUNT.fullmatch(project) else self._read(project) or self._assign(project)
@@ -42,7 +42,7 @@ class Accounts:
         return account
 
     def project_of(self, account: str) -> str:
-        """Return the project of an account; "" if the account is not assigned."""
+        """Return the project that owns the account, or "" if the account is not assigned."""
         return self._read(account) or (account if self._storage.queues.list(account, "", 1).items else "")
 
     def _read(self, name: str) -> str:
@@ -50,7 +50,7 @@ class Accounts:
         return document.value.decode() if document else ""
 
     def _assign(self, project: str) -> str:
-        """Assign the first free account at or after the project's hash. All servers start at the same account."""
+        """Assign the first free account id, starting at the project's hash, which is the same on every server."""
         number = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:
             account = f"{number:012d}"
@@ -62,5 +62,5 @@ class Accounts:
             number = (number + 1) % ACCOUNTS
 
     def _write(self, name: str, value: str) -> None:
-        """Create the document unless it exists."""
+        """Create the document if it does not exist."""
         self._documents.put(DocumentRef("", KIND, name), value.encode(), self._clock.now(), expected="")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authentication of SQS requests by their signatures (``[sqs] auth = sigv4``), or no authentication (``none``).
+"""Authentication of SQS requests: AWS Signature Version 4 (``[sqs] auth = sigv4``) or none (``none``).
 
-The form, key and time of a signature are checked with the head of the request. The server's edge makes this check, too,
-so that it never reads the body of an unknown client. The signature itself covers the hash of the body, and is checked
-after the body is read.
+The signature's form, access key and timestamp are checked against the request head, before the body is read. The
+HTTP server performs the same check and rejects requests with an unknown key. The signature itself covers a hash of the
+body and is verified once the body has been read.
 """
 
 import re
@@ -32,31 +32,31 @@ from zq.sqs.sigv4 import Claim, Head, Refusal
 # Headers whose WSGI variables lack the prefix ``HTTP_``.
 UNPREFIXED_HEADERS: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length"}
 
-# A credential in a header or a query: the access key id, the date, and the region.
+# A credential in a header or query string, with groups for the access key id and the region.
 CREDENTIAL: Final = re.compile(r"Credential=([^/,\s&]{1,128})(?:/[0-9]{8}/([a-z0-9-]{1,64})/)?", re.ASCII)
-# The query parameter by which the oldest clients name their access key.
+# The query parameter in which very old clients send their access key id.
 OLD_KEY: Final = re.compile(r"AWSAccessKeyId=([0-9]{12})(?:&|$)", re.ASCII)
 
 
 class SignedCallers:
-    """Authentication of requests by their signatures."""
+    """Authenticator for signed requests."""
 
     def __init__(self, keys: SqsKeyLookup, now: Callable[[], Seconds], behind_proxy: bool) -> None:
-        """Create the authentication.
+        """Initialize the authenticator.
 
         Args:
-            keys: The lookup of access keys.
-            now: Returns the store's time.
-            behind_proxy: True if the last entry of ``X-Forwarded-For`` is the client's address.
+            keys: The access key lookup.
+            now: A function that returns the store's current time.
+            behind_proxy: Whether to take the client's address from the last ``X-Forwarded-For`` entry.
         """
         self._keys = keys
         self._now = now
         self._behind_proxy = behind_proxy
 
     def __call__(self, req: falcon.Request) -> Callable[[bytes], Caller]:
-        """Check the head, and return a function that verifies the signature of a body and returns the caller.
+        """Check the request head and return a function that verifies the body's signature and returns the caller.
 
-        Both raise ``SqsError``, ``TooManyRequests``, ``Unavailable``.
+        Both raise ``SqsError``, ``TooManyRequests`` or ``Unavailable``.
         """
         head = head_of(req.env)
         with _translated():
@@ -70,12 +70,15 @@ class SignedCallers:
         return is_sqs(env)
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the body of a request with this head may be read; None if only the store can decide."""
+        """Return whether the request body may be read, or None if that requires a lookup in the store."""
         claim = self._claim(env)
         return claim is not None and self._keys.known(claim.key)
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
-        """Look up the key in the store, and return whether the body may be read; None if the store is unavailable."""
+        """Look up the key in the store and return whether the request body may be read.
+
+        Return None if the store is unavailable.
+        """
         claim = self._claim(env)
         try:
             return claim is not None and bool(self._keys.find(claim.key, peer_of(env, self._behind_proxy)))
@@ -85,7 +88,7 @@ class SignedCallers:
             return None
 
     def _claim(self, env: Mapping[str, Any]) -> Claim | None:
-        """Return the signature's claim in the head; None if no key can make it valid."""
+        """Parse and check the signature's claim. Return None if the claim is invalid regardless of the key."""
         head = head_of(env)
         try:
             claim = sigv4.read(head)
@@ -100,7 +103,7 @@ class SignedCallers:
 
 
 def head_of(env: Mapping[str, Any]) -> Head:
-    """Return the head as the client signed it, including headers that other middleware has removed."""
+    """Return the request head as signed by the client, including headers that other middleware has removed."""
     target: str = env.get("RAW_URI") or env.get("REQUEST_URI") or ""
     if not target.startswith("/"):  # the HTTP server does not pass the raw path, or a proxy has rewritten it
         target = quote(env.get("SCRIPT_NAME", "") + env["PATH_INFO"], safe="/-_.~", encoding="latin-1")
@@ -120,7 +123,7 @@ def _signed(head: Head, claim: Claim, holder: Holder, body: bytes) -> Caller:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Translate each ``Refusal`` into the ``SqsError`` with its code; a context manager."""
+    """Translate ``Refusal`` into ``SqsError``; a context manager."""
     try:
         yield
     except Refusal as refusal:
@@ -128,9 +131,9 @@ def _translated() -> Iterator[None]:
 
 
 class UnauthenticatedCallers:
-    """No authentication: every caller is accepted, except pages of another origin, which browsers name in ``Origin``.
+    """Caller identification without authentication. Only cross-origin browser requests are rejected.
 
-    If the access key id is an account, it names the project. All other requests belong to the project of the options.
+    An access key id that is an account id selects the project. All other requests use the configured project.
     """
 
     def __init__(self, options: SqsOptions) -> None:
@@ -138,7 +141,7 @@ class UnauthenticatedCallers:
         self._default_caller = Caller(options.project, "")
 
     def __call__(self, req: falcon.Request) -> Callable[[bytes], Caller]:
-        """Check ``Origin``, and return a function that returns the caller. Raises ``NotAuthorized``."""
+        """Return a function that returns the caller. Raises ``NotAuthorized`` for a cross-origin request."""
         origin = req.env.get("HTTP_ORIGIN")
         if origin is not None and not _is_own(origin, req, self._options.public_url):
             raise NotAuthorized(CROSS_SITE)
@@ -157,22 +160,22 @@ class UnauthenticatedCallers:
         return is_sqs(env)
 
     def known(self, _env: Mapping[str, Any]) -> bool:
-        """Return True, because the body of every request may be read."""
+        """Return True: every request body may be read."""
         return True
 
     def look_up(self, _env: Mapping[str, Any]) -> bool:
-        """Return True, because there is no credential to look up."""
+        """Return True: there is no credential to look up."""
         return True
 
 
 def _is_own(origin: str, req: falcon.Request, public_url: str) -> bool:
-    """Return whether ``origin`` equals the server's origin by the request's ``Host`` or by the public URL."""
+    """Return whether ``origin`` matches the request's ``Host`` or the configured public URL."""
     own = _parts(f"{req.scheme}://{req.env.get('HTTP_HOST', '')}"), _parts(public_url)
     return (named := _parts(origin)) is not None and named in own
 
 
 def _parts(url: str) -> tuple[str, str, int] | None:
-    """Return the scheme, host and port of a URL; None for an invalid URL."""
+    """Return the scheme, host and port of a URL, or None if the URL is invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The batch operations on up to ten messages.
+"""Batch operations on up to ten messages.
 
-All valid entries are processed together, and each invalid entry fails separately.
+All valid entries of a batch are processed together. Each invalid entry fails individually.
 """
 
 import re
@@ -30,9 +30,9 @@ from zq.sqs.messages import (
     written,
 )
 
-# The ids of entries, joined by line feeds.
+# Matches one or more entry ids, joined by line feeds.
 IDS: Final = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\n[A-Za-z0-9_-]{1,80})*", re.ASCII)
-# The maximum total bytes of the messages in a batch.
+# Maximum total size of the messages in a batch, in bytes.
 MAX_BATCH_BYTES: Final = 1_048_576
 
 
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 
 class Done(Struct, rename="pascal"):
-    """The result of a successful entry that has no other members."""
+    """The result of a successful entry whose operation returns no data."""
 
     id: str
 
@@ -84,7 +84,7 @@ class Failed(Struct, rename="pascal"):
 
 
 class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
-    """The results of a batch, each list in the order of the request. Empty lists are omitted."""
+    """The response to a batch. Both lists follow the order of the request; empty lists are omitted."""
 
     successful: list[Receipt | Done] = []
     failed: list[Failed] = []
@@ -94,7 +94,7 @@ class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
         self.failed.append(Failed(id, not refusal.receiver, refusal.entry_code, refusal.message))
 
     def sorted(self, given: Sequence[Entry]) -> "BatchAnswer":
-        """Sort the failed entries by the order of the request, and return this answer."""
+        """Sort the failed entries into the order of the request and return ``self``."""
         if len(self.failed) > 1:
             ids = [entry.id for entry in given]
             self.failed.sort(key=lambda failed: ids.index(failed.id))
@@ -102,7 +102,7 @@ class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
 
 
 def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
-    """Store messages atomically and in their order."""
+    """Send the valid messages atomically and in order."""
     queue, terms = _checked(call, given.queue_url, given.entries, "SendMessageBatchRequestEntry")
     if terms.fifo:
         _check_ids(given.entries, terms)
@@ -161,9 +161,11 @@ def _handled(
     answer: BatchAnswer,
     refusal: Callable[[Handled, E], errors.SqsError | None],
 ) -> BatchAnswer:
-    """Delete or hide the messages of the valid entries, add the results to ``answer``, and return it.
+    """Delete or hide the messages of the valid entries, and return ``answer`` with their results added.
 
-    ``refusal`` returns the error of an entry, or None for success.
+    Args:
+        made: The grips of the valid entries, by entry id.
+        refusal: A function that returns the error for an entry, or None if the entry succeeded.
     """
     handled = call.use_cases.messaging.handle(queue, list(made.values())) if made else ()
     for id, became in zip(made, handled, strict=True):
@@ -178,7 +180,7 @@ def _handled(
 
 
 def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
-    """Raise ``SqsError`` for an entry without a group id, or without a deduplication id, which a FIFO queue needs."""
+    """Raise ``SqsError`` if an entry lacks the group id or deduplication id that a FIFO queue requires."""
     for entry in entries:
         if entry.message_group_id is None:
             raise errors.invalid_parameter("The request must contain the parameter MessageGroupId.")
@@ -187,7 +189,7 @@ def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
 
 
 def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, QueueAttributes]:
-    """Check the request as a whole, and return its queue and the queue's attributes. Raises ``SqsError``."""
+    """Validate the batch as a whole and return its queue and the queue's attributes. Raises ``SqsError``."""
     queue, terms = existing(call, url)
     if not entries:
         raise errors.empty_batch_request(kind)
@@ -203,7 +205,7 @@ def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple
 
 
 def _made(answer: BatchAnswer, entries: Sequence[E], make: Callable[[E], T]) -> dict[str, T]:
-    """Call ``make`` for each entry, and return the results by id. If it raises ``SqsError``, add a failed entry."""
+    """Call ``make`` for each entry and return the results by id. An ``SqsError`` becomes a failed entry."""
     made = {}
     for entry in entries:
         try:

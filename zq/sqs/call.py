@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The context and parameters of operations, independent of the protocol of the request."""
+"""Context and parameters of operations, independent of the wire protocol."""
 
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeAlias
@@ -20,30 +20,30 @@ from zq.sqs.settings import SqsOptions
 
 
 class Caller(Struct, frozen=True):
-    """The caller of a request, as its credential identifies it."""
+    """The authenticated caller of a request."""
 
     project: str
     sender: str
-    """The value of SenderId: the access key id, or the account if requests are not authenticated."""
+    """The access key id, which becomes the messages' SenderId. "" = the project's account id."""
     region: str = ""
-    """The region for which the request was signed; "" if it names none."""
+    """The region in the request's credential, or "" if there is none."""
     actions: frozenset[str] | None = None
-    """The operations that the credential permits; None = all."""
+    """The permitted operations; None = all."""
 
 
 Authenticate: TypeAlias = Callable[[falcon.Request], Callable[[bytes], Caller]]
-"""A function that checks the head of a request, and returns a function that checks the raw body and returns the caller.
+"""A function that checks a request head and returns a function that checks the raw body and returns the caller.
 
 Both raise ``SqsError``.
 """
 
 
 class UseCases(Struct, frozen=True):
-    """The use cases that operations call."""
+    """The use cases available to operations."""
 
     queues: Queues
     find: Callable[[QueueRef], Queue | None]
-    """A function that returns the stored queue, or ``None`` if the queue does not exist."""
+    """Reads a queue from the store. Returns ``None`` if the queue does not exist."""
     messaging: Messaging
     move_tasks: MoveTasks
     cooldowns: Cooldowns
@@ -55,14 +55,14 @@ class UseCases(Struct, frozen=True):
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """The context of one operation, apart from its parameters."""
+    """The context in which an operation is executed."""
 
     use_cases: UseCases
     request: falcon.Request
     options: SqsOptions
     project: str
     account: str
-    """The project's account, 12 digits."""
+    """The project's account id, 12 digits."""
     region: str
     base: str
     """The scheme and host of queue URLs, for example https://sqs.example.org."""
@@ -71,22 +71,22 @@ class Call(Struct, frozen=True, kw_only=True):
     trace: str = ""
     """The value of the header X-Amzn-Trace-Id."""
     trace_context: Mapping[str, AttributeValue] = {}
-    """The attributes for the headers traceparent and tracestate."""
+    """The message attributes that carry the request's traceparent and tracestate headers."""
 
 
 class Params(Struct, frozen=True, rename="pascal"):
-    """The parameters of an operation: the members of AWS's model, in snake case.
+    """Base class for operation parameters, which are the members of AWS's API model in snake case.
 
-    A member without a default is required. If it is missing, null or "", the request is refused. Declare required
-    strings as ``Needed``. Unknown members are ignored, and integers may be strings of digits.
+    A member without a default is required: the server rejects a request in which it is missing, null or "". Declare
+    required strings as ``Needed``. Unknown members are ignored, and integers may be sent as strings of digits.
     """
 
 
 Needed: TypeAlias = Annotated[str, Meta(min_length=1)]
-"""A required string, which must not be empty."""
+"""A required, non-empty string."""
 
 
 class OfQueue(Params, frozen=True):
-    """The parameters of an operation on a queue."""
+    """Base class for the parameters of operations on a queue."""
 
     queue_url: Needed

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cooldowns of queues: the minimum time between two purges, and between a deletion and a new queue of the same name.
+"""Cooldowns after a purge or deletion of a queue.
 
-A cooldown is an empty document in the queue's project. The document expires at the end of the cooldown:
+A cooldown is an empty document in the queue's project, which expires when the cooldown ends:
 
-    (project, "sqs-purge", queue)     another purge of the queue is refused
-    (project, "sqs-deleted", queue)   the creation of a queue of this name is refused
+    (project, "sqs-purge", queue)     the queue cannot be purged again
+    (project, "sqs-deleted", queue)   no queue of this name can be created
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ DELETED: Final = "sqs-deleted"
 
 
 class Cooldowns:
-    """Purges and deletions of queues, each of which begins a cooldown."""
+    """Purging and deletion of queues, with a cooldown after each."""
 
     def __init__(self, documents: DocumentController, clock: Clock, queues: Queues) -> None:
         self._documents = documents
@@ -29,9 +29,9 @@ class Cooldowns:
         self._queues = queues
 
     def purge(self, ref: QueueRef, interval: int) -> bool:
-        """Delete all messages of the queue, and return True.
+        """Delete all messages of the queue and return True.
 
-        If the last purge was less than ``interval`` seconds ago, delete no message and return False.
+        Return False without deleting any message if the last purge was less than ``interval`` seconds ago.
         """
         note, now = DocumentRef(ref.project, PURGED, ref.name), self._clock.now()
         if interval and not self._documents.put(note, b"", now, expected="", expires=now + interval):
@@ -44,9 +44,9 @@ class Cooldowns:
         return True
 
     def delete(self, ref: QueueRef, seconds: int) -> int | None:
-        """Delete the queue by ``Queues.delete``, and refuse new queues of its name for ``seconds``.
+        """Delete the queue and reserve its name for ``seconds``. Return the result of ``Queues.delete``.
 
-        Also ends the queue's purge cooldown, so that a new queue of the same name can be purged at once.
+        The queue's purge cooldown ends, so that a new queue of the same name can be purged immediately.
         """
         now = self._clock.now()
         if seconds:  # written before the deletion, so that no queue of this name is created in between
@@ -56,5 +56,5 @@ class Cooldowns:
         return removed
 
     def refuses(self, ref: QueueRef) -> bool:
-        """Return whether a recently deleted queue's cooldown forbids the creation of a queue of this name."""
+        """Return whether the name is still reserved after the deletion of a queue."""
         return self._documents.get(DocumentRef(ref.project, DELETED, ref.name), self._clock.now()) is not None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resource that handles every SQS request, in both protocols."""
+"""HTTP resource for all SQS requests, in the JSON and query protocols."""
 
 from types import ModuleType
 from typing import Final
@@ -24,14 +24,14 @@ from zq.sqs.permissions import entered
 from zq.sqs.recognition import UNKNOWN, request_id
 from zq.sqs.settings import SqsOptions
 
-# Operations that only read.
+# Read-only operations.
 READING: Final = frozenset(
     {
         *("GetQueueUrl", "ListQueues", "GetQueueAttributes", "ListQueueTags", "ListDeadLetterSourceQueues"),
         "ListMessageMoveTasks",
     }
 )
-# The operations that the audit log records, with the policy rule that it shows for each.
+# Audited operations, with the policy rule that the audit log records for each.
 RULES: Final = {
     "AddPermission": "queues:update",
     "RemovePermission": "queues:update",
@@ -46,7 +46,7 @@ RULES: Final = {
 
 
 class Endpoint:
-    """The resource of all SQS requests."""
+    """The HTTP resource for all SQS requests."""
 
     audience = Audience.PROBE
     open = True
@@ -96,15 +96,16 @@ class Endpoint:
         poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)
 
     def _identified(self, req: falcon.Request, caller: Caller) -> State:
-        """Set the request's identity and project, count the request, and return the project's state."""
+        """Set the request's identity and project, apply the rate limit, and return the project's state."""
         req.context.identity = Identity(project=caller.project, user=caller.sender, credential=caller.sender)
         req.context.project = caller.project
         return self._authorization.enter(req, caller.project)
 
     def _permit(self, req: falcon.Request, caller: Caller, name: str, state: State) -> None:
-        """Raise ``SqsError`` or ``NotAuthorized`` unless the operation exists and the caller may perform it.
+        """Check that the operation exists and that the caller may perform it.
 
-        Also sets the operation, and the audited rule, in the request's context for metrics and logs.
+        Sets the operation and its audited rule in the request's context, for metrics and logs. Raises ``SqsError`` or
+        ``NotAuthorized``.
         """
         of_queue = req.context.sqs is query_protocol and req.path != "/"
         if of_queue and not name and req.method == "GET":

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of SQS, with a function that creates each of them.
+"""SQS errors, with one factory function for each.
 
-An error has two names. JSON clients select their exception class by the shape, and show the query code. Both must
-therefore be correct. Tests of clients compare the sentences.
+An error has two names: a shape and a query code. JSON clients choose the exception class by the shape and report the
+query code, so both must match AWS. Client test suites compare the messages, too.
 """
 
 from typing import Final
 
-# The prefix of query codes that are specific to SQS.
+# Prefix of the query codes that are specific to SQS.
 PREFIX: Final = "AWS.SimpleQueueService."
-# The allowed characters of a message's body.
+# Characters allowed in a message body.
 CHARACTERS: Final = "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
-# The code of the error that the query protocol answers with an element of this name.
+# Code of the error whose XML response is a single element of this name.
 NO_OPERATION: Final = "UnknownOperationException"
 
 
 class SqsError(Exception):
-    """An error of SQS.
+    """An error response of the SQS API.
 
     Args:
-        shape: The name in the JSON protocol.
-        query_code: The name in the query protocol.
-        message: The whole sentence.
-        status: The HTTP status of the answer.
-        receiver: True if the server is at fault, so that clients retry.
-        query_message: The sentence in the query protocol if it differs.
+        shape: The error's name in the JSON protocol.
+        query_code: The error's name in the query protocol.
+        message: The error message.
+        status: The HTTP status of the response.
+        receiver: Whether the server is at fault, in which case clients retry.
+        query_message: The error message in the query protocol, if different.
     """
 
     def __init__(
@@ -52,12 +52,12 @@ class SqsError(Exception):
 
     @property
     def entry_code(self) -> str:
-        """Return the code for a failed entry of a batch."""
+        """Return the error code for a failed batch entry."""
         return self.query_code.removeprefix(PREFIX)
 
 
 def _own(shape: str, message: str, status: int = 400) -> SqsError:
-    """Return an error whose query code is ``PREFIX`` followed by the shape."""
+    """Create an error whose query code is ``PREFIX`` followed by the shape."""
     return SqsError(shape, PREFIX + shape, message, status)
 
 
@@ -72,7 +72,7 @@ def queue_does_not_exist() -> SqsError:
 
 
 def queue_name_exists(attribute: str) -> SqsError:
-    """Return the error for an existing queue. ``attribute``: the first attribute whose value differs."""
+    """Create the error for a queue that exists with a different value of ``attribute``."""
     message = f"A queue already exists with the same name and a different value for attribute {attribute}"
     return SqsError("QueueNameExists", "QueueAlreadyExists", message)
 
@@ -85,12 +85,11 @@ def queue_deleted_recently(seconds: int) -> SqsError:
 
 
 def invalid_parameter(message: str) -> SqsError:
-    """Return the error with ``message`` as its whole sentence."""
     return SqsError("InvalidParameterValueException", "InvalidParameterValue", message)
 
 
 def invalid_value(value: object, parameter: str, reason: str) -> SqsError:
-    """Return the error for an invalid parameter. ``reason``: a sentence with its full stop."""
+    """Create the error for an invalid parameter value. ``reason`` is a sentence with its full stop."""
     return invalid_parameter(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
 
 
@@ -100,7 +99,6 @@ def missing_parameter(parameter: str) -> SqsError:
 
 
 def invalid_attribute_name(message: str) -> SqsError:
-    """Return the error with ``message`` as its whole sentence."""
     return SqsError("InvalidAttributeName", "InvalidAttributeName", message)
 
 
@@ -109,7 +107,7 @@ def unknown_attribute(name: str) -> SqsError:
 
 
 def only_of_fifo(name: str) -> SqsError:
-    """Return the error for an attribute that only FIFO queues have."""
+    """Create the error for an attribute that can be set on FIFO queues only."""
     return invalid_attribute_name(f"You can specify the {name} only when FifoQueue is set to true.")
 
 
@@ -120,7 +118,7 @@ def two_encryptions() -> SqsError:
 
 
 def invalid_attribute_value(name: str, reason: str = "") -> SqsError:
-    """Return the error for an invalid attribute. ``reason``: a sentence with its full stop; "" = none."""
+    """Create the error for an invalid queue attribute. ``reason`` is a sentence with its full stop, or ""."""
     message = f"Invalid value for the parameter {name}."
     return SqsError(
         "InvalidAttributeValue", "InvalidAttributeValue", f"{message} Reason: {reason}" if reason else message
@@ -138,7 +136,7 @@ def receipt_handle_is_invalid(handle: str) -> SqsError:
 
 
 def empty_batch_request(entry: str) -> SqsError:
-    """Return the error for an empty batch. ``entry``: the entry type, for example SendMessageBatchRequestEntry."""
+    """Create the error for an empty batch. ``entry`` is the entry type, such as SendMessageBatchRequestEntry."""
     return _own("EmptyBatchRequest", f"There should be at least one {entry} in the request.")
 
 
@@ -170,22 +168,19 @@ def purge_queue_in_progress(queue: str, interval: int = 60) -> SqsError:
 
 
 def over_limit(message: str) -> SqsError:
-    """Return the error with ``message`` as its whole sentence."""
     return SqsError("OverLimit", "OverLimit", message, 403)
 
 
 def resource_not_found(message: str) -> SqsError:
-    """Return the error of operations on move tasks with ``message`` as its whole sentence."""
+    """Create the error for a queue or task that a move task operation cannot find."""
     return SqsError("ResourceNotFoundException", "ResourceNotFoundException", message, 404)
 
 
 def unsupported_operation(message: str) -> SqsError:
-    """Return the error with ``message`` as its whole sentence."""
     return _own("UnsupportedOperation", message)
 
 
 def request_throttled(message: str) -> SqsError:
-    """Return the error with ``message`` as its whole sentence."""
     return SqsError("RequestThrottled", "RequestThrottled", message, 403)
 
 
@@ -195,17 +190,16 @@ def unknown_operation(name: str) -> SqsError:
 
 
 def no_operation() -> SqsError:
-    """Return the error for a GET request of a queue's URL without an operation."""
+    """Create the error for a GET request to a queue URL without an operation."""
     return SqsError("UnknownOperationException", NO_OPERATION, "The request names no operation.", 404)
 
 
 def malformed(message: str) -> SqsError:
-    """Return the error for a malformed request or member. ``message``: the whole sentence."""
+    """Create the error for a request that cannot be parsed."""
     return SqsError("SerializationException", "MalformedInput", message)
 
 
 def access_denied(message: str) -> SqsError:
-    """Return the error with ``message`` as its whole sentence."""
     return SqsError("AccessDenied", "AccessDenied", message, 403)
 
 
@@ -215,7 +209,6 @@ def missing_authentication_token() -> SqsError:
 
 
 def incomplete_signature(message: str) -> SqsError:
-    """Return the error with ``message`` as its whole sentence."""
     return SqsError("IncompleteSignature", "IncompleteSignature", message)
 
 
@@ -225,7 +218,6 @@ def invalid_client_token_id() -> SqsError:
 
 
 def signature_does_not_match(message: str) -> SqsError:
-    """Return the error with ``message`` as its whole sentence."""
     return SqsError("SignatureDoesNotMatch", "SignatureDoesNotMatch", message, 403)
 
 

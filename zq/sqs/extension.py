@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata key ``_sqs``, which stores the queue attributes that have no metadata key of zq."""
+"""The metadata key ``_sqs``, which holds the SQS queue attributes without an equivalent metadata key in zq."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -17,13 +17,13 @@ from zq.sqs.move_tasks import TASK
 
 # The metadata key.
 ATTRIBUTES: Final = "_sqs"
-# The permissions that a redrive allow policy may name.
+# Valid values of ``redrivePermission`` in a redrive allow policy.
 REDRIVE_PERMISSIONS: Final = ("allowAll", "denyAll", "byQueue")
-# The scopes in which a FIFO queue finds duplicates, and the units of its throughput limit.
+# Valid values of a FIFO queue's DeduplicationScope and FifoThroughputLimit. The first is the default.
 DEDUPLICATION_SCOPES: Final = ("queue", "messageGroup")
 THROUGHPUT_LIMITS: Final = ("perQueue", "perMessageGroupId")
 
-# The default seconds for which AWS reuses a data key.
+# Default of KmsDataKeyReusePeriodSeconds.
 DEFAULT_REUSE: Final = NUMBERS["KmsDataKeyReusePeriodSeconds"][2]
 
 
@@ -37,7 +37,7 @@ def _record(**members: Metadata) -> Metadata:
 
 
 _MOMENT: Final[Metadata] = {"type": "integer", "minimum": 0}
-# The JSON Schema of the attributes; api-ref/sqs.md describes each member.
+# JSON Schema of the metadata key's value; api-ref/sqs.md describes each member.
 SCHEMA: Final[Metadata] = _record(
     visibility=_number("VisibilityTimeout"),
     max_size=_number("MaximumMessageSize"),
@@ -69,7 +69,7 @@ SCHEMA: Final[Metadata] = _record(
 
 
 class Kms(Struct, frozen=True, omit_defaults=True):
-    """The encryption settings that a queue reports. The server does not apply them."""
+    """A queue's KMS settings, which are reported but not applied."""
 
     key: str = ""
     reuse: int = DEFAULT_REUSE
@@ -77,7 +77,7 @@ class Kms(Struct, frozen=True, omit_defaults=True):
 
 
 class QueueAttributes(Struct, frozen=True, omit_defaults=True):
-    """The value of the metadata key. Moments are whole seconds; 0 = unknown."""
+    """The value of the metadata key. Timestamps are in whole seconds; 0 = unknown."""
 
     visibility: int = NUMBERS["VisibilityTimeout"][2]
     max_size: int = NUMBERS["MaximumMessageSize"][2]
@@ -87,11 +87,11 @@ class QueueAttributes(Struct, frozen=True, omit_defaults=True):
     kms: Kms = Kms()
     fifo: bool = False
     content_dedup: bool = False
-    """True if messages without a deduplication id get the hash of their body as the id."""
+    """Whether the body's hash is the deduplication id of messages that are sent without one."""
     scope: str = DEDUPLICATION_SCOPES[0]
     limit: str = THROUGHPUT_LIMITS[0]
     purged: int = 0
-    """The number of purges. A message is no duplicate of a message before the last purge."""
+    """The number of purges. Messages sent before the last purge do not count as duplicates."""
     created: int = 0
     modified: int = 0
     tags: dict[str, str] = {}
@@ -106,17 +106,17 @@ _decode: Final = msgspec.json.Decoder(_Metadata).decode
 
 @lru_cache(maxsize=1024)
 def attributes_of(metadata: bytes) -> QueueAttributes:
-    """Return the attributes in stored metadata."""
+    """Return the attributes from a queue's stored metadata."""
     return _decode(metadata).own or QueueAttributes()
 
 
 def attributes_in(metadata: Metadata) -> QueueAttributes:
-    """Return the attributes in decoded metadata."""
+    """Return the attributes from a queue's decoded metadata."""
     return msgspec.convert(metadata.get(ATTRIBUTES) or {}, QueueAttributes)
 
 
 def with_attributes(metadata: Metadata, **changes: Any) -> Metadata:
-    """Return a copy of the metadata with ``changes`` to the attributes."""
+    """Return a copy of the metadata with the given attributes changed."""
     return metadata | {ATTRIBUTES: msgspec.to_builtins(structs.replace(attributes_in(metadata), **changes))}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error handlers that translate every error of an SQS request into an SQS error."""
+"""Error handlers that translate the errors of SQS requests into SQS error responses."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +15,7 @@ from zq.sqs.recognition import request_id
 
 
 def add_handlers(app: "falcon.App[Any, Any]") -> None:
-    """Register handlers that answer errors of SQS requests as SQS does, and leave other requests to zq's handlers."""
+    """Register the error handlers of SQS requests. Other requests keep zq's own handlers."""
     app.add_error_handler(errors.SqsError, _refused)
     for kind, native in faults.HANDLERS.items():
         app.add_error_handler(kind, partial(_answered, native))
@@ -38,7 +38,7 @@ def _refused(req: falcon.Request, resp: falcon.Response, error: errors.SqsError,
 
 
 def _translated(req: falcon.Request, error: Exception) -> errors.SqsError:
-    """Translate an error that is no ``SqsError``. Logs unexpected failures and unavailable stores."""
+    """Translate an error that is not an ``SqsError``. Logs unexpected errors and unavailable stores."""
     if isinstance(error, zq_errors.ZqError):
         faults.log_unavailable(req, error)
         return next(translate for kind, translate in TRANSLATIONS.items() if isinstance(error, kind))(error)
@@ -52,7 +52,7 @@ def _translated(req: falcon.Request, error: Exception) -> errors.SqsError:
     return errors.internal_failure()
 
 
-# The SQS error for each class of zq's errors. The first matching class applies.
+# The SQS error for each zq error class. The first matching class applies.
 TRANSLATIONS: Final[Mapping[type[zq_errors.ZqError], Callable[[zq_errors.ZqError], errors.SqsError]]] = {
     zq_errors.Unavailable: lambda _error: errors.service_unavailable(),
     zq_errors.Crowded: lambda _error: errors.service_unavailable(),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server feature of SQS: its protocols, and the administration of access keys."""
+"""The SQS server feature: the SQS API and access key administration."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Service(Struct, frozen=True):
-    """The parts of a server on which the protocol of SQS is enabled."""
+    """The components of the SQS API, which exist only if the protocol is enabled."""
 
     options: SqsOptions
     use_cases: UseCases
@@ -40,18 +40,21 @@ class Service(Struct, frozen=True):
 
 
 class SqsFeature(Feature):
-    """The routes of SQS and of its access keys. Access keys can be managed even if the protocol is disabled."""
+    """The routes of the SQS API and of access key administration.
+
+    Access keys can be managed even if the protocol is disabled.
+    """
 
     path_parameters = openapi.PATH_PARAMETERS
     extension = EXTENSION
 
     def __init__(self, keys: SqsKeys, service: Service | None = None, master_keys: str = "") -> None:
-        """Create the feature.
+        """Initialize the feature.
 
         Args:
             keys: The access keys.
-            service: The parts of the protocol; None if the protocol is disabled.
-            master_keys: The file of the master keys that seal secrets; "" = none.
+            service: The components of the SQS API; None = the protocol is disabled.
+            master_keys: The path of the master key file; "" = none.
         """
         self._keys = keys
         self._service = service
@@ -82,9 +85,10 @@ class SqsFeature(Feature):
 
 
 def sqs_feature(options: SqsOptions, core: Broker, behind_proxy: bool = False) -> SqsFeature:
-    """Create the feature of a server. ``behind_proxy``: the last ``X-Forwarded-For`` entry is the client's address.
+    """Create the SQS feature from the options.
 
-    Raises ``StartRefused`` if the file of master keys cannot be used.
+    ``behind_proxy``: whether to take the client's address from the last ``X-Forwarded-For`` entry. Raises
+    ``StartRefused`` if the master key file is unusable.
     """
     keys = SqsKeys(core.storage.documents, core.clock, read_keys(options.key_file, OPTION))
     if not options.enabled:
@@ -98,7 +102,7 @@ def sqs_feature(options: SqsOptions, core: Broker, behind_proxy: bool = False) -
 
 
 def use_cases(core: Broker) -> UseCases:
-    """Create the use cases of SQS on top of the core's."""
+    """Create the SQS use cases from the core's components."""
     storage, clock, rules_cache, events = core.storage, core.clock, core.rules_cache, core.events
     return UseCases(
         queues=core.queues,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS JSON 1.0, the protocol of SQS clients since the end of 2023."""
+"""The AWS JSON 1.0 protocol, which SQS clients have used since the end of 2023."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,23 +14,23 @@ from zq.sqs.operations import DECODERS, Answer
 from zq.wire import decode, encode, json_object
 
 MEDIA: Final = "application/x-amz-json-1.0"
-# The prefix of the header that names the operation.
+# Prefix of the operation name in the header X-Amz-Target.
 TARGET: Final = "AmazonSQS."
-# The prefix of error names.
+# Prefix of error types.
 NAMESPACE: Final = "com.amazonaws.sqs#"
-# The lists that a response contains even if they are empty.
+# Lists that are included in a response even if they are empty.
 ALWAYS: Final = frozenset({"queueUrls"})
 
 
 def matches(env: Mapping[str, Any]) -> bool:
-    """Return whether a request with this head uses this protocol."""
+    """Return whether the request uses the JSON protocol."""
     return "HTTP_X_AMZ_TARGET" in env or env.get("CONTENT_TYPE", "").lower().startswith("application/x-amz-json")
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
-    """Return the operation's name, its parameters as members, and its decoded parameters or None.
+    """Parse a request into the operation's name, its raw parameters, and its decoded parameters or None.
 
-    If the parameters are decoded, the members contain only the queue's URL. Raises ``SqsError``.
+    If the parameters have been decoded, the raw ones contain only the queue's URL. Raises ``SqsError``.
     """
     target: str = req.env.get("HTTP_X_AMZ_TARGET", "")
     if not target.startswith(TARGET):
@@ -41,7 +41,7 @@ def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params 
             params = decode(DECODERS[name], body)
             return name, {"QueueUrl": params.queue_url}, params
     except InvalidBody:
-        pass  # the members are validated one by one later, which yields a precise error
+        pass  # the operation validates each parameter later and reports a precise error
     try:
         return name, json_object(body) if body else {}, None
     except InvalidBody as error:
@@ -58,7 +58,7 @@ def answer(_req: falcon.Request, resp: falcon.Response, _operation: str, given: 
 
 
 def refuse(_req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:
-    """Write an error to the response, whose status is already set."""
+    """Write an error to the response. The caller has set the status."""
     resp.content_type = MEDIA
     resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")
     resp.data = encode({"__type": NAMESPACE + error.shape, "message": error.message})

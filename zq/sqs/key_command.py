@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``zq-server sqs-key``, which creates, lists, disables, enables and deletes access keys."""
+"""The command ``zq-server sqs-key``, which manages access keys."""
 
 import argparse
 from collections.abc import Iterator, Sequence

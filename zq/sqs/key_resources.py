@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources of access keys, ``/v2/admin/sqs-keys`` and below, for administrators.
+"""HTTP resources for access keys, ``/v2/admin/sqs-keys`` and below, for administrators.
 
-Only the answer that creates a key contains its secret.
+The secret of a key is returned only when the key is created.
 """
 
 from typing import Any, Final
@@ -20,9 +20,9 @@ from zq.wire import answers
 from zq.wire.answers import timestamp
 
 PATH: Final = "/v2/admin/sqs-keys"
-# The maximum number of keys in a page.
+# Maximum number of keys in a page.
 MAX_PAGE: Final = 100
-# The maximum lifetime of a key in days: ten years.
+# Maximum lifetime of a key in days: ten years.
 MAX_DAYS: Final = 3660
 
 
@@ -48,7 +48,7 @@ _change: Final = msgspec.json.Decoder(KeyChange)
 
 
 class _Keys:
-    """The base of the resources of access keys."""
+    """Base class for access key resources."""
 
     audience = Audience.OPERATOR
     audited_as = "sqs key", "key"
@@ -58,7 +58,7 @@ class _Keys:
 
 
 class SqsKeyCollection(_Keys):
-    """The resource ``/v2/admin/sqs-keys``: the keys of a project, or of all projects."""
+    """The resource ``/v2/admin/sqs-keys``: the access keys of one project or of all projects."""
 
     policy = {"GET": "admin:sqs_keys", "POST": "admin:sqs_keys"}
 
@@ -88,7 +88,7 @@ class SqsKeyCollection(_Keys):
 
 
 class SqsKeyItem(_Keys):
-    """The resource ``/v2/admin/sqs-keys/{key}``."""
+    """The resource ``/v2/admin/sqs-keys/{key}``: one access key."""
 
     policy = dict.fromkeys(("GET", "PUT", "DELETE"), "admin:sqs_keys")
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access keys. An access key has an id, which requests name, and a secret, which signs them.
+"""Access keys. An access key consists of an id, which identifies the caller, and a secret, which signs requests.
 
-Each key has two documents, which expire with the key:
+Each key is stored in two documents, which expire with the key:
 
-    ("", "sqs-key", id)        the key with its secret, as JSON
-    (project, "sqs-key", id)   empty: an index entry for listings, written first and deleted last
+    ("", "sqs-key", id)        the key and its secret, as JSON
+    (project, "sqs-key", id)   an empty index entry for listings, written first and deleted last
 
-The server needs the secret to compute signatures, so a hash of it would not suffice. The secret is sealed with
-AES-256-GCM under the first master key of ``[sqs] key_file``, and opened with the master key that sealed it. The
-associated data contain the key's id and project, so that a sealed secret is invalid in the document of another key. A
-key that is created with ``plain`` stores its secret in plain text.
+The server needs the secret itself to verify signatures, so it cannot store only a hash. It encrypts the secret with
+AES-256-GCM under the first master key in ``[sqs] key_file``. The associated data contain the key's id and project, so
+that an encrypted secret cannot be copied into another key's document. A key created with ``plain`` stores its secret
+unencrypted.
 """
 
 import logging
@@ -38,33 +38,33 @@ from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
 OPTION: Final = "[sqs] key_file"
-# The kind of the documents.
+# Document kind.
 KEY: Final = "sqs-key"
-# The prefix of an id, and the number of characters from A-Z and 2-7 after it.
+# Prefix of a key id, and number of base32 characters after the prefix.
 PREFIX: Final = "ZQ"
 ID_LENGTH: Final = 18
 SECRET_LENGTH: Final = 40
-# The label with which sealing keys are derived from master keys.
+# Label for deriving encryption keys from master keys.
 LABEL: Final = "sqs keys 1"
 NONCE: Final = 12
-# The maximum number of keys of a project.
+# Maximum number of keys per project.
 MOST: Final = 100
 DAY: Final = 86_400
-# The seconds for which a lookup is cached, and the maximum number of cached lookups.
+# Lifetime of a cached lookup in seconds, and maximum number of cached lookups.
 CACHE_TTL: Final = 1.0
 MAX_CACHED: Final = 10_000
 TRIES: Final = 20
 
 
 class Stored(Struct, frozen=True, omit_defaults=True):
-    """The document of a key.
+    """An access key as stored.
 
     Args:
-        secret: The secret in plain text; "" if it is sealed.
-        sealed: The sealed secret.
-        master: The id of the master key that sealed the secret.
-        actions: The operations that the key permits; None = all.
-        expires: The moment of expiry; None = never.
+        secret: The unencrypted secret; "" if the secret is encrypted.
+        sealed: The encrypted secret.
+        master: The id of the master key that encrypts the secret.
+        actions: The permitted operations; None = all.
+        expires: The expiry time; None = never.
     """
 
     project: str
@@ -78,21 +78,21 @@ class Stored(Struct, frozen=True, omit_defaults=True):
 
 
 class SqsKey(NamedTuple):
-    """A key without its secret."""
+    """An access key without its secret."""
 
     id: str
     stored: Stored
 
 
 class Made(NamedTuple):
-    """A new key and its secret, which is shown only at creation."""
+    """A new access key and its secret."""
 
     key: SqsKey
     secret: str
 
 
 class Holder(Struct, frozen=True):
-    """A valid key: its project, the operations that it permits (None = all), its secret and its expiry."""
+    """A valid access key with its decrypted secret. ``actions``: the permitted operations; None = all."""
 
     project: str
     actions: frozenset[str] | None
@@ -100,14 +100,14 @@ class Holder(Struct, frozen=True):
     expires: Seconds
 
     def lives(self, now: Seconds) -> bool:
-        """Return whether the key is unexpired at ``now``."""
+        """Return whether the key has not expired at ``now``."""
         return now < self.expires
 
 
 class SqsKeys:
-    """The keys of all projects.
+    """The access keys of all projects.
 
-    ``masters``: the master keys of 32 bytes by id. The first one seals secrets, and all of them open secrets.
+    ``masters``: 32-byte master keys by id. The first encrypts new secrets; all of them can decrypt.
     """
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
@@ -116,21 +116,21 @@ class SqsKeys:
         self._masters = dict(masters)
 
     def replace(self, masters: Mapping[str, bytes]) -> None:
-        """Replace the master keys."""
+        """Replace the master keys after a reload of their file."""
         self._masters = dict(masters)
 
     def create(
         self, project: str, actions: Sequence[str] | None = None, days: int | None = None, plain: bool = False
     ) -> Made:
-        """Create and store a key.
+        """Create and store an access key.
 
         Args:
             project: The project of the key.
-            actions: The operations that the key permits; None = all.
-            days: The days until the key expires; None = never.
-            plain: True to store the secret in plain text instead of sealing it.
+            actions: The permitted operations; None = all.
+            days: The lifetime in days; None = unlimited.
+            plain: Whether to store the secret unencrypted.
 
-        Raises ``QuotaExceeded``, and ``Invalid`` if the secret must be sealed and no master key is configured.
+        Raises ``QuotaExceeded``, and ``Invalid`` if the secret must be encrypted and no master key is configured.
         """
         now = self._clock.now()
         id = PREFIX + b32encode(os.urandom(12)).decode()[:ID_LENGTH]
@@ -154,14 +154,14 @@ class SqsKeys:
         return Made(SqsKey(id, stored), secret)
 
     def get(self, id: str) -> SqsKey:
-        """Return the key. Raises ``NotFound``."""
+        """Return the key with the given id. Raises ``NotFound``."""
         document = self._documents.get(DocumentRef("", KEY, id), self._clock.now())
         if document is None:
             raise NotFound("There is no key of SQS of this id.")
         return SqsKey(id, _decode(document.value))
 
     def list(self, project: str, after: str, limit: int) -> Page[SqsKey]:
-        """Return a page of the project's keys (of all keys for ""), ordered by id, after the id ``after``."""
+        """Return a page of keys with ids above ``after``, sorted by id. An empty ``project`` selects all projects."""
         page = self._documents.list(project, KEY, "", after, limit, self._clock.now())
         if not project:
             return Page([SqsKey(entry.ref.name, _decode(entry.value)) for entry in page.items], page.next)
@@ -169,14 +169,14 @@ class SqsKeys:
         for entry in page.items:
             try:
                 keys.append(self.get(entry.ref.name))
-            except NotFound:  # an index entry whose key was not written yet, or is deleted
+            except NotFound:  # the key of this index entry is not written yet, or already deleted
                 continue
         return Page(keys, page.next)
 
     def disable(self, id: str, disabled: bool = True) -> SqsKey:
-        """Disable or enable the key. Every server applies the change within a second.
+        """Disable or enable the key, effective on every server within a second.
 
-        Raises ``NotFound``, ``MetadataConflict``.
+        Raises ``NotFound``, and ``MetadataConflict`` after too many concurrent changes.
         """
         for _ in range(TRIES):
             now = self._clock.now()
@@ -190,15 +190,15 @@ class SqsKeys:
         raise MetadataConflict("Others change the key at the same time. Try again.")
 
     def delete(self, id: str) -> None:
-        """Delete the key. Every server refuses it within a second. Raises ``NotFound``."""
+        """Delete the key, effective on every server within a second. Raises ``NotFound``."""
         project, now = self.get(id).stored.project, self._clock.now()
         for owner in ("", project):
             self._documents.delete(DocumentRef(owner, KEY, id), now)
 
     def holder(self, id: str) -> Holder | None:
-        """Read a valid key from the store.
+        """Read a key from the store and decrypt its secret.
 
-        Return None if the key is unknown, disabled or expired, or its secret cannot be opened.
+        Return None if the key is unknown, disabled or expired, or if its secret cannot be decrypted.
         """
         now = self._clock.now()
         document = self._documents.get(DocumentRef("", KEY, id), now)
@@ -211,7 +211,7 @@ class SqsKeys:
         return holder if secret and holder.lives(now) else None
 
     def _sealed(self, id: str, project: str, secret: str) -> tuple[bytes, str]:
-        """Seal the secret, and return it with the id of its master key. Raises ``Invalid`` without a master key."""
+        """Return the encrypted secret and the id of the master key. Raises ``Invalid`` without a master key."""
         if not self._masters:
             raise Invalid(f"{OPTION} is not set: nothing seals the secret of this key. It can be made plain only.")
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -221,7 +221,7 @@ class SqsKeys:
         return nonce + AESGCM(derived(key, LABEL)).encrypt(nonce, secret.encode(), _aad(id, project)), master
 
     def _opened(self, id: str, stored: Stored) -> str:
-        """Open and return the secret. If its master key is missing or does not open it, log an error and return ""."""
+        """Return the decrypted secret. Log an error and return "" if the master key is missing or does not match."""
         key, sealed = self._masters.get(stored.master), stored.sealed
         if key is not None:
             from cryptography.exceptions import InvalidTag
@@ -239,9 +239,9 @@ class SqsKeys:
 
 
 class SqsKeyLookup:
-    """Looks up access keys for requests.
+    """Access key lookup for requests.
 
-    Results are cached for one second, and failed lookups are rate-limited per client address.
+    Results are cached for one second. Failed lookups are rate-limited per client address.
     """
 
     def __init__(self, keys: SqsKeys, clock: Clock, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -249,21 +249,24 @@ class SqsKeyLookup:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: TTLCache[str, Holder | None] = TTLCache(MAX_CACHED, CACHE_TTL, monotonic)
-        # The ids of keys that were valid at their last lookup. These are looked up again regardless of the rate limit.
+        # Ids of keys that were valid at their last lookup. The rate limit does not apply to them.
         self._valid: FIFOCache[str, None] = FIFOCache(MAX_CACHED)
         self.failures = FailureLimit(monotonic)
-        """The rate limit of client addresses that name invalid keys."""
+        """The rate limit for client addresses that present invalid keys."""
 
     def known(self, id: str) -> bool | None:
-        """Return whether the cached lookup of the key is valid; None if none is cached. Does not count failures."""
+        """Return whether the key is valid according to the cache, or None if it is not cached.
+
+        Does not count a failure.
+        """
         with self._lock:
             return self._known[id] is not None if id in self._known else None
 
     def find(self, id: str, peer: str) -> Holder:
         """Return the valid key from the cache or the store.
 
-        Raises ``Refusal`` for an invalid key, and counts a failure of the client address ``peer``. Also raises
-        ``TooManyRequests`` and ``Unavailable``.
+        An invalid key counts as a failure of the client address ``peer``. Raises ``Refusal`` for an invalid key,
+        ``TooManyRequests`` if ``peer`` has too many failures, and ``Unavailable``.
         """
         with self._lock:
             found, known, was_valid = self._known.get(id), id in self._known, id in self._valid
@@ -286,5 +289,5 @@ _decode: Final = msgspec.json.Decoder(Stored).decode
 
 
 def _aad(id: str, project: str) -> bytes:
-    """Return the associated data with which a secret is sealed."""
+    """Return the associated data for the encryption of a secret."""
     return f"{id}\x00{project}".encode()

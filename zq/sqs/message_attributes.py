@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message attributes of SQS: their validation, checksums and selection by receivers."""
+"""Validation, checksums and selection of SQS message attributes."""
 
 from base64 import b64decode
 from binascii import Error as NotBase64
@@ -21,16 +21,16 @@ from zq.limits import (
 from zq.model.attributes import TRACE_NAMES, AttributeValue
 from zq.sqs import errors
 
-# The names by which a receiver requests all attributes.
+# Names by which a consumer requests all attributes.
 EVERYTHING: Final = frozenset(("All", ".*", "*"))
-# The suffix by which a receiver requests all attributes with a prefix.
+# Suffix of a prefix by which a consumer requests attributes, as in "trace.*".
 WILDCARD: Final = ".*"
 # The only system attribute that a sender may set.
 TRACE: Final = "AWSTraceHeader"
 
 
 class SentValue(AttributeValue, frozen=True, omit_defaults=True, rename="pascal"):
-    """An attribute of a request. SQS defines list values, but refuses them."""
+    """A message attribute in a request. SQS defines list values but does not support them."""
 
     string_list_values: list[Any] | None = None
     binary_list_values: list[Any] | None = None
@@ -40,7 +40,7 @@ SentAttributes = Mapping[str, SentValue]
 
 
 def checked(attributes: SentAttributes) -> int:
-    """Check a message's attributes, and return their size in bytes. Raises ``SqsError`` for an invalid attribute."""
+    """Validate a message's attributes and return their size in bytes. Raises ``SqsError``."""
     if (count := sum(name not in TRACE_NAMES for name in attributes)) > MAX_ATTRIBUTES:
         raise errors.invalid_parameter(
             f"Number of message attributes [{count}] exceeds the allowed maximum [{MAX_ATTRIBUTES}]."
@@ -49,7 +49,7 @@ def checked(attributes: SentAttributes) -> int:
 
 
 def checked_system(attributes: SentAttributes) -> str:
-    """Check the system attributes, and return the trace header or "". Raises ``SqsError`` for other attributes."""
+    """Validate a message's system attributes and return the trace header or "". Raises ``SqsError``."""
     for name, value in attributes.items():
         if name != TRACE:
             raise errors.invalid_parameter(f"Message system attribute name '{name}' is invalid.")
@@ -74,7 +74,7 @@ def sum_of(attributes: Mapping[str, AttributeValue]) -> str:
 
 
 def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dict[str, AttributeValue]:
-    """Return the attributes that match the names and wildcards of a receiver. Missing attributes are ignored."""
+    """Return the attributes that match the requested names and wildcards. Unmatched names are ignored."""
     if not attributes or not names:
         return {}
     if not EVERYTHING.isdisjoint(names):
@@ -84,7 +84,7 @@ def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dic
 
 
 def _checked(name: str, value: SentValue, owner: str) -> int:
-    """Check one attribute, and return its size in bytes. ``owner``: "user" or "system", for error messages."""
+    """Validate an attribute and return its size in bytes. ``owner``: "user" or "system", for error messages."""
     _check_name(name)
     data_type = value.data_type
     if not data_type:
@@ -119,7 +119,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_value(name: str, value: SentValue, kind: str, owner: str) -> int:
-    """Check a value, and return its size in bytes. ``kind``: String, Number or Binary."""
+    """Validate an attribute's value and return its size in bytes. ``kind``: String, Number or Binary."""
     given = value.binary_value if kind == "Binary" else value.string_value
     if not given:
         raise errors.invalid_parameter(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on single messages, and functions that the batch operations share.
+"""Operations on single messages, and the functions that they share with the batch operations.
 
-The store keeps the body of an SQS message, which is a text, as a JSON string, and the REST API returns that string. An
-SQS receiver gets the text of a body that is a JSON string. It gets other bodies posted by REST as JSON.
+The text of an SQS message is stored as a JSON string, which is also how the REST API returns it. An SQS consumer
+receives a JSON string body as plain text, and any other body posted over REST as JSON.
 """
 
 import re
@@ -29,13 +29,13 @@ from zq.sqs.limits import NUMBERS
 from zq.sqs.message_attributes import SentValue
 from zq.sqs.messaging import MAX_HOLD, Outgoing
 
-# The maximum delay of a message in seconds.
+# Maximum message delay in seconds.
 MAX_DELAY: Final = NUMBERS["DelaySeconds"][1]
-# The maximum seconds for which a receiver may wait.
+# Maximum wait time of a receive in seconds.
 MAX_WAIT: Final = NUMBERS["ReceiveMessageWaitTimeSeconds"][1]
-# The maximum number of messages in a receive or a batch.
+# Maximum number of messages in a receive or a batch.
 MAX_MESSAGES: Final = 10
-# The id of a group, a deduplication or a receive attempt: letters, digits and punctuation of ASCII.
+# Matches a message group id, deduplication id or receive attempt id.
 GROUP: Final = re.compile(r"[!-~]{1,128}")
 GROUP_REASON: Final = "can only include alphanumeric and punctuation characters. 1 to 128 in length."
 NOT_HERE: Final = "The request includes a parameter that is not valid for this queue type."
@@ -47,15 +47,15 @@ EXPIRED: Final = "The receipt handle has expired."
 TOO_LONG: Final = "Message must be shorter than {} bytes."
 NOT_HIDDEN: Final = "Message does not exist or is not available for visibility timeout change."
 BEYOND: Final = f"Total VisibilityTimeout for the message is beyond the limit [{MAX_HOLD} seconds]"
-# The first byte of a body that is a JSON string.
+# First byte of a body that is a JSON string.
 QUOTE: Final = ord('"')
 _string: Final = msgspec.json.Decoder(str).decode
-# The parts of a UUID.
+# The groups of a UUID's hexadecimal digits.
 _UUID: Final = struct.Struct("8s4s4s4s12s")
 
 
 class Letter(Params, frozen=True, kw_only=True):
-    """A message to send, alone or in a batch."""
+    """A message to send, as a single request or as a batch entry."""
 
     message_body: str
     delay_seconds: int | None = None
@@ -90,7 +90,7 @@ class ChangeMessageVisibility(OfQueue, frozen=True):
 
 
 class Receipt(Struct, omit_defaults=True, rename="pascal"):
-    """The result for the sender of a message. ``id``: the id of the batch entry; "" outside batches."""
+    """The result of sending a message. ``id``: the id of the batch entry; "" outside batches."""
 
     id: str = ""
     message_id: str = ""
@@ -100,13 +100,13 @@ class Receipt(Struct, omit_defaults=True, rename="pascal"):
     sequence_number: str = ""
 
     def number(self, id: str, sequences: Mapping[str, int]) -> None:
-        """Set the sequence number from the message's entry in ``sequences``, if it has one."""
+        """Set the sequence number of the message, if it is in ``sequences``."""
         if id in sequences:
             self.sequence_number = _digits(sequences[id])
 
 
 class Received(Struct, omit_defaults=True, rename="pascal"):
-    """The representation of a message for its receiver."""
+    """A message as returned to a consumer."""
 
     message_id: str
     receipt_handle: str
@@ -118,13 +118,13 @@ class Received(Struct, omit_defaults=True, rename="pascal"):
 
 
 class Messages(Struct, omit_defaults=True, rename="pascal"):
-    """The result of a receive."""
+    """The response to a receive."""
 
     messages: list[Received] = []
 
 
 class Receive(Struct, frozen=True):
-    """A receive operation that may wait. ``ask`` claims messages, and ``answer`` renders them."""
+    """A validated receive, which may have to wait. ``ask`` claims messages and ``answer`` renders the response."""
 
     queue: QueueRef
     wait: int
@@ -133,7 +133,7 @@ class Receive(Struct, frozen=True):
 
 
 def send_message(call: Call, given: SendMessage) -> Receipt:
-    """Store one message."""
+    """Send one message."""
     queue, terms = existing(call, given.queue_url)
     outgoing, receipt = written(call, terms, given)
     sent = call.use_cases.messaging.send(queue, call.sender, [outgoing])
@@ -146,7 +146,7 @@ def send_message(call: Call, given: SendMessage) -> Receipt:
 
 
 def receive_message(call: Call, given: ReceiveMessage) -> Receive:
-    """Validate a receive, and return it. Its caller claims messages, and waits if none is ready."""
+    """Validate a receive and return it. The caller claims the messages and waits until one is ready."""
     queue, terms = existing(call, given.queue_url)
     wait, attempt = terms.wait, given.receive_request_attempt_id
     if not 1 <= given.max_number_of_messages <= MAX_MESSAGES:
@@ -182,7 +182,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> Receive:
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
-    """Delete a message, unless another consumer has received it since. A missing message is ignored."""
+    """Delete a message unless another consumer has received it since. A missing message is ignored."""
     queue, terms = existing(call, given.queue_url)
     [became] = call.use_cases.messaging.handle(queue, [receipts.grip(queue, given.receipt_handle)])
     if refusal := expired(terms, became, given.receipt_handle):
@@ -190,7 +190,7 @@ def delete_message(call: Call, given: DeleteMessage) -> None:
 
 
 def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> None:
-    """Set a message's visibility timeout from now on, unless another consumer has received the message since."""
+    """Restart a message's visibility timeout with a new value, unless another consumer has received it since."""
     queue, terms = existing(call, given.queue_url)
     handle, seconds = given.receipt_handle, given.visibility_timeout
     [became] = call.use_cases.messaging.handle(queue, [hiding(queue, handle, seconds)])
@@ -199,21 +199,21 @@ def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> Non
 
 
 def existing(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
-    """Return the queue of a URL, and the queue's attributes as this server has cached them.
+    """Return the queue of a URL and its attributes, which may come from the cache.
 
-    Raises ``SqsError``, ``QueueNotFound``.
+    Raises ``SqsError`` or ``QueueNotFound``.
     """
     queue = names.queue_of(call, url)
     return queue, call.use_cases.messaging.attributes(queue)
 
 
 def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoing, Receipt]:
-    """Validate a message, and return it for the store, with a receipt of its checksums. Raises ``SqsError``."""
+    """Validate a message and return it with a receipt that contains its checksums. Raises ``SqsError``."""
     text, given = letter.message_body, letter.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
     body = wire.encode(text) if text.isascii() else b""
-    # If JSON escapes no character of an ASCII text, the text has no forbidden character.
+    # An ASCII text that JSON encodes without escapes contains no forbidden characters.
     if len(body) != len(text) + 2 and not is_allowed_text(text):
         raise errors.invalid_message_contents()
     delay = letter.delay_seconds
@@ -242,12 +242,12 @@ def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoin
 
 
 def hiding(queue: QueueRef, handle: str, seconds: int) -> Grip:
-    """Return the grip that hides the message of a receipt handle for ``seconds``. Raises ``SqsError``."""
+    """Return the grip that hides a received message for ``seconds``. Raises ``SqsError``."""
     return receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
 
 
 def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
-    """Return the error for a message that was not hidden; None if the outcome is no failure."""
+    """Return the error for an outcome of hiding a message, or None if the outcome is not an error."""
     if became is Handled.TOO_LONG:
         return errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
     if became is Handled.GONE:
@@ -256,25 +256,25 @@ def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: in
 
 
 def expired(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
-    """Return the error for a FIFO queue's message whose visibility timeout has passed; None for other outcomes."""
+    """Return the error for an expired receipt handle of a FIFO queue, or None for other outcomes."""
     late = terms.fifo and became in (Handled.EXPIRED, Handled.LOST)
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 
 def bounded(seconds: int, parameter: str, most: int) -> int:
-    """Return ``seconds`` if they are between 0 and ``most``, else raise ``SqsError``."""
+    """Return ``seconds`` if it is between 0 and ``most``, else raise ``SqsError``."""
     if not 0 <= seconds <= most:
         raise errors.invalid_value(seconds, parameter, f"Must be >= 0 and <= {most}, if provided.")
     return seconds
 
 
 def message_id(id: str) -> str:
-    """Format an id of zq as a UUID, which clients parse."""
+    """Format a zq message id as a UUID, because clients parse it."""
     return b"-".join(_UUID.unpack(id.encode())).decode()
 
 
 def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
-    """Check the message's ids, and return its deduplication id; "" in a standard queue. Raises ``SqsError``."""
+    """Validate the message's ids and return its deduplication id, or "" in a standard queue. Raises ``SqsError``."""
     for name, id in (
         ("MessageGroupId", letter.message_group_id),
         ("MessageDeduplicationId", letter.message_deduplication_id),
@@ -292,9 +292,9 @@ def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
     return letter.message_deduplication_id or sha256(raw).hexdigest()
 
 
-# The name of the system attribute that only messages of FIFO queues have.
+# The system attribute that only messages of FIFO queues have.
 SEQUENCE: Final = "SequenceNumber"
-# The system attributes of messages: functions that return the value by name; "" = the message lacks the attribute.
+# Functions that return the value of a system attribute, by name. "" = the message does not have the attribute.
 SYSTEM: Final[Mapping[str, Callable[[Call, Message, Attributes], str]]] = {
     "SenderId": lambda _call, message, _attributes: message.client,
     "SentTimestamp": lambda _call, message, _attributes: _ms(message.created),
@@ -321,7 +321,7 @@ def _ms(moment: float) -> str:
 
 
 def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[Received]:
-    """Return the representations of messages with their receipt handles, without attributes."""
+    """Return the messages as the consumer receives them, without attributes."""
     received = []
     for message, handle in zip(messages, handles, strict=True):
         body = message.body
@@ -334,7 +334,7 @@ def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[Recei
 def _add_attributes(
     shown: Received, call: Call, message: Message, system: Sequence[str], wanted: Sequence[str]
 ) -> None:
-    """Add the system attributes ``system`` and the message attributes that match ``wanted`` to a representation."""
+    """Add the system attributes ``system`` and the message attributes that match ``wanted`` to ``shown``."""
     attributes = decode_attributes(message.attributes)
     shown.attributes = {name: value for name in system if (value := SYSTEM[name](call, message, attributes))} or None
     if chosen := message_attributes.selected(attributes.message_attributes, wanted):
@@ -343,9 +343,9 @@ def _add_attributes(
 
 
 def _system_names(asked: Sequence[str], fifo: bool) -> Sequence[str]:
-    """Return the distinct requested attributes that the queue's messages can have.
+    """Return the distinct requested system attributes, without those that the queue's messages cannot have.
 
-    Raises ``SqsError`` for unknown names.
+    Raises ``SqsError`` for an unknown name.
     """
     for name in asked:
         if name != "All" and name not in SYSTEM:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases on messages where SQS differs from zq's own API.
+"""Message use cases with SQS semantics, which differ from those of zq's own API:
 
 - Sending to a missing queue does not create the queue.
-- Each message may have its own delay.
-- A claim may last 0 seconds, and does not extend the ttl of its messages.
-- Each message of a claim is deleted or hidden separately.
+- Each message can have its own delay.
+- A claim can last 0 seconds and does not extend the ttl of its messages.
+- The messages of a claim are deleted or hidden individually.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,13 +39,13 @@ from zq.sqs.extension import QueueAttributes, attributes_of
 from zq.sqs.limits import NUMBERS
 from zq.storage.api import Storage
 
-# The seconds for which a FIFO queue detects duplicates of a message.
+# Deduplication interval of FIFO queues in seconds.
 DEDUPLICATION: Final = 300
-# The prefix of claim ids that are derived from a receive attempt's id. Other claim ids never have it.
+# Prefix of claim ids that are derived from a receive attempt id. Other claim ids never begin with it.
 ATTEMPT: Final = "f" * 12
-# The metadata of a queue that has none, and of a missing queue.
+# Metadata of a missing queue, and of a queue without metadata.
 NONE: Final = b"{}"
-# The maximum visibility timeout in seconds, including extensions.
+# Maximum visibility timeout in seconds, including extensions.
 MAX_HOLD: Final = NUMBERS["VisibilityTimeout"][1]
 
 
@@ -54,11 +54,11 @@ class Outgoing(Struct, frozen=True):
 
     Args:
         body: The body as JSON.
-        size: The bytes that count towards the maximum message size.
+        size: The size in bytes to compare with the maximum message size.
         delay: The delay in seconds; None = the queue's delay.
         attributes: The encoded ``Attributes``.
         group: The message group; "" = none.
-        deduplication_id: The id by which a FIFO queue detects duplicates; "" in a standard queue.
+        deduplication_id: The deduplication id; "" in a standard queue.
     """
 
     body: bytes
@@ -73,9 +73,10 @@ class Sent(Struct, frozen=True):
     """The result of a send.
 
     Args:
-        ids: The ids of the messages in order; None for each message that exceeds ``max_size``.
-        max_size: The maximum message size of the queue in bytes.
-        sequences: The sequences in a FIFO queue by id. Duplicates of messages that an earlier version stored have none.
+        ids: The message ids, in order; None for each message that exceeds ``max_size``.
+        max_size: The queue's maximum message size in bytes.
+        sequences: The sequences of a FIFO queue's messages, by id. The sequence is unknown for duplicates of messages
+            that were stored by earlier versions.
     """
 
     ids: list[str | None]
@@ -84,7 +85,7 @@ class Sent(Struct, frozen=True):
 
 
 class Messaging:
-    """Use cases on messages of queues. Each method raises ``QueueNotFound``."""
+    """Use cases for sending, receiving, deleting and hiding messages. Each method raises ``QueueNotFound``."""
 
     def __init__(
         self,
@@ -107,13 +108,13 @@ class Messaging:
         self._checksum = checksum
 
     def attributes(self, queue: QueueRef) -> QueueAttributes:
-        """Return the queue's attributes from this server's cache, or from the store if they are not cached."""
+        """Return the queue's attributes from the cache, or from the store on a miss."""
         return attributes_of(self._rules(queue).metadata)
 
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
-        """Store the messages that do not exceed the maximum size, atomically. Notifies subscribers and waiters.
+        """Atomically store the messages that do not exceed the maximum size, and notify subscribers and waiters.
 
-        A FIFO queue stores no duplicates. Raises ``QueuePaused``, ``QuotaExceeded``.
+        In a FIFO queue, duplicates are not stored again. Raises ``QueuePaused`` or ``QuotaExceeded``.
         """
         rules = self._rules(queue)
         if rules.posts_paused or max([each.size for each in outgoing]) > attributes_of(rules.metadata).max_size:
@@ -139,7 +140,7 @@ class Messaging:
         drafts: Sequence[Draft],
         rules: Rules,
     ) -> Sent:
-        """Store the drafts that are no duplicates, atomically. ``drafts``: one for each message with an id."""
+        """Atomically store the drafts that are not duplicates. ``drafts`` has one draft for each message with an id."""
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
         while True:
@@ -164,7 +165,8 @@ class Messaging:
     def _sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
         """Return the sequences of posted messages by id.
 
-        The sequences of messages that are already deleted are found by posting them again as duplicates.
+        If a message has already been deleted, its sequence comes from the deduplication record, which the store returns
+        when the message is posted again.
         """
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
@@ -183,7 +185,7 @@ class Messaging:
     ) -> ClaimAnswer:
         """Claim up to ``limit`` messages for ``visibility`` seconds; None = the queue's visibility timeout.
 
-        A repeated ``attempt`` returns the messages that its claim still holds, and restarts their visibility timeout.
+        If ``attempt`` is repeated, return the messages that are still claimed, and restart their visibility timeout.
         """
         self._rules(queue)
         claim = _named(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
@@ -201,9 +203,9 @@ class Messaging:
         return answer
 
     def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
-        """Delete or hide the messages, except messages that another consumer has received since.
+        """Delete or hide messages unless another consumer has received them since, and return each outcome.
 
-        A FIFO queue refuses messages whose visibility timeout has passed. Returns the outcome of each message.
+        A FIFO queue also rejects messages whose visibility timeout has expired.
         """
         rules = self._rules_cache.recent(queue)
         late, history = not attributes_of(rules.metadata).fifo, rules.history_ttl
@@ -216,12 +218,12 @@ class Messaging:
         return handled
 
     def _rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's cached rules; read them from the store if they could be a missing queue's."""
+        """Return the queue's rules from the cache. Read the store if the cached rules may belong to a missing queue."""
         rules = self._rules_cache.remembered(queue)
         return self._fresh(queue) if rules is None or rules.metadata == NONE else rules
 
     def _fresh(self, queue: QueueRef) -> Rules:
-        """Read the queue's rules from the store and cache them. Raises ``QueueNotFound``."""
+        """Read the queue's rules from the store and update the cache. Raises ``QueueNotFound``."""
         stored = self._storage.queues.get(queue)
         if stored is None:
             self._rules_cache.forget(queue)
@@ -231,7 +233,7 @@ class Messaging:
     def _drafts(
         self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing], ids: Sequence[str | None], rules: Rules
     ) -> Sequence[Draft]:
-        """Return drafts of the messages with an id, encrypted and with checksums if the queue requires that."""
+        """Return drafts of the messages with an id, encrypted and with checksums if required."""
         project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
         drafts = []
         for id, each in zip(ids, outgoing, strict=True):
@@ -252,9 +254,9 @@ class Messaging:
         now: Seconds,
         rules: Rules,
     ) -> bool:
-        """Reserve storage in the quota, and post the drafts with their notices for subscribers.
+        """Reserve storage quota, and post the drafts with the notices for subscribers.
 
-        Return False, and post nothing, if the queue's metadata differ from those of ``rules``. Raises ``QueuePaused``,
+        Return False without posting if ``rules`` does not match the queue's current metadata. Raises ``QueuePaused`` or
         ``QuotaExceeded``.
         """
         refusal = self._messages.reserve_storage(queue, drafts, rules)
@@ -269,12 +271,15 @@ class Messaging:
 
 
 def _idempotency_key(terms: QueueAttributes, outgoing: Outgoing) -> IdempotencyKey:
-    """Return the key by which a FIFO queue detects duplicates. Its parts contain no spaces, so it is unambiguous."""
+    """Return the idempotency key of a FIFO queue's message.
+
+    The parts of the key contain no spaces, so joining them with spaces is unambiguous.
+    """
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)
 
 
 def _named(queue: QueueRef, attempt: str) -> str:
-    """Return the claim id of a receive attempt."""
+    """Derive a claim id from a receive attempt id."""
     named = f"{queue.project}\0{queue.name}\0{attempt}".encode()
     return ATTEMPT + blake2b(named, digest_size=10).hexdigest()

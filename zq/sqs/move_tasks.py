@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tasks that move the messages of a dead-letter queue in the background, at a limited rate (SQS contract 10).
+"""Background tasks that redrive the messages of a dead-letter queue at a limited rate (SQS contract 10).
 
 The tasks are JSON documents:
 
     ("", "sqs-task", project/queue)          the queue's running task; a queue has at most one
-    (project, "sqs-task", queue/moment)      an ended task, kept for a time; the latest task is listed first
+    (project, "sqs-task", queue/time)        an ended task, kept for a limited time; the latest is listed first
 
-The server that holds a task's lease runs the task. If that server is killed, another server continues when the lease
-expires. Each step writes its progress if the document's version is unchanged.
+The server that holds a task's lease runs the task. If that server is killed, another one takes over when the lease
+expires. Each step saves its progress by compare-and-set.
 
-The store moves each message atomically, so no message is moved twice. Only the count of moved messages may be too low
-after a server was killed.
+Each message is moved atomically, so no message is moved twice. If a server is killed, the number of moved messages may
+be reported too low.
 """
 
 import time
@@ -31,30 +31,30 @@ from zq.model import ListFilter, Message, Move, Outcome, QueueRef, Seconds
 from zq.model.documents import Document, DocumentRef
 from zq.storage.api import Storage
 
-# The kind of the documents.
+# Document kind.
 TASK: Final = "sqs-task"
-# The duration of a lease in seconds. Each step renews it.
+# Duration of a lease in seconds. Each step renews the lease.
 LEASE: Final = 10.0
-# The messages that one step of a task without a rate limit moves. A step runs every second.
+# Number of messages per step of a task without a rate limit. A step runs every second.
 UNRATED: Final = 1000
-# The maximum number of messages that are read and moved at a time, and the maximum bytes of their bodies.
+# Maximum number and total body size in bytes of the messages that are read and moved together.
 CHUNK: Final = 100
 CHUNK_BYTES: Final = 4_000_000
-# The maximum number of tasks in one round, and the seconds after which a round ends. The next round continues there.
+# Maximum number of tasks in one round, and time limit of a round in seconds. The next round runs the remaining tasks.
 MAX_TASKS: Final = 100
 ROUND: Final = 1.0
-# The number of ended tasks of a queue that are kept, and their retention in seconds.
+# Number of ended tasks that are kept per queue, and their retention in seconds.
 KEPT: Final = 10
 KEPT_FOR: Final = 30 * 86_400
-# The precision of moments in stores, in seconds.
+# Precision of stored timestamps in seconds.
 ROUNDING: Final = 0.001
-# A moment after all others in microseconds: the end of the year 9999.
+# The latest possible time in microseconds: the end of the year 9999.
 END: Final = 253_402_300_800_000_000
 TRIES: Final = 20
 
 
 class TaskStatus(StrEnum):
-    """The states of a task, with the names of SQS."""
+    """The status of a task, as named by SQS."""
 
     RUNNING = "RUNNING"
     CANCELLING = "CANCELLING"
@@ -67,7 +67,7 @@ ENDED: Final = frozenset({TaskStatus.CANCELLED, TaskStatus.COMPLETED, TaskStatus
 
 
 class Failure(StrEnum):
-    """The reasons for the failure of a task."""
+    """The reason why a task failed."""
 
     NO_DESTINATION = "AWS.SimpleQueueService.NonExistentQueue"
     NO_ORIGIN = "CouldNotDetermineMessageSource"
@@ -77,13 +77,13 @@ class MoveTask(Struct, frozen=True, omit_defaults=True):
     """A move task.
 
     Args:
-        destination: The queue to which messages are moved; "" = the queue from which each message came.
+        destination: The target queue; "" = the origin of each message.
         rate: The maximum number of messages per second; 0 = unlimited.
-        to_move: The number of ready messages at the start; counting may stop at a limit.
-        marker: The position in the source queue from which the next step continues.
+        to_move: The number of ready messages when the task started, possibly capped by the counting limit.
+        marker: The marker from which the next step lists the source queue.
         reason: The reason for a failure.
         runner: The id of the server that holds the lease.
-        lease: The moment at which the lease expires.
+        lease: The expiry time of the lease.
     """
 
     id: str
@@ -111,7 +111,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class MoveTasks:
-    """The use cases of move tasks, and their execution in the background."""
+    """Use cases and background execution of move tasks."""
 
     def __init__(self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events) -> None:
         self._storage = storage
@@ -121,7 +121,7 @@ class MoveTasks:
         self._events = events
         self._runner = uuid4().hex
         self._after = ""
-        """The name of the task after which the next round continues; "" = the next round begins with the first task."""
+        """The name of the last task in the previous round; "" = the next round starts with the first task."""
 
     def start(self, queue: QueueRef, destination: str, rate: int, to_move: int) -> MoveTask:
         """Create a task that moves the queue's messages. Raises ``Conflict`` if a task of the queue is running."""
@@ -134,7 +134,7 @@ class MoveTasks:
         return task
 
     def latest(self, queue: QueueRef, most: int) -> Sequence[MoveTask]:
-        """Return up to ``most`` tasks of the queue, the latest first."""
+        """Return up to ``most`` tasks of the queue, latest first."""
         now = self._clock.now()
         running = self._documents.get(_under_way(queue), now)
         ended = self._documents.list(queue.project, TASK, f"{queue.name}/", "", most, now).items
@@ -143,22 +143,22 @@ class MoveTasks:
         return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:most]
 
     def cancel(self, queue: QueueRef, id: str) -> MoveTask:
-        """Cancel the task before its next step, and return it. Raises ``NotFound`` if it is not running."""
+        """Request the cancellation of a running task before its next step, and return the task. Raises ``NotFound``."""
         task = self._change(queue, id, lambda task: structs.replace(task, status=TaskStatus.CANCELLING))
         if task is None:
             raise NotFound("There is no such task.")
         return task
 
     def resume(self) -> None:
-        """Run one step of every task that no other server has leased. Call this every second.
+        """Run one step of every task whose lease no other server holds. Call this method every second.
 
-        The round ends after ``ROUND`` seconds or ``MAX_TASKS`` tasks. The next call continues with the remaining tasks.
+        A round ends after ``ROUND`` seconds or ``MAX_TASKS`` tasks. The next call runs the remaining tasks.
         """
         began = time.monotonic()
         page = self._documents.list("", TASK, "", self._after, MAX_TASKS, self._clock.now())
         self._after = page.items[-1].ref.name if len(page.items) == MAX_TASKS else ""
         for document in page.items:
-            with suppress(Unavailable):  # a pool is unavailable; its tasks continue when it is available again
+            with suppress(Unavailable):  # retried in a later round, when the pool is available again
                 self._step(document)
             if time.monotonic() - began > ROUND:
                 self._after = document.ref.name
@@ -185,7 +185,7 @@ class MoveTasks:
             self._keep_if_ended(last, _decode(last.value))
 
     def _moved(self, task: MoveTask) -> MoveTask:
-        """Move the messages of one step, and return the task with its progress."""
+        """Move the messages of one step and return the updated task."""
         left = task.rate or UNRATED
         while left > 0 and task.status is TaskStatus.RUNNING:
             now = self._clock.now()
@@ -211,9 +211,9 @@ class MoveTasks:
         return task
 
     def _moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
-        """Return the moves of the messages up to the first one without a target, and the failure of that one or None.
+        """Return the moves up to the first message without a target queue, and the reason for that failure or None.
 
-        Return None instead of the moves if posts to a target are paused.
+        Return None instead of the moves if posts to a target queue are paused.
         """
         moves: list[Move] = []
         for message in messages:
@@ -232,10 +232,10 @@ class MoveTasks:
     def _change(
         self, queue: QueueRef, id: str, edit: Callable[[MoveTask], MoveTask], runner: str | None = None
     ) -> MoveTask | None:
-        """Replace the queue's running task by the result of ``edit``, and return it.
+        """Atomically replace the queue's running task by the result of ``edit``, and return the new task.
 
-        Return None if the running task has another id, has ended, or is not run by ``runner``. ``edit`` is called again
-        if another server changes the task concurrently. Raises ``Conflict`` after ``TRIES`` attempts.
+        Return None if the running task has another id, has ended, or is run by a server other than ``runner``. After a
+        concurrent change, ``edit`` is called again. Raises ``Conflict`` after ``TRIES`` attempts.
         """
         for _ in range(TRIES):
             now = self._clock.now()
@@ -251,9 +251,9 @@ class MoveTasks:
         raise Conflict("Others change the task at the same time. Try again.")
 
     def _keep_if_ended(self, document: Document, task: MoveTask) -> bool:
-        """Archive the task if it has ended, and delete the oldest archived tasks. Return whether it has ended.
+        """Archive the task if it has ended, delete the oldest archived tasks, and return whether it has ended.
 
-        Idempotent.
+        This method is idempotent.
         """
         if task.status not in ENDED:
             return False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queue URLs and ARNs, and the queues of zq to which they refer."""
+"""Conversion between zq queues and the URLs and ARNs that SQS clients use."""
 
 import re
 from functools import lru_cache
@@ -11,36 +11,36 @@ from zq.sqs import errors
 from zq.sqs.accounts import ACCOUNT
 from zq.sqs.call import Call
 
-# A queue's ARN, with groups for its account and name. Partition and region are ignored.
+# Matches a queue ARN, with groups for the account id and the queue name. The partition and region are ignored.
 ARN: Final = re.compile(rf"arn:[a-z-]+:sqs:[A-Za-z0-9-]*:({ACCOUNT.pattern}):({LONG_QUEUE_NAME.pattern})", re.ASCII)
-# The maximum characters of a name in an error message.
+# Maximum length of a name in an error message.
 MAX_SHOWN: Final = 256
-# The maximum characters of a URL that is cached.
+# Maximum length of a URL whose parsing result is cached.
 MAX_CACHED_URL: Final = 512
 
 
 class Named(NamedTuple):
-    """The parts of a queue URL."""
+    """A parsed queue URL."""
 
     account: str
-    """The account; "" if the URL contains none."""
+    """The account id; "" if the URL contains none."""
     name: str
     ref: QueueRef | None
-    """The project's queue with this name; None if the name is invalid."""
+    """The queue, which may not exist; None if the name is invalid."""
 
 
 def queue_url(call: Call, name: str) -> str:
-    """Return the URL of one of the caller's queues."""
+    """Return the URL of a queue in the call's project."""
     return f"{call.base}/{call.account}/{name}"
 
 
 def queue_arn(call: Call, name: str) -> str:
-    """Return the ARN of one of the caller's queues."""
+    """Return the ARN of a queue in the call's project."""
     return f"arn:aws:sqs:{call.region}:{call.account}:{name}"
 
 
 def named(project: str, url: str) -> Named:
-    """Parse a queue URL, of which only the last two segments count, or a bare name, as a queue of the project."""
+    """Parse a queue URL or a bare queue name. Only the last two segments of the URL are significant."""
     return _parse_cached(project, url) if len(url) <= MAX_CACHED_URL else _parse(project, url)
 
 
@@ -55,9 +55,9 @@ _parse_cached: Final = lru_cache(maxsize=4096)(_parse)
 
 
 def queue_of(call: Call, url: str) -> QueueRef:
-    """Return the queue of a URL or bare name without looking it up in the store.
+    """Return the queue that a URL or bare name refers to, without checking that it exists.
 
-    Raises ``SqsError`` for an invalid name and for another account's queue.
+    Raises ``SqsError`` for an invalid name or another account's queue.
     """
     account, _, ref = named(call.project, url)
     if ref is None:
@@ -68,7 +68,7 @@ def queue_of(call: Call, url: str) -> QueueRef:
 
 
 def existing(call: Call, url: str) -> Queue:
-    """Look up the queue of a URL or bare name in the store. Raises ``SqsError`` if the queue does not exist."""
+    """Read the queue that a URL or bare name refers to. Raises ``SqsError`` if the queue does not exist."""
     queue = call.use_cases.find(queue_of(call, url))
     if queue is None:
         raise errors.queue_does_not_exist()
@@ -76,6 +76,9 @@ def existing(call: Call, url: str) -> Queue:
 
 
 def named_by(call: Call, arn: str) -> QueueRef | None:
-    """Return the caller's queue with this ARN, which may not exist; None for another account's or an invalid ARN."""
+    """Return the queue that an ARN refers to, without checking that it exists.
+
+    Return None for an invalid ARN or another account's queue.
+    """
     found = ARN.fullmatch(arn)
     return QueueRef(call.project, found[2]) if found and found[1] == call.account else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenAPI operations and schemas of access keys. The protocol of SQS itself has no OpenAPI document."""
+"""OpenAPI operations and schemas of access key administration. The SQS API itself is not part of the document."""
 
 from typing import Final
 
@@ -19,7 +19,6 @@ from zq.limits import DEFAULT_PAGE
 from zq.sqs.key_resources import MAX_DAYS, MAX_PAGE, PATH
 from zq.sqs.operations import OPERATIONS
 
-# The path parameters.
 PATH_PARAMETERS: Final[dict[str, Json]] = {
     "key": in_path("key", TEXT | {"pattern": "^[^/?#]+$", "maxLength": 256}, "The id of an SQS access key."),
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of operations, with the parameters and the function of each operation."""
+"""Registry of the SQS operations and their parameters."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from msgspec import Struct
 from zq.sqs import batches, errors, messages, permissions, queues, tasks
 from zq.sqs.call import Call, OfQueue, Params
 
-# The errors of msgspec for a missing member of a list's entry, and for a member of a wrong type.
+# msgspec error messages for a missing member of a list entry, and for a member of the wrong type.
 MISSING: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")
 WRONG: Final = re.compile(r"(Expected .*?)(?: - at `\$\.?(.*)`)?")
 
@@ -20,18 +20,18 @@ Answer = Mapping[str, Any] | Struct | None
 
 
 class Operation(Struct, frozen=True):
-    """An operation of SQS.
+    """An SQS operation.
 
-    ``run`` executes it and returns the members of the JSON response without default values; None for an empty response.
+    ``run`` executes the operation and returns the members of the response, or None for an empty response.
     """
 
     params: type[Params]
     run: Callable[[Call, Any], Answer]
 
     def __call__(self, call: Call, given: Mapping[str, Any], params: Params | None) -> Answer:
-        """Execute the operation with decoded ``params``, or with the ``given`` parameters if ``params`` is None.
+        """Execute the operation with the decoded ``params``, or decode the raw parameters ``given`` if it is None.
 
-        Raises ``SqsError``, and the errors of the use cases.
+        Raises ``SqsError`` and the errors of the use cases.
         """
         return self.run(call, read(self.params, given) if params is None else params)
 
@@ -62,7 +62,7 @@ def _refusal(sentence: str) -> errors.SqsError:
 
 
 def _dotted(path: str) -> str:
-    """Translate a path of msgspec to the query protocol's form: ``Entries[0].Id`` to ``Entries.1.Id``."""
+    """Convert a msgspec path to the notation of the query protocol: ``Entries[0].Id`` becomes ``Entries.1.Id``."""
     return re.sub(r"\[(\d+)\]", lambda found: f".{int(found[1]) + 1}", path)
 
 
@@ -94,11 +94,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
 }
 
-# Operations without the parameter QueueUrl. Requests to a queue's URL cannot name them, except GetQueueUrl, as in AWS.
+# Operations without the parameter QueueUrl. As in AWS, only GetQueueUrl among them can be sent to a queue URL.
 OF_THE_SERVICE: Final = frozenset(
     name for name, operation in OPERATIONS.items() if "QueueUrl" not in _required(operation.params)
 ) - {"GetQueueUrl"}
-# JSON decoders of the operations on a queue. If a decoder fails, ``read`` determines the error.
+# JSON decoders for the operations on a queue. If a decoder fails, ``read`` determines the error.
 DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     name: msgspec.json.Decoder(operation.params, strict=False)
     for name, operation in OPERATIONS.items()

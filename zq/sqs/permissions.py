@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access of other accounts to a queue by its ``Policy``, and the operations that edit the policy.
+"""Cross-account access to queues by the attribute ``Policy``, and the operations that edit the policy.
 
-Statements are evaluated conservatively. If a statement has an unsupported part (a condition, a negation, a wildcard
-inside a name), an Allow grants nothing, and a Deny is taken to match.
+Policies are evaluated conservatively. If a statement has an unsupported element (a condition, a negation, or a wildcard
+within a name), an Allow statement never matches and a Deny statement always matches.
 """
 
 import re
@@ -22,30 +22,30 @@ from zq.sqs.accounts import ACCOUNT
 from zq.sqs.call import Call, Needed, OfQueue
 from zq.sqs.extension import attributes_of, with_attributes
 
-# The operations that a policy can grant. A grant includes the batch operation.
+# Operations that a policy can grant. A grant includes the corresponding batch operation.
 GRANTED: Final = frozenset(
     {
         *("ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes", "GetQueueUrl"),
         *("ListDeadLetterSourceQueues", "PurgeQueue", "ReceiveMessage", "SendMessage"),
     }
 )
-# The grantable operations that only read.
+# Grantable operations that are read-only.
 READING: Final = frozenset({"GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues"})
-# The supported members of a statement.
+# Supported elements of a statement.
 SUPPORTED: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource"})
-# A principal that is an account: its root ARN or its number.
+# Matches a principal that is an account: the ARN of its root user, or its id.
 PRINCIPAL: Final = re.compile(rf"arn:[a-z-]+:iam::({ACCOUNT.pattern}):root|({ACCOUNT.pattern})", re.ASCII)
 LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
-# The maximum number of actions in an added statement.
+# Maximum number of actions in a statement that AddPermission adds.
 MAX_ACTIONS: Final = 7
 VERSION: Final = "2008-10-17"
 
 
 def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
-    """Return the call in the account that owns its queue.
+    """Return the call in the context of the account that owns the queue.
 
-    If the queue belongs to another account, the queue's policy must permit the operation. Raises ``SqsError``, and
-    ``NotAuthorized`` if the state of the other account's project forbids the operation.
+    For another account's queue, the queue's policy must allow the operation. Raises ``SqsError``, and ``NotAuthorized``
+    if the owner's project is suspended or read-only.
     """
     account, name = _queue_parts(call, operation, given)
     if not account or account == call.account:
@@ -63,14 +63,17 @@ def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
 
 
 def _queue_parts(call: Call, operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the account and name of the queue in the parameters, each "" if it is missing."""
+    """Return the account id and name of the queue in the parameters, each "" if missing."""
     if operation == "GetQueueUrl":
         return str(given.get("QueueOwnerAWSAccountId") or ""), str(given.get("QueueName") or "")
     return names.named(call.project, str(given.get("QueueUrl") or ""))[:2]
 
 
 def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bool:
-    """Return whether a policy ("" = none) permits an account an action on a queue. A Deny overrides every Allow."""
+    """Return whether a policy ("" = none) allows an account to perform an action on a queue.
+
+    A matching Deny statement overrides every Allow statement.
+    """
     allowed = False
     for statement in _statements(policy):
         effect = statement.get("Effect") if isinstance(statement, dict) else None
@@ -90,7 +93,7 @@ def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bo
 
 
 def _statements(policy: str) -> list[Any]:
-    """Return the statements of a policy. An invalid policy yields [None], which permits nothing."""
+    """Return the statements of a policy, or ``[None]``, which allows nothing, if the policy is invalid."""
     try:
         found = wire.json_object(policy.encode()).get("Statement") if policy else []
     except InvalidBody:
@@ -99,9 +102,9 @@ def _statements(policy: str) -> list[Any]:
 
 
 def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) -> bool:
-    """Return whether an entry, or one of a list of entries, matches.
+    """Return whether ``value``, an entry or a list of entries, has a match.
 
-    ``matches`` returns None for an unsupported entry, which matches only if the statement ``denies``.
+    ``matches`` returns None for an unsupported entry, which counts as a match only in a Deny statement (``denies``).
     """
     for entry in value if isinstance(value, list) else [value]:
         verdict = (entry == "*" or matches(entry)) if isinstance(entry, str) else None
@@ -111,7 +114,7 @@ def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) ->
 
 
 def _principals(value: Any) -> Any:
-    """Return the accounts of a principal, with None for each other kind of principal."""
+    """Return the account entries of a principal element, with None for each unsupported kind of principal."""
     if not isinstance(value, dict):
         return value if value == "*" else None
     own = value.get("AWS", [])
@@ -124,7 +127,7 @@ def _is_account(account: str, entry: str) -> bool | None:
 
 
 def _is_action(action: str, entry: str) -> bool | None:
-    """Return whether an entry matches an action, case-insensitively as in AWS; None if the entry is unsupported."""
+    """Return whether an entry matches an action, ignoring case as AWS does, or None if the entry is unsupported."""
     service, _, name = entry.lower().partition(":")
     if service != "sqs" or not (name.isalpha() or name == "*"):
         return None
@@ -147,7 +150,7 @@ class RemovePermission(OfQueue, frozen=True):
 
 
 def add_permission(call: Call, given: AddPermission) -> None:
-    """Add a statement to the queue's policy that permits other accounts operations on the queue."""
+    """Add a statement to the queue's policy that allows other accounts to perform operations on the queue."""
     queue = names.existing(call, given.queue_url)
     _check(given)
     arn = names.queue_arn(call, queue.ref.name)
@@ -170,7 +173,7 @@ def add_permission(call: Call, given: AddPermission) -> None:
 
 
 def remove_permission(call: Call, given: RemovePermission) -> None:
-    """Remove the statement with the given label from the queue's policy. An empty policy is deleted."""
+    """Remove the statement with the given label from the queue's policy, and the policy if it becomes empty."""
     queue = names.existing(call, given.queue_url)
 
     def edit(policy: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +187,7 @@ def remove_permission(call: Call, given: RemovePermission) -> None:
 
 
 def _check(given: AddPermission) -> None:
-    """Raise ``SqsError`` if the label, an action or an account is invalid."""
+    """Validate the label, actions and accounts. Raises ``SqsError``."""
     if LABEL.fullmatch(given.label) is None:
         reason = "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length."
         raise errors.invalid_value(given.label[: names.MAX_SHOWN], "Label", reason)
@@ -207,7 +210,7 @@ def _listed(policy: Mapping[str, Any]) -> list[Any]:
 
 
 def _one_or_all(found: Iterable[str]) -> str | list[str]:
-    """Return a single entry itself, and several entries as a list, as in AWS's policies."""
+    """Return a single entry as a string and several entries as a list, as AWS writes policies."""
     several = list(found)
     return several[0] if len(several) == 1 else several
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The query protocol of older clients.
+"""The AWS query protocol, used by older clients.
 
-Requests are forms. Responses are XML, or JSON if the request has ``Accept: application/json``.
+Requests are HTML forms. Responses are XML, or JSON if the request has ``Accept: application/json``.
 
-The form is flat. Dots and numbers in field names denote structures, lists and maps:
-``Attribute.1.Name=DelaySeconds&Attribute.1.Value=5``. The number may be omitted for the only entry of a list.
+Dots and numbers in the names of form fields express structures, lists and maps:
+``Attribute.1.Name=DelaySeconds&Attribute.1.Value=5``. The number can be omitted if a list has only one entry.
 """
 
 import re
@@ -21,14 +21,14 @@ from zq.sqs.operations import Answer
 from zq.wire import encode
 
 MEDIA: Final = "text/xml"
-# The media type of responses for clients that prefer it. Members correspond to the XML elements.
+# Media type of responses to clients that prefer JSON. The members correspond to the XML elements.
 JSON: Final = "application/json"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
-# The maximum number of fields in a form. Ten entries with ten attributes each need half of them.
+# Maximum number of fields in a form. A batch of ten messages with ten attributes each needs half of it.
 MAX_FIELDS: Final = 1000
-# The maximum number of dots at which a field's name is split.
+# Maximum number of dots at which a field name is split.
 MAX_DOTS: Final = 8
-# The lists in requests: the element's name in forms, and the member of the operation.
+# Lists in requests, by element name in forms: the operation member.
 LISTS: Final = {
     "AttributeName": "AttributeNames",
     "MessageAttributeName": "MessageAttributeNames",
@@ -40,18 +40,18 @@ LISTS: Final = {
     "DeleteMessageBatchRequestEntry": "Entries",
     "ChangeMessageVisibilityBatchRequestEntry": "Entries",
 }
-# The maps in requests: the element's name in forms, the member of the operation, and the names of key and value.
+# Maps in requests, by element name in forms: the operation member, and the field names of key and value.
 MAPS: Final = {
     "Attribute": ("Attributes", "Name", "Value"),
     "MessageAttribute": ("MessageAttributes", "Name", "Value"),
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name", "Value"),
     "Tag": ("Tags", "Key", "Value"),
 }
-# The member names of lists. Clients send an empty list as a field of this name with an empty value.
+# Member names of lists. Clients send an empty list as a field with the member name and an empty value.
 PLURALS: Final = frozenset(LISTS.values())
-# The members that an operation names differently.
+# Members with a different name in an operation, by operation.
 RENAMED: Final = {"CreateQueue": {"Tags": "tags"}}
-# The element names of lists in responses. {} is the name of the batch operation.
+# Element names of lists in responses, by member. {} stands for the name of the batch operation.
 ELEMENTS: Final = {
     "QueueUrls": "QueueUrl",
     "queueUrls": "QueueUrl",
@@ -60,18 +60,21 @@ ELEMENTS: Final = {
     "Failed": "BatchResultErrorEntry",
     "Results": "ListMessageMoveTasksResultEntry",
 }
-# The maps in responses by member: the element's name, and the names of key and value.
+# Maps in responses: the element name and the names of key and value, by member.
 ELEMENTS_OF_MAPS: Final = {plural: (one, key, value) for one, (plural, key, value) in MAPS.items()}
-# The members whose names begin with a lower-case letter in AWS's JSON.
+# Members whose names begin with a lower-case letter in JSON responses, as in AWS.
 SMALL: Final = {"Messages": "messages", "QueueUrls": "queueUrls"}
-# The characters that XML cannot contain.
+# Characters that XML cannot represent.
 FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 Tree = dict[str, Any]
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], None]:
-    """Return the operation's name, its parameters as members, and None. Raises ``SqsError``."""
+    """Parse a request into the operation's name, its raw parameters, and None. Raises ``SqsError``.
+
+    None takes the place of the decoded parameters, which ``json_protocol.read`` may return.
+    """
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")
     renamed = RENAMED.get(operation, {})
@@ -89,7 +92,7 @@ def _fields(form: str | bytes) -> dict[str, str]:
 
 
 def _tree(form: Mapping[str, str]) -> Tree:
-    """Nest the fields by the parts of their names. Raises ``SqsError`` for a field with a value and parts."""
+    """Nest the fields by the parts of their names. Raises ``SqsError`` if a field has both a value and parts."""
     tree: Tree = {}
     for name, value in form.items():
         *parts, last = name.split(".", MAX_DOTS)
@@ -104,7 +107,7 @@ def _tree(form: Mapping[str, str]) -> Tree:
 
 
 def _members(tree: Tree) -> Tree:
-    """Convert the fields of a structure to members, with their lists and maps."""
+    """Convert the fields of a structure to members, including its lists and maps."""
     found: Tree = {}
     for name, node in tree.items():
         if name in LISTS:
@@ -126,14 +129,14 @@ def _value(node: Any) -> Any:
 
 
 def _elements(node: Any) -> list[Any]:
-    """Return the elements of a list in numerical order. A node without numbers is the only element."""
+    """Return the elements of a list in numerical order. A node without numbers is a single element."""
     if not isinstance(node, dict) or not all(name.isascii() and name.isdigit() for name in node):
         return [node]
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
 
 
 def answer(req: falcon.Request, resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
-    """Write the result of an operation to the response, as XML or JSON."""
+    """Write the result of an operation to the response as XML or JSON."""
     members = to_builtins(given)
     if _prefers_json(req):
         result = {} if members is None else {f"{operation}Result": _json_members(members)}
@@ -146,9 +149,9 @@ def answer(req: falcon.Request, resp: falcon.Response, operation: str, given: An
 
 
 def refuse(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
-    """Write an error to the response as XML or JSON. The response's status is already set.
+    """Write an error to the response as XML or JSON. The caller has set the status.
 
-    The error for a missing operation is XML for every client, as in AWS.
+    As in AWS, the error for a missing operation is always XML.
     """
     if error.query_code == errors.NO_OPERATION:
         resp.content_type, resp.data = MEDIA, f"<{errors.NO_OPERATION}/>".encode()
@@ -181,7 +184,7 @@ def _json_members(members: Mapping[str, Any]) -> Tree:
 
 
 def _json(name: str, value: Any) -> Any:
-    """Convert the value of a member to JSON. A map becomes an array of its names and values, as in XML."""
+    """Convert the value of a member to JSON. As in XML, a map becomes an array of its entries."""
     if name in ELEMENTS_OF_MAPS:
         _, key, content = ELEMENTS_OF_MAPS[name]
         return [_json("", {key: own, content: each}) for own, each in value.items()]
@@ -195,7 +198,7 @@ def _xml_members(operation: str, members: Mapping[str, Any]) -> str:
 
 
 def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
-    """Yield the XML elements of a member. A list or a map has several elements."""
+    """Yield the XML elements of a member, one for each entry of a list or map."""
     if name in ELEMENTS_OF_MAPS:
         one, key, valued = ELEMENTS_OF_MAPS[name]
         for own, content in value.items():
@@ -210,9 +213,9 @@ def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """Escape a value for XML, and replace forbidden characters.
+    """Escape a value for XML and replace forbidden characters.
 
-    A carriage return becomes a character reference, because parsers would replace it by a line feed.
+    A carriage return becomes a character reference, because parsers would normalize it to a line feed.
     """
     if isinstance(value, bool):
         return str(value).lower()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of queue attributes between the wire, where all values are strings, and the metadata.
+"""Conversion between SQS queue attributes, whose values are strings, and queue metadata.
 
-An attribute that corresponds to a metadata key of zq is stored under that key, so that REST and SQS share it. All other
-attributes are stored in the metadata object ``_sqs``.
+Attributes with an equivalent metadata key are stored under that key, which the REST API shares. All other attributes
+are stored under the metadata key ``_sqs``.
 """
 
 import json
@@ -32,7 +32,7 @@ from zq.sqs.limits import MAX_ACCESS_POLICY, MAX_RECEIVES, MAX_SOURCES, NUMBERS
 
 LOG = logging.getLogger(__name__)
 
-# The attributes that clients cannot set.
+# Read-only attributes. The first three are message counts.
 READ_ONLY: Final = (
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesNotVisible",
@@ -41,26 +41,26 @@ READ_ONLY: Final = (
     "LastModifiedTimestamp",
     "QueueArn",
 )
-# The attributes that can be set on FIFO queues only. For the last two, errors name this restriction.
+# Attributes of FIFO queues only. For the last two, the error message states this restriction, as in AWS.
 ONLY_OF_FIFO: Final = ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
 NAMED_IN_ERRORS: Final = ONLY_OF_FIFO[1:]
-# The attribute that makes a queue a FIFO queue. It is set at creation only.
+# The attribute that makes a queue a FIFO queue. It can be set only when the queue is created.
 FIFO: Final = "FifoQueue"
-# The name by which a reader requests all attributes.
+# The name by which a client requests all attributes.
 ALL: Final = "All"
-# The error sentence for a throughput limit per group without the deduplication scope that it needs.
+# The reason in the error for a per-group throughput limit without the deduplication scope that it requires.
 NEEDS_SCOPE: Final = f"{THROUGHPUT_LIMITS[1]} needs a DeduplicationScope of {DEDUPLICATION_SCOPES[1]}."
 _BOOLEANS: Final = {"true": True, "false": False}
 _DIGITS: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
 def boolean(text: str) -> bool | None:
-    """Parse "true" or "false" case-insensitively. Return None for other texts."""
+    """Parse "true" or "false", ignoring case. Return None for any other text."""
     return _BOOLEANS.get(text.lower())
 
 
 def check_names(attributes: Iterable[str], fifo: bool) -> None:
-    """Raise ``SqsError`` for an attribute that cannot be set on this kind of queue, FIFO or standard."""
+    """Check that the attributes can be set on a FIFO or standard queue. Raises ``SqsError``."""
     for name in attributes:
         if name in NAMED_IN_ERRORS and not fifo:
             raise errors.only_of_fifo(name)
@@ -69,9 +69,9 @@ def check_names(attributes: Iterable[str], fifo: bool) -> None:
 
 
 def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[str, str]) -> Metadata:
-    """Return a copy of the metadata with these attributes set. Raises ``SqsError`` for an invalid value.
+    """Return a copy of the metadata with the given attributes set. Raises ``SqsError`` for an invalid value.
 
-    The names must have passed ``check_names``.
+    Call ``check_names`` first.
     """
     own = attributes_in(metadata)
     if attributes.get("KmsMasterKeyId") and boolean(attributes.get("SqsManagedSseEnabled", "")):
@@ -85,7 +85,7 @@ def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[st
 
 
 class Edit:
-    """An edit of a queue's metadata, which attribute setters modify."""
+    """A queue's metadata while attribute setters modify it. ``own``: the value of the key ``_sqs``."""
 
     def __init__(self, call: Call, ref: QueueRef, metadata: Metadata, own: QueueAttributes) -> None:
         self.call = call
@@ -94,7 +94,7 @@ class Edit:
         self.own = own
 
     def keep(self, **changes: Any) -> None:
-        """Change members of ``_sqs``."""
+        """Replace members of ``_sqs``."""
         self.own = structs.replace(self.own, **changes)
 
 
@@ -156,7 +156,10 @@ def _set_redrive_policy(edit: Edit, name: str, value: str) -> None:
 
 
 def _target(edit: Edit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
-    """Return the name of the dead-letter queue. Raises ``refusal`` if it is invalid or does not allow this queue."""
+    """Return the name of the dead-letter queue that an ARN refers to.
+
+    Raises the error that ``refusal`` creates if the dead-letter queue is invalid or does not allow this source queue.
+    """
     target = names.named_by(edit.call, arn)
     if target is None:
         raise refusal("Dead letter target must be a queue of the same account.")
@@ -224,7 +227,7 @@ def _sets_one_of(member: str, values: Sequence[str]) -> Callable[[Edit, str, str
     return set_text
 
 
-# The setters of attributes by name. Attributes without a setter cannot be set.
+# Attribute setters by name. Attributes without a setter cannot be changed.
 SETTERS: Final[Mapping[str, Callable[[Edit, str, str], None]]] = {
     "VisibilityTimeout": _sets_own("visibility"),
     "MessageRetentionPeriod": _sets_key("_default_message_ttl"),
@@ -241,12 +244,12 @@ SETTERS: Final[Mapping[str, Callable[[Edit, str, str], None]]] = {
     "DeduplicationScope": _sets_one_of("scope", DEDUPLICATION_SCOPES),
     "FifoThroughputLimit": _sets_one_of("limit", THROUGHPUT_LIMITS),
 }
-# The names that a reader may request.
+# Attribute names that a client can request.
 KNOWN: Final = frozenset({ALL, FIFO, *SETTERS, *READ_ONLY})
 
 
 def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
-    """Return the attributes of a queue from its metadata, without message counts and empty values."""
+    """Return a queue's non-empty attributes, except message counts."""
     own = attributes_in(metadata)
     filled = call.use_cases.queues.shown(name, metadata)
     texts = {
@@ -272,7 +275,7 @@ def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
 
 
 def differing(there: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return the first given attribute whose value differs from the queue's; "" if all values are equal."""
+    """Return the name of the first given attribute that differs from the existing value, or ""."""
     return next((name for name, value in given.items() if not _same(there.get(name, ""), value)), "")
 
 
@@ -286,7 +289,7 @@ def _same(there: str, given: str) -> bool:
 
 
 def _as_texts(value: Any) -> Any:
-    """Convert all numbers in a JSON value to strings, because clients send either."""
+    """Convert all scalars in a JSON value to strings, because clients send numbers in both forms."""
     if isinstance(value, dict):
         return {name: _as_texts(member) for name, member in value.items()}
     if isinstance(value, list):

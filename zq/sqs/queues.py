@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on queues and on their attributes and tags."""
+"""Operations on queues, queue attributes and tags."""
 
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable, Mapping
@@ -17,13 +17,13 @@ from zq.sqs.call import Call, OfQueue, Params
 from zq.sqs.extension import ATTRIBUTES, attributes_of, with_attributes
 from zq.sqs.limits import MAX_PAGE, MAX_TAG_KEY, MAX_TAG_VALUE, MAX_TAGS, NUMBERS
 
-# The allowed characters of a new queue's name.
+# Characters allowed in the name of a new queue.
 NEW_NAME: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_")
-# The suffix of FIFO queues' names.
+# Suffix of FIFO queue names.
 FIFO: Final = ".fifo"
-# The error sentence for invalid tag keys.
+# Error message for invalid tag keys.
 TAG_KEYS: Final = f"Tag keys must be between 1 and {MAX_TAG_KEY} characters in length."
-# The error sentences for invalid names of new queues.
+# Error messages for invalid names of new queues.
 STANDARD_NAME: Final = (
     f"Can only include alphanumeric characters, hyphens, or underscores. 1 to {MAX_LONG_NAME} in length"
 )
@@ -40,10 +40,10 @@ class CreateQueue(Params, frozen=True):
 
 
 def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
-    """Create a queue, and return its URL. An existing queue with the given attributes is returned unchanged.
+    """Create a queue if it does not exist, and return its URL.
 
-    A FIFO queue is a queue of zq whose message groups are ordered. Raises ``SqsError`` if an attribute of an existing
-    queue differs.
+    A FIFO queue is a zq queue with ordered message groups. Raises ``SqsError`` if the queue exists with different
+    attributes.
     """
     if given.queue_name is None:
         raise errors.missing_parameter("QueueName")
@@ -71,7 +71,7 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
 
 
 def _check_name(name: str, fifo: str | None) -> bool:
-    """Check a new queue's name, and return whether it is a FIFO queue. Raises ``SqsError``."""
+    """Validate the name of a new queue and return whether it is a FIFO queue. Raises ``SqsError``."""
     is_fifo = bool(queue_attributes.boolean(fifo or ""))
     plain = name.removesuffix(FIFO) if is_fifo else name
     if (
@@ -104,7 +104,7 @@ class ListQueues(Params, frozen=True):
 
 
 def list_queues(call: Call, given: ListQueues) -> dict[str, Any]:
-    """Return a page of the URLs of queues whose names begin with a prefix."""
+    """Return a page of queue URLs, optionally limited to names with a prefix."""
     after, size = _page(given.max_results, given.next_token)
     prefix = given.queue_name_prefix
     found: Iterable[Queue] = ()
@@ -119,7 +119,7 @@ class ListDeadLetterSourceQueues(OfQueue, frozen=True):
 
 
 def list_dead_letter_source_queues(call: Call, given: ListDeadLetterSourceQueues) -> dict[str, Any]:
-    """Return a page of the URLs of queues whose dead-letter queue is the given queue."""
+    """Return a page of the URLs of the source queues of a dead-letter queue."""
     target = names.existing(call, given.queue_url).ref.name
     after, size = _page(given.max_results, given.next_token)
     found = (queue for queue in call.use_cases.queues.named(call.project, after) if has_target(queue, target))
@@ -132,7 +132,10 @@ def has_target(queue: Queue, target: str) -> bool:
 
 
 def _page(max_results: int | None, token: str) -> tuple[str, int]:
-    """Return the name after which a page begins, and the page size. Raises ``SqsError``."""
+    """Validate pagination parameters, and return the last name of the previous page and the page size.
+
+    Raises ``SqsError``.
+    """
     size = MAX_PAGE if max_results is None else max_results
     if not 1 <= size <= MAX_PAGE:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_PAGE}, if provided.")
@@ -148,7 +151,7 @@ def _page(max_results: int | None, token: str) -> tuple[str, int]:
 def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: int | None) -> dict[str, Any]:
     """Return a page of at most ``size`` queue URLs.
 
-    ``asked``: the requested page size. The page has a token for the next one only if the request names a size.
+    As in AWS, the page has a next token only if the request specifies a page size (``asked``).
     """
     listed = [queue.ref.name for queue in islice(found, size + 1)]
     answer: dict[str, Any] = {member: [names.queue_url(call, name) for name in listed[:size]]}
@@ -158,18 +161,18 @@ def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: i
 
 
 def delete_queue(call: Call, given: OfQueue) -> None:
-    """Delete the queue and all its messages. Begins the cooldown of its name."""
+    """Delete the queue and its messages, and start the cooldown for its name."""
     ref = names.existing(call, given.queue_url).ref
     call.request.context.removed = call.use_cases.cooldowns.delete(ref, call.options.name_rest)
 
 
 def purge_queue(call: Call, given: OfQueue) -> None:
-    """Delete all messages of the queue in every state. Begins the cooldown of purges."""
+    """Delete all messages of the queue, including claimed and delayed ones, and start the purge cooldown."""
     queue = names.existing(call, given.queue_url)
     ref, interval = queue.ref, call.options.purge_interval
     if not call.use_cases.cooldowns.purge(ref, interval):
         raise errors.purge_queue_in_progress(ref.name, interval)
-    if attributes_of(queue.metadata).fifo:  # messages before the purge must not make new ones duplicates
+    if attributes_of(queue.metadata).fifo:  # new messages must not count as duplicates of purged ones
         call.use_cases.queues.change(ref, _count_purge)
 
 
@@ -182,7 +185,7 @@ class GetQueueAttributes(OfQueue, frozen=True):
 
 
 def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any]:
-    """Return the requested attributes that the queue has."""
+    """Return the requested attributes. Attributes without a value are omitted."""
     queue = names.existing(call, given.queue_url)
     wanted = set(given.attribute_names)
     for name in given.attribute_names:
@@ -209,7 +212,7 @@ class SetQueueAttributes(OfQueue, frozen=True):
 
 
 def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
-    """Set the given attributes and keep all others. A FIFO queue accepts ``FifoQueue=true``."""
+    """Change the given attributes of the queue. A FIFO queue accepts ``FifoQueue=true``, which has no effect."""
     queue, attributes = names.existing(call, given.queue_url), dict(given.attributes)
     ref, fifo = queue.ref, attributes_of(queue.metadata).fifo
     kind = attributes.pop(queue_attributes.FIFO, None) if fifo else None
@@ -229,7 +232,7 @@ class TagQueue(OfQueue, frozen=True):
 
 
 def tag_queue(call: Call, given: TagQueue) -> None:
-    """Set the given tags and keep all others."""
+    """Add the given tags to the queue, or replace their values."""
     ref = names.existing(call, given.queue_url).ref
     if not given.tags:
         raise errors.missing_parameter("Tags")
@@ -241,7 +244,7 @@ class UntagQueue(OfQueue, frozen=True):
 
 
 def untag_queue(call: Call, given: UntagQueue) -> None:
-    """Remove the given tags. Missing tags are ignored."""
+    """Remove the given tags from the queue. Missing tags are ignored."""
     ref = names.existing(call, given.queue_url).ref
     if not given.tag_keys:
         raise errors.invalid_parameter(TAG_KEYS)
@@ -249,7 +252,7 @@ def untag_queue(call: Call, given: UntagQueue) -> None:
 
 
 def list_queue_tags(call: Call, given: OfQueue) -> dict[str, Any]:
-    """Return the tags of the queue."""
+    """Return all tags of the queue."""
     return {"Tags": attributes_of(names.existing(call, given.queue_url).metadata).tags}
 
 

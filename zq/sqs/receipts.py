@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Receipt handles, each of which identifies one receive of one message.
+"""Encoding of receipt handles. A receipt handle identifies one receive of one message.
 
-A handle is the base64url encoding, without padding, of these fields with their lengths in bytes:
+A receipt handle is the unpadded base64url encoding of the following fields, with their lengths in bytes:
 
     0x01, 1 | hash of project and queue, 8 | message id, 16 | claim id, 16 | claim count, 4 | CRC-32 of the others, 4
 
-A handle is neither secret nor signed, because the request's signature authenticates the caller. A message can be
-claimed twice with the same claim id. Its claim count increases with each claim, so the handle contains the count, too.
+Receipt handles are neither secret nor signed, because the request's signature authenticates the caller. The claim count
+distinguishes two receives of a message under the same claim id, which happens with receive attempt ids.
 """
 
 from binascii import Error as NotBase64
@@ -21,15 +21,15 @@ from zlib import crc32
 from zq.model import Grip, Message, QueueRef
 from zq.sqs import errors
 
-# The length of a handle in characters.
+# Length of a receipt handle in characters.
 LENGTH: Final = 66
-# The text between handles that are encoded or decoded together. It completes two zero bytes.
+# Separator of handles that are encoded or decoded together. It aligns each handle to a base64 block.
 PADDING: Final = "AA"
-# A text with the length of a padded handle that is no valid handle.
+# Replacement for an invalid handle: it has the length of a padded handle and fails the checksum.
 NONE: Final = "A" * LENGTH + PADDING
-# The version of the format.
+# Version of the format.
 VERSION: Final = b"\x01"
-# The fields of a handle without the checksum, and all of it with the checksum and padding.
+# A handle's fields without the checksum, and the complete handle with checksum and padding.
 _FIELDS: Final = Struct(">9s16s16sI")
 _HANDLE: Final = Struct(">45sIH")
 _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
@@ -37,7 +37,7 @@ _FROM_URL: Final = bytes.maketrans(b"-_+/", b"+/!!")
 
 
 def handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> list[str]:
-    """Return the receipt handles of messages that a claim has just returned. The claim may have ended already."""
+    """Return the receipt handles of the messages that a claim has returned. The claim need not exist any more."""
     head, held, raw = _head(queue), bytes.fromhex(claim), []
     for message in messages:
         fields = _FIELDS.pack(head, bytes.fromhex(message.id), held, message.claim_count)
@@ -47,9 +47,9 @@ def handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> list[st
 
 
 def grips(queue: QueueRef, texts: Sequence[str], hold: int | None = None, max_hold: int = 0) -> list[Grip | None]:
-    """Decode receipt handles of the queue, with None for each invalid handle.
+    """Decode receipt handles of the queue. Return None in place of each invalid handle.
 
-    ``hold`` and ``max_hold`` are set in each ``Grip``, which explains them.
+    ``hold`` and ``max_hold`` are passed to ``Grip``.
     """
     own, found = _head(queue), list[Grip | None]()
     for fields, total, padding in _HANDLE.iter_unpack(_read(texts)):
@@ -62,7 +62,7 @@ def grips(queue: QueueRef, texts: Sequence[str], hold: int | None = None, max_ho
 
 
 def _read(texts: Sequence[str]) -> bytes:
-    """Decode padded handles to bytes. An invalid text yields the bytes of an invalid handle."""
+    """Base64-decode the handles. A malformed handle is replaced by ``NONE``, which fails the checksum later."""
     padded = "".join([text + PADDING if len(text) == LENGTH else NONE for text in texts])
     try:
         return a2b_base64(padded.encode("ascii", "replace").translate(_FROM_URL), strict_mode=True)
@@ -71,7 +71,7 @@ def _read(texts: Sequence[str]) -> bytes:
 
 
 def grip(queue: QueueRef, text: str, hold: int | None = None, max_hold: int = 0) -> Grip:
-    """Decode one receipt handle. Raises ``SqsError`` if it is no handle of the queue."""
+    """Decode one receipt handle. Raises ``SqsError`` if the handle is invalid or belongs to another queue."""
     [found] = grips(queue, [text], hold, max_hold)
     if found is None:
         raise errors.receipt_handle_is_invalid(text)
@@ -80,8 +80,8 @@ def grip(queue: QueueRef, text: str, hold: int | None = None, max_hold: int = 0)
 
 @lru_cache(maxsize=4096)
 def _head(queue: QueueRef) -> bytes:
-    """Return the version and the queue's hash, with which all handles of the queue begin.
+    """Return the version and queue hash, the prefix of all receipt handles of the queue.
 
-    Names do not contain the separator of project and queue, so the hashed text is unambiguous.
+    Names cannot contain the NUL separator, so the hashed text is unambiguous.
     """
     return VERSION + blake2b(f"{queue.project}\x00{queue.name}".encode(), digest_size=8).digest()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recognition of SQS requests by path and method, before other parts of the request are processed.
+"""Middleware that recognizes SQS requests by path and method, before any other processing.
 
-SQS requests have none of zq's headers and no routes of their own. Middleware routes all of them to one resource.
+SQS requests lack zq's headers and have no routes of their own, so the middleware routes all of them to one resource.
 """
 
 import re
@@ -13,18 +13,18 @@ import falcon
 from zq.http.authorization import Answer
 from zq.sqs import json_protocol, query_protocol
 
-# The paths of queue URLs.
+# Matches the path of a queue URL.
 QUEUE_PATH: Final = re.compile(r"/(?:queue/[A-Za-z0-9-]{1,64}/)?[0-9]{12}/[^/]+", re.ASCII)
-# The operation in a query string.
+# Matches a query string that names an operation.
 HAS_ACTION: Final = re.compile(r"(?:^|&)Action=")
-# The route of the resource. A client's request for this path itself gets 404.
+# The internal route of the resource. Client requests for this path get 404.
 ROUTE: Final = "/sqs"
-# The operation that metrics show for requests without an operation.
+# Operation name in metrics for requests without a valid operation.
 UNKNOWN: Final = "sqs"
 
 
 def is_sqs(env: Mapping[str, Any]) -> bool:
-    """Return whether a request with this head is an SQS request."""
+    """Return whether the request is an SQS request."""
     path: str = env["PATH_INFO"]
     if path == "/":
         method = env["REQUEST_METHOD"]
@@ -33,9 +33,9 @@ def is_sqs(env: Mapping[str, Any]) -> bool:
 
 
 class Recognition:
-    """Falcon middleware that recognizes SQS requests and routes them. Add it after the middleware of request ids.
+    """Falcon middleware that recognizes and routes SQS requests. It must follow the request id middleware.
 
-    Sets ``req.context.sqs`` of an SQS request to the module of the request's protocol.
+    For an SQS request, it sets ``req.context.sqs`` to the module that implements the request's protocol.
     """
 
     def process_request(self, req: falcon.Request, resp: Answer) -> None:
@@ -49,12 +49,12 @@ class Recognition:
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, _resource: object, _params: Mapping[str, str]
     ) -> None:
-        """Restore the request's path after routing, for logs."""
+        """Restore the original request path after routing, for logs."""
         if hasattr(req.context, "sqs"):
             req.path = req.env["PATH_INFO"]
 
 
 def request_id(req: falcon.Request) -> str:
-    """Return the UUID of the request's id in this server's log."""
+    """Return the request id as a UUID, without zq's prefix ``req-``."""
     identity: str = req.context.request_id
     return identity.removeprefix("req-")

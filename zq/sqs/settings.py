@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section [sqs] of the configuration."""
+"""Options of the configuration section [sqs]."""
 
 from typing import Any, Final
 
@@ -13,26 +13,26 @@ from zq.sqs.limits import MAX_BODY
 
 
 class SqsOptions(Struct, frozen=True, kw_only=True):
-    """The validated options of the section."""
+    """The validated options of the section [sqs]."""
 
     enabled: bool = False
     auth: str = "sigv4"
-    """The authentication of requests: ``sigv4`` or ``none``."""
+    """The authentication strategy: ``sigv4`` or ``none``."""
     region: str = "us-east-1"
-    """The region of requests that name no region."""
+    """The region of requests that do not specify one."""
     public_url: str = ""
-    """The scheme and host of queue URLs; "" = the scheme and host of each request."""
+    """The scheme and host of queue URLs; "" = those of the request."""
     project: str = "000000000000"
-    """The project of requests that are not authenticated and name no account."""
+    """The project of unauthenticated requests whose access key id is not an account id."""
     auth_none_anywhere: bool = False
     purge_interval: int = 60
-    """The minimum seconds between two purges of a queue; 0 = no minimum."""
+    """The minimum time between two purges of a queue in seconds; 0 = no limit."""
     name_rest: int = 0
-    """The seconds after a queue's deletion during which no queue of the same name can be created; 0 = none."""
+    """The time in seconds for which the name of a deleted queue stays reserved; 0 = not reserved."""
     kms: str = "ignore"
-    """The handling of KMS keys: ``ignore`` stores them without encrypting, ``refuse`` refuses them."""
+    """The handling of KMS keys: ``ignore`` stores the attribute without encryption, ``refuse`` rejects it."""
     key_file: str = ""
-    """The file of the master keys that seal secrets of access keys; "" = secrets can be stored in plain text only."""
+    """The path of the master key file; "" = access key secrets can only be stored unencrypted."""
 
 
 SQS: Final[list[cfg.Opt]] = [
@@ -113,9 +113,10 @@ def _line(options: SqsOptions, url: str) -> str:
 
 
 def _check_exposure(options: SqsOptions, listener: Listener) -> list[str]:
-    """Return a warning if requests are not authenticated.
+    """Return a warning if authentication is disabled.
 
-    Raises ``StartRefused`` if other machines could send unauthenticated requests and ``auth_none_anywhere`` is false.
+    Raises ``StartRefused`` if other machines can reach the server without authentication and ``auth_none_anywhere`` is
+    not set.
     """
     if not options.enabled or options.auth != "none":
         return []

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification of AWS Signature Version 4, by pure functions without a clock, a store or a body.
+"""Verification of AWS Signature Version 4, as pure functions.
 
-1. ``read`` parses the signature's claim in a request's head.
+1. ``read`` parses the signature's claim from the request head.
 2. ``check_moment`` and ``check_headers`` check the claim.
-3. ``check_signature`` compares the signature, which requires the hash of the body.
+3. ``check_signature`` verifies the signature against the hash of the body.
 
-Each function raises ``Refusal``.
+Each of these functions raises ``Refusal``.
 """
 
 import hashlib
@@ -24,17 +24,17 @@ from msgspec import Struct
 ALGORITHM: Final = "AWS4-HMAC-SHA256"
 SERVICE: Final = "sqs"
 TERMINATOR: Final = "aws4_request"
-# The format of a moment in ``X-Amz-Date`` and in the string to sign.
+# Timestamp format of ``X-Amz-Date`` and of the string to sign.
 MOMENT: Final = "%Y%m%dT%H%M%SZ"
-# The maximum difference between a request's moment and the store's clock in seconds.
+# Maximum difference between a request's timestamp and the store's clock in seconds.
 SKEW: Final = 900
-# The maximum validity of a pre-signed request in seconds: one week.
+# Maximum validity of a pre-signed request in seconds: one week.
 MAX_EXPIRES: Final = 604_800
-# The text that replaces the body's hash if the body is not signed.
+# Placeholder for the body hash if the body is not signed.
 UNSIGNED: Final = "UNSIGNED-PAYLOAD"
-# The required query parameters of a pre-signed request, without ``X-Amz-``.
+# Required query parameters of a pre-signed request, without the prefix ``X-Amz-``.
 PARAMETERS: Final = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
-# The maximum number of signing keys that a process caches.
+# Maximum number of cached signing keys.
 MAX_CACHED_KEYS: Final = 4096
 
 ABSENT: Final = "MissingAuthenticationToken"
@@ -57,7 +57,7 @@ _STAMP: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 
 
 class Refusal(Exception):
-    """The refusal of a signature, with an error code of AWS, its sentence, and the HTTP status."""
+    """A rejected signature, with an AWS error code, the error message and the HTTP status."""
 
     def __init__(self, code: str, message: str, status: int = 403) -> None:
         super().__init__(message)
@@ -67,10 +67,10 @@ class Refusal(Exception):
 
 
 class Head(NamedTuple):
-    """A request without its body.
+    """A request head.
 
-    ``path`` and ``query`` are as sent. ``headers`` are by lower-case name, with repeated headers joined by commas, and
-    with one character for each byte as in WSGI.
+    ``path`` and ``query`` are not decoded. ``headers`` has lower-case names and Latin-1 values as in WSGI; repeated
+    headers are joined by commas.
     """
 
     method: str
@@ -78,14 +78,17 @@ class Head(NamedTuple):
     query: str
     headers: Mapping[str, str]
     secure: bool = False
-    """True if the request was received over TLS."""
+    """Whether the request was received over TLS."""
 
 
 class Claim(Struct, frozen=True):
-    """A request's claim about its signature.
+    """The unverified signature information of a request.
 
-    ``seconds``: the request's moment in seconds since 1970. ``signed``: the names of the signed headers. ``expires``:
-    the seconds for which a pre-signed request is valid from its moment on; None = not pre-signed.
+    Args:
+        moment: The request's timestamp as sent.
+        seconds: The request's timestamp in seconds since the epoch.
+        signed: The names of the signed headers.
+        expires: The validity of a pre-signed request in seconds; None = not pre-signed.
     """
 
     key: str
@@ -101,12 +104,12 @@ class Claim(Struct, frozen=True):
 
     @property
     def scope(self) -> str:
-        """Return the scope of the signing key."""
+        """Return the credential scope, which the string to sign contains."""
         return f"{self.date}/{self.region}/{self.service}/{self.terminator}"
 
 
 def read(head: Head) -> Claim:
-    """Parse the claim in a request's head. Raises ``Refusal`` if it is incomplete or for another service."""
+    """Parse the claim from a request head. Raises ``Refusal`` if it is incomplete or for another service."""
     parameters = _parameters(head.query)
     header = head.headers.get("authorization")
     if header is None and "Algorithm" not in parameters:
@@ -125,7 +128,7 @@ def read(head: Head) -> Claim:
 
 
 def check_moment(claim: Claim, now: float) -> None:
-    """Raise ``Refusal`` if the signature has expired or is not yet valid."""
+    """Check that the signature has not expired and is not in the future. Raises ``Refusal``."""
     life = SKEW if claim.expires is None else claim.expires
     if now > claim.seconds + life:
         since = f"{_written(now - life)} ({_written(now)} - {_minutes(life)}.)"
@@ -136,7 +139,10 @@ def check_moment(claim: Claim, now: float) -> None:
 
 
 def check_headers(claim: Claim, head: Head) -> None:
-    """Raise ``Refusal`` unless ``Host`` and every ``X-Amz-`` header are signed, and every signed header is present."""
+    """Check that ``Host`` and all ``X-Amz-`` headers are signed, and that all signed headers are present.
+
+    Raises ``Refusal``.
+    """
     signed = set(claim.signed)
     missing = sorted(({"host"} | {name for name in head.headers if name.startswith("x-amz-")}) - signed)
     if missing:
@@ -147,7 +153,7 @@ def check_headers(claim: Claim, head: Head) -> None:
 
 
 def check_signature(claim: Claim, head: Head, secret: str, body_hash: str) -> None:
-    """Raise ``Refusal`` unless the request is signed with the secret.
+    """Verify that the request was signed with the secret. Raises ``Refusal``.
 
     ``body_hash``: the SHA-256 of the raw body in hexadecimal.
     """
@@ -160,13 +166,13 @@ def check_signature(claim: Claim, head: Head, secret: str, body_hash: str) -> No
 
 
 def refuse_session(head: Head) -> None:
-    """Raise ``Refusal`` for temporary credentials, which are not supported."""
+    """Reject temporary credentials, which are not supported. Raises ``Refusal``."""
     if "x-amz-security-token" in head.headers or "Security-Token" in _parameters(head.query):
         raise Refusal(UNKNOWN_KEY, NO_SUCH_KEY)
 
 
 def canonical_request(claim: Claim, head: Head, body_hash: str) -> bytes:
-    """Return the canonical request, as Signature Version 4 defines it."""
+    """Return the canonical request as defined by Signature Version 4."""
     headers = [name.encode() + b":" + _trimmed(head.headers[name]) + b"\n" for name in claim.signed]
     names = ";".join(claim.signed)
     first = f"{head.method}\n{_canonical_path(head.path)}\n{_canonical_query(claim, head.query)}\n"
@@ -180,7 +186,7 @@ def string_to_sign(claim: Claim, canonical: bytes) -> bytes:
 
 @lru_cache(MAX_CACHED_KEYS)
 def signing_key(secret: str, date: str, region: str) -> bytes:
-    """Return the signing key that is derived from the secret for a day and a region."""
+    """Derive the signing key for a date and region from the secret."""
     key = b"AWS4" + secret.encode()
     for part in (date, region, SERVICE, TERMINATOR):
         key = hmac.digest(key, part.encode(), "sha256")
@@ -192,7 +198,7 @@ def _incomplete(message: str) -> Refusal:
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """Return the query's ``X-Amz-`` parameters by name without that prefix. Raises ``Refusal`` for a repeated name."""
+    """Return the ``X-Amz-`` query parameters, without that prefix. Raises ``Refusal`` for a repeated parameter."""
     found: dict[str, str] = {}
     if "X-Amz-" not in query and "%" not in query:
         return found
@@ -206,7 +212,7 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _by_header(header: str, headers: Mapping[str, str]) -> Claim:
-    """Parse the claim in the header ``Authorization``, whose fields may have any order. Raises ``Refusal``."""
+    """Parse the claim from the ``Authorization`` header, whose fields can be in any order. Raises ``Refusal``."""
     matched = _FIELDS.fullmatch(header)
     if matched is None:
         raise _incomplete(f"Authorization must begin with {ALGORITHM}.")
@@ -251,7 +257,7 @@ def _claim(credential: str, names: str, signature: str, moment: str, expires: in
 
 
 def _moment(headers: Mapping[str, str]) -> str:
-    """Return the moment in ``X-Amz-Date``, or else in ``Date`` in either of its formats. Raises ``Refusal``."""
+    """Return the timestamp from ``X-Amz-Date``, or from ``Date`` in ISO 8601 or RFC 5322 format. Raises ``Refusal``."""
     if (given := headers.get("x-amz-date")) is not None:
         return given.strip()
     given = headers.get("date", "").strip()
@@ -265,7 +271,7 @@ def _moment(headers: Mapping[str, str]) -> str:
 
 
 def _seconds(moment: str) -> float:
-    """Parse a moment to seconds since 1970. Raises ``Refusal``."""
+    """Convert a timestamp to seconds since the epoch. Raises ``Refusal``."""
     if _STAMP.fullmatch(moment):
         with suppress(ValueError):
             return datetime.strptime(moment, MOMENT).replace(tzinfo=UTC).timestamp()
@@ -296,12 +302,12 @@ def _canonical_query(claim: Claim, query: str) -> str:
 
 
 def _encoded(text: str) -> str:
-    """Decode a query text once, and encode it in the canonical form."""
+    """Return the canonical percent-encoding of a query name or value."""
     return quote_from_bytes(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 
 def _canonical_path(path: str) -> str:
-    """Return the path without dot segments, percent-encoded once more."""
+    """Return the canonical path: without dot segments, and percent-encoded a second time."""
     kept: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -313,5 +319,5 @@ def _canonical_path(path: str) -> str:
 
 
 def _trimmed(value: str) -> bytes:
-    """Strip the whitespace of a header's value, and collapse whitespace inside it to single spaces."""
+    """Strip a header value and collapse its inner whitespace to single spaces."""
     return b" ".join(value.encode("latin-1").split())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on move tasks, which move the messages of a dead-letter queue."""
+"""Operations on move tasks, which redrive the messages of a dead-letter queue."""
 
 import binascii
 from base64 import b64decode, b64encode
@@ -15,9 +15,9 @@ from zq.sqs.call import Call, Params
 from zq.sqs.move_tasks import MoveTask, TaskStatus
 from zq.sqs.queues import has_target
 
-# The maximum rate of a task in messages per second.
+# Maximum rate of a task in messages per second.
 MAX_RATE: Final = 500
-# The maximum number of tasks in a listing.
+# Maximum number of tasks in a listing.
 MAX_TASKS: Final = 10
 NO_QUEUE: Final = "The resource that you specified for the {} parameter doesn't exist."
 NO_SOURCE: Final = "Source queue must be configured as a Dead Letter Queue."
@@ -29,7 +29,7 @@ NO_HANDLE: Final = "Value for parameter TaskHandle is invalid."
 
 
 class Handle(Struct, frozen=True, rename="camel"):
-    """The content of a task handle."""
+    """A decoded task handle."""
 
     task_id: str
     source_arn: str
@@ -76,7 +76,7 @@ def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str
 
 
 def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str, Any]:
-    """Return the move tasks of a queue, the latest first."""
+    """Return the move tasks of a queue, latest first."""
     source = _source(call, given.source_arn)
     size = 1 if given.max_results is None else given.max_results
     if not 1 <= size <= MAX_TASKS:
@@ -85,7 +85,7 @@ def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str
 
 
 def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[str, Any]:
-    """Cancel a task, and return the number of moved messages, which stay in their new queue."""
+    """Cancel a task and return the number of messages moved so far. Moved messages are not moved back."""
     try:
         handle = _handle(b64decode(given.task_handle, validate=True))
     except (binascii.Error, ValueError):
@@ -99,14 +99,14 @@ def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[s
 
 
 def _source(call: Call, arn: str) -> QueueRef:
-    """Return the source queue of a task, and set it in the request's context for logs. Raises ``SqsError``."""
+    """Return the source queue and set it in the request's context, for logs. Raises ``SqsError``."""
     source = _existing(call, "SourceArn", arn).ref
     call.request.context.queue, call.request.context.params = source, {"queue": source.name}
     return source
 
 
 def _existing(call: Call, parameter: str, arn: str) -> Queue:
-    """Look up the caller's queue with this ARN. Raises ``SqsError`` if it does not exist."""
+    """Read the queue that an ARN refers to. Raises ``SqsError`` if the queue does not exist."""
     ref = names.named_by(call, arn)
     queue = call.use_cases.find(ref) if ref else None
     if queue is None:
@@ -120,7 +120,7 @@ def _handle_of(call: Call, task: MoveTask) -> str:
 
 
 def _shown(call: Call, task: MoveTask) -> dict[str, Any]:
-    """Return the representation of a task, without empty members. Only a running task has a handle."""
+    """Return a task as listed, without empty members. Only a running task has a handle."""
     found: dict[str, Any] = {"TaskHandle": _handle_of(call, task)} if task.status is TaskStatus.RUNNING else {}
     found |= {"Status": str(task.status), "SourceArn": names.queue_arn(call, task.source)}
     if task.destination:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notifications for WebSocket connections of this process (contract 14).
+"""Subscriptions of this process's WebSocket connections to queues (contract 14).
 
-Each subscription of a connection has a hidden queue. No delivery worker claims from that queue.
+The notifications for a connection are stored in a hidden queue, which delivery workers ignore.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,15 +17,15 @@ from zq.subscriptions.model import Source
 from zq.subscriptions.notices import notice_of, notification, opened_notice
 from zq.subscriptions.subscriptions import Subscriptions
 
-# The visibility timeout of a claim in seconds. It exceeds the time in which a batch is sent to a connection.
+# Visibility timeout in seconds, longer than it takes to send a batch to a connection.
 LEASE: Final = 120
-# The maximum number of messages in a batch, and the maximum bytes of their bodies.
+# Maximum number of messages in a batch, and maximum total size of their bodies in bytes.
 MAX_BATCH: Final = 20
 MAX_BATCH_BYTES: Final = 4 << 20
 
 
 class ConnectionSubscriptions:
-    """The subscriptions of this process's connections to queues."""
+    """The queue subscriptions of this process's WebSocket connections."""
 
     def __init__(
         self,
@@ -43,23 +43,23 @@ class ConnectionSubscriptions:
         self._watchers: dict[QueueRef, Callable[[], object]] = {}
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Register ``notify``, which is called from any thread when the subscription may have a message.
+        """Register a callback for new messages of the subscription, replacing the previous one.
 
-        Calls may be lost. A later ``watch`` of the same subscription replaces the callback.
+        ``notify`` may be called from any thread and without a new message. Calls can be lost.
         """
         self._watchers[_source(queue).pushed(id)] = notify
 
     def forget(self, queue: QueueRef, id: str) -> None:
-        """Remove the subscription's callback; a missing one is no error."""
+        """Remove the subscription's callback, if it has one."""
         self._watchers.pop(_source(queue).pushed(id), None)
 
     def wake(self, hidden: QueueRef) -> None:
-        """Notify the watcher of a hidden queue that may have new messages. Thread-safe."""
+        """Call the callback for a hidden queue that may have new messages. Thread-safe."""
         if (notify := self._watchers.get(hidden)) is not None:
             notify()
 
     def exists(self, queue: QueueRef, id: str) -> bool:
-        """Return whether the subscription exists, that is, has neither expired nor been deleted."""
+        """Return whether the subscription exists and has not expired."""
         return self._stored.of(_source(queue)).at(id) is not None
 
     def delete(self, queue: QueueRef, id: str) -> None:
@@ -67,9 +67,9 @@ class ConnectionSubscriptions:
         self._subscriptions.delete(_source(queue), id)
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Claim all messages of the subscription and yield them as JSON documents, batch by batch.
+        """Claim all messages of the subscription and yield them as JSON documents, in batches.
 
-        Advancing the iterator deletes the messages of the previous batch. A message that cannot be decrypted is
+        Advancing the iterator deletes the messages of the previous batch. Messages that cannot be decrypted are
         deleted without being yielded.
         """
         hidden = _source(queue).pushed(id)

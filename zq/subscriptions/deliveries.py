@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of deliveries: list pending and dead deliveries, redrive or delete dead deliveries, and send a test."""
+"""Use cases for a subscription's deliveries: list, delete, redrive, and send a test message."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -19,17 +19,20 @@ from zq.subscriptions.model import Notice, Source, Subscription
 from zq.subscriptions.notices import drafts_of, notice_of, opened_notice
 from zq.subscriptions.policy import SubscriptionPolicy
 
-# Deliveries that a redrive moves in one call to the store.
+# Maximum number of deliveries that a redrive moves in one store call.
 _CHUNK: Final = 100
-# The body of a test message, and its ttl in seconds.
+# Body of a test message, and its ttl in seconds.
 _TEST: Final = b'{"test":true}'
 _TEST_TTL: Final = 3600
 
 
 class Delivery(Struct, frozen=True):
-    """A delivery: the stored message with its number of attempts, its notice, and the decrypted body of the notice.
+    """A pending or dead-lettered delivery.
 
-    ``body``: None for a request for confirmation, and if the body cannot be decrypted.
+    Args:
+        stored: The message that carries the notice.
+        notice: The decoded notice.
+        body: The decrypted body of the notice; None for a confirmation request or if the body cannot be decrypted.
     """
 
     stored: Message
@@ -38,7 +41,7 @@ class Delivery(Struct, frozen=True):
 
 
 class Deliveries:
-    """The use cases of deliveries. Each method raises ``SubscriptionNotFound`` if the subscription does not exist."""
+    """Use cases for the deliveries of a subscription. Each method raises ``SubscriptionNotFound``."""
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class Deliveries:
         self._sealing = sealing
 
     def list(self, source: Source, id: str, marker: int, limit: int | None, waiting: bool) -> Seen[Page[Delivery]]:
-        """Return a page of dead deliveries, oldest first; of pending deliveries if ``waiting``. Raises ``Invalid``."""
+        """Return a page of dead-lettered or, if ``waiting``, pending deliveries, oldest first. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._at(source, id), self._clock.now()
         queue, chosen = source.dead(id), ListFilter()
@@ -68,7 +71,7 @@ class Deliveries:
         return Seen(Page([self._seen(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
-        """Delete the dead deliveries with the given ids, or all if ``ids`` is empty. Raises ``Invalid``."""
+        """Delete the dead-lettered deliveries with the given ids, or all if ``ids`` is empty. Raises ``Invalid``."""
         dead = self._dead(source, id)
         if ids:
             count_within("ids", len(ids), MAX_IDS)
@@ -77,9 +80,9 @@ class Deliveries:
             self._storage.queues.purge(dead)
 
     def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
-        """Move up to ``limit`` dead deliveries back to the pending ones, oldest first. Raises ``Invalid``.
+        """Move up to ``limit`` dead-lettered deliveries back to the pending ones, oldest first.
 
-        The number of attempts of each moved delivery starts again at 0.
+        The attempt count of each moved delivery is reset to 0. Raises ``Invalid``.
         """
         most = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
         dead, pending = self._dead(source, id), source.pending(id)
@@ -95,9 +98,9 @@ class Deliveries:
         return Redriven(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
 
     def test(self, source: Source, id: str) -> str:
-        """Send a test message to this subscriber only, and return the message's id.
+        """Queue a test message for this subscriber only and return the message id.
 
-        Raises ``NotAgreed`` if the subscriber receives no messages yet.
+        Raises ``NotAgreed`` if the subscription is not active yet.
         """
         one, now = self._at(source, id), self._clock.now()
         if one.confirmed is None or not one.is_sent_to(self._policy.confirm):

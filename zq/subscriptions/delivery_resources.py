@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resource ``…/subscriptions/{subscription}/deliveries``: pending and dead deliveries, tests, and redriving."""
+"""HTTP resources for a subscription's deliveries, ``…/subscriptions/{subscription}/deliveries`` and below."""
 
 from typing import Any, Final
 
@@ -16,12 +16,12 @@ from zq.subscriptions.model import Source
 from zq.wire import answers, extensions
 
 _LAST: Final = 2**63 - 1
-# The values of ``state``; True for the one that selects pending deliveries.
+# Valid values of the parameter ``state``. The value is True for pending deliveries.
 _STATES: Final = {"dead": False, "waiting": True}
 
 
 def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
-    """Return the representation of a delivery. ``body`` is omitted if the delivery has none."""
+    """Return the JSON representation of a delivery, without ``body`` if it is not available."""
     stored = one.stored
     shown = {
         "id": stored.id,
@@ -36,7 +36,7 @@ def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
 
 
 class DeliveryCollection:
-    """The resource ``…/deliveries``."""
+    """The resource ``…/deliveries``: list and delete deliveries, and send a test message."""
 
     policy = {"GET": "subscription:get", "POST": "subscription:update", "DELETE": "subscription:update"}
 
@@ -69,7 +69,7 @@ class DeliveryCollection:
 
 
 class DeliveryRedrive:
-    """The resource ``…/deliveries/redrive``."""
+    """The resource ``…/deliveries/redrive``: redrive dead-lettered deliveries."""
 
     policy = {"POST": "subscription:update"}
 
@@ -94,7 +94,7 @@ def _source(req: falcon.Request, kind: str) -> Source:
 
 
 def add_routes(app: "falcon.App[Any, Any]", deliveries: Deliveries) -> None:
-    """Add the routes below queues and topics."""
+    """Add the delivery routes of queue and topic subscriptions."""
     for kind in ("queue", "topic"):
         path = f"/v2/{kind}s/{{{kind}}}/subscriptions/{{subscription}}/deliveries"
         app.add_route(path, DeliveryCollection(deliveries, kind))

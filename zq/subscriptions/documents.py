@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The documents that hold the subscriptions of each source.
+"""Storage of subscriptions, in one document per source.
 
-A change of a document also updates the mark in the queue's metadata, or the cursor of the project's topic log.
+Each change also updates the subscription mark in the queue's metadata, or the cursor in the project's topic log.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from zq.storage.api import Storage
 from zq.subscriptions.cursors import Cursors
 from zq.subscriptions.model import Source, Subscription, SubscriptionSet
 
-# The kind of the documents of sources.
+# Kind of the documents that hold a source's subscriptions.
 KIND: Final = "subscriptions"
-# The kind of the documents by which delivery workers find the projects with subscriptions.
+# Kind of the documents that list the projects with subscriptions, for delivery workers.
 PROJECTS: Final = "subscribed"
 MAX_ATTEMPTS: Final = 20
 
@@ -39,13 +39,13 @@ class SubscriptionDocuments:
         self._clock = clock
 
     def of(self, source: Source) -> SubscriptionSet:
-        """Return the unexpired subscriptions of a source."""
+        """Return the source's subscriptions that have not expired."""
         now = self._clock.now()
         document = self._documents.get(_document(source), now)
         return _decode_unexpired(document.value if document else None, now)
 
     def count(self, project: str) -> int:
-        """Count the project's unexpired subscriptions."""
+        """Return the number of the project's subscriptions that have not expired."""
         now, after, count = self._clock.now(), "", 0
         while True:
             page = self._documents.list(project, KIND, "", after, 100, now)
@@ -55,15 +55,16 @@ class SubscriptionDocuments:
             after = page.next
 
     def mark_of_queue(self, queue: QueueRef) -> Metadata:
-        """Return the metadata entry that marks a queue with subscribers; empty if no subscriber gets messages."""
+        """Return the metadata entry that marks a queue with active subscriptions, or empty metadata."""
         all = self.of(Source(queue.project, "queue", queue.name))
         return {MARK: all.generation} if all.deliverable else {}
 
     def change(self, source: Source, change: Callable[[SubscriptionSet], tuple[SubscriptionSet, Any]]) -> Any:
-        """Atomically replace the source's set by the first result of ``change``, and return the second result.
+        """Atomically change the source's subscription set.
 
-        Afterwards the queue's mark or the topic log's cursor is updated. ``change`` is called again if another server
-        changes the set concurrently. Raises ``MetadataConflict`` after ``MAX_ATTEMPTS`` attempts.
+        ``change`` returns the new set and the result of this method. It is called again after a concurrent change. The
+        queue's mark or the topic log's cursor is updated afterwards. Raises ``MetadataConflict`` after ``MAX_ATTEMPTS``
+        attempts.
         """
         ref = _document(source)
         for _ in range(MAX_ATTEMPTS):
@@ -80,9 +81,10 @@ class SubscriptionDocuments:
         raise MetadataConflict("Others change the subscriptions at the same time. Try again.")
 
     def from_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
-        """Let a confirmed subscription start at the next generation (for a topic: the next sequence) and return it.
+        """Return the subscription with its first message set to the next one.
 
-        An unconfirmed subscription is returned unchanged.
+        The first message is identified by the set's next generation or, for a topic, by the log's next sequence. An
+        unconfirmed subscription is returned unchanged.
         """
         if subscription.confirmed is None:
             return subscription
@@ -90,12 +92,12 @@ class SubscriptionDocuments:
         return msgspec.structs.replace(subscription, confirmed=last + 1)
 
     def drop_deliveries(self, source: Source, id: str) -> None:
-        """Delete the hidden queues of a subscription with all deliveries in them."""
+        """Delete the subscription's hidden queues and all deliveries in them."""
         for queue in (source.pending(id), source.pushed(id), source.dead(id)):
             self._storage.queues.delete(queue)
 
     def end(self, source: Source) -> None:
-        """Delete all subscriptions of a source and their deliveries (contract 6.8)."""
+        """Delete all subscriptions of the source and their deliveries (contract 6.8)."""
         ended = self.of(source)
         if ended.items:
             self.change(source, lambda all: (SubscriptionSet(all.generation + 1), None))
@@ -103,9 +105,9 @@ class SubscriptionDocuments:
             self.drop_deliveries(source, each.id)
 
     def end_some(self, project: str, limit: int) -> bool:
-        """Delete all subscriptions of up to ``limit`` sources of the project. Return whether any source was found.
+        """Delete the subscriptions of up to ``limit`` of the project's sources. Return whether any source was found.
 
-        If no source is left, delete the project's cursor and its entry for delivery workers.
+        If no source is left, delete the project's cursor and its entry in the list of projects.
         """
         now = self._clock.now()
         found = self._documents.list(project, KIND, "", "", limit, now).items
@@ -118,7 +120,7 @@ class SubscriptionDocuments:
         return bool(found)
 
     def _sync(self, queue: QueueRef) -> None:
-        """Set or remove the mark in the queue's metadata. A missing queue is ignored. Raises ``MetadataConflict``."""
+        """Update the mark in the queue's metadata. A missing queue is ignored. Raises ``MetadataConflict``."""
         for _ in range(MAX_ATTEMPTS):
             stored = self._storage.queues.get(queue)
             if stored is None:
@@ -137,14 +139,14 @@ class SubscriptionDocuments:
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
 
     def _follow(self, source: Source) -> None:
-        """Renew the cursor of the topic log. A new cursor precedes the first message for a subscriber."""
+        """Renew the topic log's cursor, or create it before the first message of any subscription."""
         if items := self.of(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
             self._cursors.renew(source.project, min(agreed) if agreed else self._cursors.last(source.project))
 
 
 def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Return a stored document of subscriptions with every expiry postponed by ``seconds``; None for other kinds."""
+    """Return a stored subscription document with every expiry postponed, or None for another kind of document."""
     if kind != KIND:
         return None
     all = _decoder.decode(stored)
@@ -153,9 +155,9 @@ def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 
 
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
-    """Decode a stored set and drop its expired subscriptions. None yields an empty set.
+    """Decode a stored subscription set, without expired subscriptions. None yields an empty set.
 
-    The generation is at least the clock's milliseconds, so that no generation repeats after the document of a source
+    The generation is at least the clock's time in milliseconds, so that generations do not repeat after the document
     has expired.
     """
     found = _decoder.decode(stored).living(now) if stored else SubscriptionSet()

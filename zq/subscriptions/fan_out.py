@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fan-out of notices and of topic messages to the queues of pending deliveries.
+"""Fan-out of queue notices and topic messages to the subscriptions' delivery queues.
 
 A worker follows a project's topic log from a cursor:
 
 1. It reads the cursor, and then the subscriptions.
-2. It stores the deliveries of the next messages.
-3. It moves the cursor past these messages if the cursor's version is unchanged.
+2. It stores the deliveries for the next messages.
+3. It moves the cursor past these messages by compare-and-set on the cursor's version.
 
-Each change of subscriptions assigns the cursor a new version. A worker that has read older subscriptions therefore
-fails to move the cursor, and reads the same messages again.
+Each change of subscriptions assigns a new version to the cursor. A worker with outdated subscriptions therefore fails
+to move the cursor and processes the same messages again.
 """
 
 import logging
@@ -31,21 +31,26 @@ from zq.subscriptions.notices import drafts_of, notice_of
 from zq.subscriptions.policy import SubscriptionPolicy
 
 LOG = logging.getLogger(__name__)
-# Entries that one step reads of a listing or of a log.
+# Number of entries that one step reads from a listing or log.
 BATCH: Final = 100
-# The prefix of the document names of topics.
+# Prefix of the names of documents that belong to topics.
 TOPICS: Final = "topic/"
 
 
 class Followed(Struct, frozen=True):
-    """The result of a step along a log: the queues with new deliveries, and whether the log has more messages."""
+    """The result of one fan-out step in a topic log.
+
+    Args:
+        pending: The queues with new deliveries.
+        more: Whether the log has more messages.
+    """
 
     pending: Sequence[QueueRef]
     more: bool
 
 
 class FanOut:
-    """The writer of deliveries for notices of queues and for messages of topics."""
+    """Fan-out of queue notices and topic messages to deliveries."""
 
     def __init__(
         self, storage: Storage, clock: Clock, subscriptions: SubscriptionDocuments, policy: SubscriptionPolicy
@@ -57,11 +62,11 @@ class FanOut:
         self._cursors = Cursors(storage, clock)
 
     def work_of(self, project: str) -> Sequence[QueueRef]:
-        """Return the project's queues of notices and pending deliveries, and its topic log if it has subscribers."""
+        """Return the project's notice and delivery queues, and its topic log if any topic has subscribers."""
         return [*self._queues(project), *([log_of(project)] if self._cursors.get(project) else [])]
 
     def _queues(self, project: str) -> Sequence[QueueRef]:
-        """Return the project's queues of notices and pending deliveries."""
+        """Return the project's notice and delivery queues."""
         found, after = [], HIDDEN
         while True:
             page = self._storage.queues.list(project, after, 100)
@@ -71,7 +76,7 @@ class FanOut:
             after = page.next
 
     def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
-        """Store the deliveries of the claimed notices, and delete the notices. Return the queues of the deliveries."""
+        """Store the deliveries for the claimed notices, delete the notices, and return the queues with deliveries."""
         now = self._clock.now()
         known: dict[Source, SubscriptionSet] = {}
         pending: dict[QueueRef, list[Notice]] = {}
@@ -84,14 +89,14 @@ class FanOut:
                     pending.setdefault(source.outgoing(each), []).append(notice)
         for queue, its in pending.items():
             self._storage.messages.post(queue, drafts_of(its, self._policy.keep, now), now)
-        # If the process is killed here, the fan-out is repeated: subscribers get a message twice with the same id.
+        # If the process is killed here, the fan-out is repeated and subscribers get duplicates with the same id.
         self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
         return list(pending)
 
     def follow(self, project: str) -> Followed | None:
-        """Store the deliveries of the next topic messages, and move the cursor.
+        """Store the deliveries for the next topic messages and advance the cursor.
 
-        Return None if the project has no subscribers of topics; its cursor is removed then.
+        If the project has no topic subscribers, remove its cursor and return None.
         """
         now, cursor = self._clock.now(), self._cursors.get(project)
         if cursor is None:
@@ -126,7 +131,7 @@ class FanOut:
         source = Source(project, "topic", batch.topic)
         for message in batch.messages(after, now) if all.deliverable else ():
             entry, sequence = message.entry, message.sequence
-            id = f"{sequence}-{int(message.created * 1000):x}"  # deterministic, because a message may be read again
+            id = f"{sequence}-{int(message.created * 1000):x}"  # the same id if the fan-out is repeated
             notice = Notice(
                 id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops, seal=entry.seal
             )
@@ -135,7 +140,7 @@ class FanOut:
                     pending.setdefault(source.outgoing(each), []).append(notice)
 
     def _subscribed(self, project: str) -> dict[str, SubscriptionSet]:
-        """Return the subscriptions by topic, without topics that have none."""
+        """Return the subscription sets of all topics with subscriptions, by topic name."""
         found: dict[str, SubscriptionSet] = {}
         after = ""
         while True:

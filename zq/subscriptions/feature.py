@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server feature of subscriptions: its use cases, routes and delivery worker."""
+"""The subscriptions server feature: use cases, routes and the delivery worker."""
 
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -29,12 +29,12 @@ from zq.subscriptions.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from zq.subscriptions.trusts import Trusts
 
-# True if the extra ``delivery`` is installed.
+# Whether the extra ``delivery`` is installed.
 CAN_DELIVER: Final = find_spec("aiohttp") is not None
 
 
 class UseCases:
-    """The use cases of subscriptions, built on the store of a core."""
+    """All use cases of subscriptions and deliveries."""
 
     def __init__(self, core: Broker, policy: SubscriptionPolicy = DEFAULT_POLICY) -> None:
         storage, clock, limits, sealing = core.storage, core.waiters.clock, core.limits, core.sealing
@@ -48,9 +48,9 @@ class UseCases:
 
 
 class SubscriptionsFeature(Feature):
-    """The routes of subscriptions and deliveries, and the delivery worker of this process.
+    """The subscription and delivery routes, and this process's delivery worker.
 
-    ``deliverer``: None if this process delivers nothing.
+    ``deliverer``: None if this process has no delivery worker.
     """
 
     tags: Mapping[str, str] = {"subscriptions": "Who is told of messages, by HTTP or by mail."}
@@ -83,16 +83,16 @@ class SubscriptionsFeature(Feature):
 def subscriptions_feature(
     options: DeliverySettings, core: Broker, share: Callable[[], ShareOptions], strategy: object, alone: bool
 ) -> SubscriptionsFeature:
-    """Create the feature of a server.
+    """Create the subscriptions feature from the settings.
 
-    Without the extra ``delivery`` the server refuses every subscriber and delivers nothing.
+    If the extra ``delivery`` is not installed, the server rejects all new subscriptions.
 
     Args:
-        options: The settings of deliveries.
-        core: The core of the server.
-        share: Returns the current options of signed URLs.
+        options: The delivery settings.
+        core: The server's core.
+        share: A function that returns the current signed URL options.
         strategy: The authentication strategy.
-        alone: True if no other process opens the store.
+        alone: Whether this is the only process that uses the store.
     """
     if not CAN_DELIVER:
         return SubscriptionsFeature(UseCases(core, policy_of(options, share, check_address=_refuse_subscriber)))
@@ -111,7 +111,7 @@ def policy_of(
     trusts: "Trusts | None" = None,
     check_address: Callable[[str], None] = DEFAULT_POLICY.check_address,
 ) -> SubscriptionPolicy:
-    """Return the policy for subscriptions from the settings."""
+    """Create the subscription policy from the settings."""
     return SubscriptionPolicy(
         *(options.types, options.default_ttl, options.confirm, options.keep),
         sealer=SecretSealer(share),
@@ -121,7 +121,7 @@ def policy_of(
 
 
 def trusts_of(options: DeliverySettings, strategy: object) -> "Trusts | None":
-    """Create the client for Keystone trusts; None for authentication strategies other than Keystone."""
+    """Create the Keystone trust client. Return None if the authentication strategy is not Keystone."""
     middleware = getattr(strategy, "middleware", None)
     if middleware is None:
         return None

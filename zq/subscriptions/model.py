@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of subscriptions (contract 9) and of deliveries.
+"""Data model of subscriptions (contract 9) and deliveries.
 
-Deliveries are messages in hidden queues of their project. A source is a queue or topic with subscribers. Each queue
-with subscribers has a queue of notices. Each subscription has a queue of pending deliveries and a dead-letter queue.
+A source is a queue or topic that has subscribers. Notices and deliveries are messages in hidden queues of the source's
+project. Each source queue has a notice queue. Each subscription has a delivery queue and a dead-letter queue.
 """
 
 from typing import Any, Final
@@ -12,56 +12,56 @@ from msgspec import Struct
 from zq.model import QueueRef, Seconds
 from zq.model.hidden import HIDDEN, NOTICES, Owner
 
-# The roles of the hidden queues of subscriptions.
+# Roles of a subscription's hidden queues.
 PENDING: Final = "~pending"
 DEAD: Final = "~dead"
 PUSHED: Final = "~pushed"
-# The prefix of the subscriber's URI if the subscriber is a WebSocket connection.
+# Prefix of the subscriber URI of a WebSocket connection.
 CONNECTION: Final = "websocket:"
-# The queue name that represents a project's topic log in a worker's schedule.
+# Queue name that stands for a project's topic log in a worker's schedule.
 LOG_NAME: Final = f"{HIDDEN}log"
 
 
 class Source(Owner):
-    """A queue or topic that can have subscribers."""
+    """A queue or topic to which clients can subscribe."""
 
     __slots__ = ()
 
     def pending(self, subscription: str) -> QueueRef:
-        """Return the queue of a subscription's pending deliveries."""
+        """Return the delivery queue of a webhook or mail subscription."""
         return self.hidden(PENDING, subscription)
 
     def pushed(self, subscription: str) -> QueueRef:
-        """Return the queue of pending deliveries to a WebSocket connection. Workers do not deliver from this queue."""
+        """Return the delivery queue of a WebSocket connection, which delivery workers ignore."""
         return self.hidden(PUSHED, subscription)
 
     def outgoing(self, subscription: "Subscription") -> QueueRef:
-        """Return the subscription's ``pushed`` queue if the subscriber is a connection, else its ``pending`` queue."""
+        """Return the delivery queue of a subscription of any kind."""
         is_connection = subscription.subscriber.startswith(CONNECTION)
         return self.pushed(subscription.id) if is_connection else self.pending(subscription.id)
 
     def dead(self, subscription: str) -> QueueRef:
-        """Return the dead-letter queue of a subscription's deliveries."""
+        """Return the dead-letter queue for a subscription's failed deliveries."""
         return self.hidden(DEAD, subscription)
 
 
 def is_notices(queue: QueueRef) -> bool:
-    """Return whether the queue holds notices to fan out."""
+    """Return whether the queue is a notice queue."""
     return queue.name.startswith(f"{NOTICES}/")
 
 
 def log_of(project: str) -> QueueRef:
-    """Return the reference that represents the project's topic log in a worker's schedule. It names no real queue."""
+    """Return the queue reference that stands for the project's topic log in a worker's schedule."""
     return QueueRef(project, LOG_NAME)
 
 
 def is_log(queue: QueueRef) -> bool:
-    """Return whether the reference represents a topic log."""
+    """Return whether the queue reference stands for a topic log."""
     return queue.name == LOG_NAME
 
 
 def pending_of(queue: QueueRef) -> tuple[Source, str] | None:
-    """Return the source and id of the subscription whose pending deliveries the queue holds; None for other queues."""
+    """Return the source and subscription id of a delivery queue, or None for any other queue."""
     if not queue.name.startswith(f"{PENDING}/"):
         return None
     _, kind, name, subscription = queue.name.split("/")
@@ -69,14 +69,18 @@ def pending_of(queue: QueueRef) -> tuple[Source, str] | None:
 
 
 class Notice(Struct, frozen=True, array_like=True):
-    """A message to deliver, or a request for confirmation if ``confirmation`` is set.
+    """A message to deliver, or a confirmation request.
 
     Args:
-        generation: The queue's generation of subscriptions when the message was posted; the sequence of a topic
+        message: The message id.
+        kind: The kind of the source: "queue" or "topic".
+        name: The name of the source.
+        generation: The generation of the queue's subscription set at the time of the post, or the sequence of a topic
             message.
-        delay: The delay of the message; None if the queue ignores delays.
-        hops: The number of deliveries in the chain that led to the post.
-        seal: The seal of the topic's ``Entry``.
+        confirmation: The type of a confirmation request; "" for a message.
+        delay: The delay of the message in seconds; None if the queue has no default delay.
+        hops: The number of chained deliveries that led to the post.
+        seal: The value of ``Entry.seal`` for a topic message.
     """
 
     message: str
@@ -95,12 +99,12 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     """A stored subscription.
 
     Args:
-        started: The moment from which ``ttl`` counts.
-        confirmed: The first generation of messages that go to the subscriber; None if no message does.
-        secret: The sealed secret that signs deliveries.
-        former: The previous secret, and the moment until which it signs deliveries, too.
-        agreed: The subscriber's answer to the request for confirmation; None if there is no answer yet. In documents of
-            earlier versions, None with ``confirmed`` set means that the subscriber has agreed.
+        started: The start of ``ttl``.
+        confirmed: The generation of the first message to deliver; None = the subscription is not active.
+        secret: The encrypted secret that signs deliveries.
+        former: The previous secret, encrypted, and the time until which it also signs deliveries.
+        agreed: The subscriber's response to the confirmation request; None = no response yet. In documents of earlier
+            versions, None with ``confirmed`` set means that the subscriber has agreed.
     """
 
     id: str
@@ -120,26 +124,25 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 
     @property
     def expires(self) -> Seconds:
-        """Return the moment at which the subscription expires."""
+        """Return the expiry time of the subscription."""
         return self.started + self.ttl
 
     def must_agree(self, confirm: bool) -> bool:
-        """Return whether deliveries require the subscriber's agreement.
+        """Return whether the subscriber must confirm the subscription before messages are delivered.
 
-        ``confirm``: the server's option ``require_confirmation``. Mail requires agreement regardless of the option. A
-        connection agrees by subscribing.
+        Mail subscribers must confirm even if the server's option ``require_confirmation``, passed as ``confirm``, is
+        off. WebSocket connections never need to confirm.
         """
         return not self.subscriber.startswith(CONNECTION) and (confirm or self.subscriber.startswith("mailto:"))
 
     def is_sent_to(self, confirm: bool) -> bool:
-        """Return whether messages go to the subscriber. ``confirm``: the server's option ``require_confirmation``."""
+        """Return whether messages are delivered to the subscriber. ``confirm``: the option ``require_confirmation``."""
         return self.confirmed is not None and (self.has_agreed or not self.must_agree(confirm))
 
     def gets(self, notice: Notice, confirm: bool) -> bool:
-        """Return whether the notice goes to the subscriber. ``confirm``: the option ``require_confirmation``.
+        """Return whether the notice is delivered to the subscriber. ``confirm``: the option ``require_confirmation``.
 
-        A subscriber does not get messages that were posted before it agreed. After it has agreed, it gets no further
-        request for confirmation.
+        Messages that were posted before the confirmation are not delivered, nor are confirmation requests after it.
         """
         if notice.confirmation:
             return not self.has_agreed
@@ -149,27 +152,27 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 class SubscriptionSet(Struct, frozen=True):
     """All subscriptions of one source, sorted by id.
 
-    ``generation`` increases with each change, and is at least the clock's milliseconds.
+    ``generation`` increases with each change and is at least the clock's time in milliseconds.
     """
 
     generation: int = 0
     items: tuple[Subscription, ...] = ()
 
     def at(self, id: str) -> Subscription | None:
-        """Return the subscription with the given id; None if it does not exist."""
+        """Return the subscription with the given id, or None."""
         return next((each for each in self.items if each.id == id), None)
 
     def living(self, now: Seconds) -> "SubscriptionSet":
-        """Return the set without its expired subscriptions, in the same generation."""
+        """Return the set without expired subscriptions and with the same generation."""
         return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
 
     def replace(self, *changed: Subscription, without: str = "") -> "SubscriptionSet":
-        """Return the next generation with ``changed`` added or replaced, and the id ``without`` removed."""
+        """Return the next generation of the set, with ``changed`` added or replaced and the id ``without`` removed."""
         gone = {each.id for each in changed} | {without}
         kept = [each for each in self.items if each.id not in gone]
         return SubscriptionSet(self.generation + 1, tuple(sorted([*kept, *changed], key=lambda each: each.id)))
 
     @property
     def deliverable(self) -> bool:
-        """Return whether messages go to at least one subscriber."""
+        """Return whether at least one subscription is active."""
         return any(each.confirmed is not None for each in self.items)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encodings of notices: their stored form, and the documents that subscribers get (contract 9.7, 9.8)."""
+"""Encoding of notices, for storage and for delivery to subscribers (contract 9.7, 9.8)."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,22 +13,22 @@ from zq.model import Draft, Seconds, new_ids
 from zq.subscriptions.model import Notice
 
 _notice_decoder: Final = msgspec.msgpack.Decoder(Notice)
-# The placeholder of the document in ``post_data``, with its quotes (contract 9.8).
+# Placeholder for the document in ``post_data``, including the quotes (contract 9.8).
 MESSAGE: Final = '"$zaqar_message$"'
 
 
 def notice_body(notice: Notice) -> bytes:
-    """Encode a notice as the body of a message."""
+    """Encode a notice as a message body."""
     return msgspec.msgpack.encode(notice)
 
 
 def notice_of(body: bytes) -> Notice:
-    """Decode a notice from the body of a message."""
+    """Decode a notice from a message body."""
     return _notice_decoder.decode(body)
 
 
 def drafts_of(notices: Sequence[Notice], ttl: int, now: Seconds) -> Sequence[Draft]:
-    """Return messages with new ids that hold the notices."""
+    """Return drafts of messages that carry the notices."""
     ids = new_ids(len(notices), now)
     return [Draft(id, notice_body(each), ttl, 0, "") for id, each in zip(ids, notices, strict=True)]
 
@@ -40,7 +40,7 @@ def opened_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
 
 
 def notification(notice: Notice) -> bytes:
-    """Return the document of a message for subscribers, as JSON (contract 9.7)."""
+    """Return the JSON document that is delivered to subscribers (contract 9.7)."""
     shown: dict[str, Any] = {"ttl": notice.ttl, "body": Raw(notice.body)}
     if notice.delay is not None:
         shown["delay"] = notice.delay
@@ -48,7 +48,7 @@ def notification(notice: Notice) -> bytes:
 
 
 def posted(document: bytes, template: object) -> bytes:
-    """Return the body of a webhook request: the template with the document inserted, or the document alone."""
+    """Return the body of a webhook request: the document, or the template with the document inserted."""
     if not isinstance(template, str) or not template:
         return document
     return template.replace(MESSAGE, document.decode()).encode("utf-8", "surrogatepass")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations and schemas of subscriptions in the OpenAPI document (contract 9)."""
+"""OpenAPI operations and schemas of subscriptions and deliveries (contract 9)."""
 
 from zq.http.openapi.operations import (
     QUEUE,
@@ -20,7 +20,7 @@ from zq.subscriptions.subscriptions import MIN_TTL
 
 
 def subscriptions(limits: Limits) -> Json:
-    """Return the operations on subscriptions of queues and topics, by path and method."""
+    """Return the operations on subscriptions and deliveries of queues and topics, by path and method."""
     return _of("queue", QUEUE, limits) | _of("topic", TOPIC, limits)
 
 

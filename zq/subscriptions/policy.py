@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's policy for subscriptions, and the interfaces of its parts."""
+"""The server's subscription policy and its interfaces."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -13,7 +13,7 @@ from zq.subscriptions.subscribers import TYPES
 
 
 class Sealer(Protocol):
-    """The encryption of secrets, so that readers of the store cannot use them."""
+    """Interface for the encryption of subscription secrets at rest."""
 
     def seal(self, secret: str) -> bytes:
         """Encrypt a secret. Raises ``Invalid`` if no key is configured."""
@@ -25,7 +25,7 @@ class Sealer(Protocol):
 
 
 class NoKey:
-    """The sealer of a server without a key."""
+    """A sealer for servers without an encryption key, which rejects new secrets."""
 
     def seal(self, secret: str) -> bytes:
         raise Invalid("This server takes no subscriptions: [signed_url] secret_key is not set.")
@@ -35,44 +35,44 @@ class NoKey:
 
 
 class Trusts(Protocol):
-    """The client for Keystone trusts."""
+    """Interface for the creation of Keystone trusts."""
 
     def make(self, token: str, subscriber: str, until: Seconds) -> str:
-        """Create a trust of the token's user in Keystone, and return its id. Raises ``Invalid``, ``Unavailable``."""
+        """Create a trust for the token's user and return the trust id. Raises ``Invalid`` or ``Unavailable``."""
         ...
 
 
 class NoTrusts:
-    """The trusts of a server without Keystone."""
+    """A trust client for servers without Keystone, which rejects subscribers that need a trust."""
 
     def make(self, token: str, subscriber: str, until: Seconds) -> str:
         raise Invalid("subscriber must not begin with trust+: this server's auth_strategy is not keystone.")
 
 
 def accept_any(_subscriber: str) -> None:
-    """Accept every subscriber's address."""
+    """Accept any subscriber address."""
 
 
 class SubscriptionPolicy(Struct, frozen=True):
-    """The server's policy for subscriptions."""
+    """The server-wide settings and collaborators of subscriptions."""
 
     types: tuple[str, ...] = TYPES
-    """The accepted URI schemes of subscribers."""
+    """The allowed URI schemes of subscribers."""
     default_ttl: int = 3600
-    """The ttl in seconds of a subscription whose terms name none."""
+    """The default ttl of subscriptions in seconds."""
     confirm: bool = True
-    """True if subscribers must agree before messages are delivered to them."""
+    """Whether subscribers must confirm before messages are delivered to them."""
     keep: int = 345600
     """The retention of undelivered notices in seconds."""
     sealer: Sealer = NoKey()
     trusts: Trusts = NoTrusts()
     check_address: Callable[[str], None] = accept_any
-    """A function that raises ``Invalid`` for a subscriber whose address is not allowed."""
+    """A function that raises ``Invalid`` if a subscriber's address is not allowed."""
 
     def secrets(self, subscription: Subscription, now: Seconds) -> Sequence[str]:
-        """Return the decrypted secrets that sign the subscription's deliveries now.
+        """Return the decrypted secrets that currently sign the subscription's deliveries.
 
-        Secrets that no key decrypts are omitted.
+        Secrets that cannot be decrypted are omitted.
         """
         former = subscription.former
         sealed = [subscription.secret] + ([former[0]] if former and former[1] > now else [])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources of subscriptions, below queues and topics (contract 9)."""
+"""HTTP resources for the subscriptions of queues and topics (contract 9)."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from zq.wire import answers
 
 
 class _Resource:
-    """The base of resources below a source. ``kind``: "queue" or "topic"."""
+    """Base class for resources below a source. ``kind``: "queue" or "topic"."""
 
     def __init__(self, subscriptions: Subscriptions, kind: str) -> None:
         self._subscriptions = subscriptions
@@ -31,7 +31,7 @@ class _Resource:
 
 
 def _terms(req: falcon.Request, needed: bool) -> Terms:
-    """Return the terms in the body, without unknown members. Clients compare the error sentences (contract 0.2)."""
+    """Parse the terms from the body, ignoring unknown members. Clients rely on the error messages (contract 0.2)."""
     raw = query.needed_body(req) if needed else query.body(req)
     given = wire.json_value(raw) if raw else {}
     if not isinstance(given, dict):
@@ -40,7 +40,7 @@ def _terms(req: falcon.Request, needed: bool) -> Terms:
 
 
 def _shown(source: Source, subscription: Subscription, now: Seconds) -> dict[str, Any]:
-    """Return the representation of a subscription (contract 9.1)."""
+    """Return the JSON representation of a subscription (contract 9.1)."""
     return {
         "id": subscription.id,
         "source": source.name,
@@ -53,7 +53,7 @@ def _shown(source: Source, subscription: Subscription, now: Seconds) -> dict[str
 
 
 class SubscriptionCollection(_Resource):
-    """The resource ``…/subscriptions``."""
+    """The resource ``…/subscriptions``: list and create subscriptions."""
 
     policy = {"GET": "subscription:get_all", "POST": "subscription:create"}
 
@@ -76,7 +76,7 @@ class SubscriptionCollection(_Resource):
 
 
 class SubscriptionItem(_Resource):
-    """The resource ``…/subscriptions/{subscription}``."""
+    """The resource ``…/subscriptions/{subscription}``: get, change and delete a subscription."""
 
     policy = {"GET": "subscription:get", "PATCH": "subscription:update", "DELETE": "subscription:delete"}
 
@@ -96,7 +96,7 @@ class SubscriptionItem(_Resource):
 
 
 class SubscriptionConfirmation(_Resource):
-    """The resource ``…/subscriptions/{subscription}/confirm``."""
+    """The resource ``…/subscriptions/{subscription}/confirm``: confirm or decline a subscription."""
 
     policy = {"PUT": "subscription:confirm"}
 
@@ -111,13 +111,13 @@ class SubscriptionConfirmation(_Resource):
 
 
 def _is_owner(req: falcon.Request) -> bool:
-    """Return whether the caller is authenticated by a credential that is neither an administrator's nor a signature."""
+    """Return whether the caller has a credential of its own, but is not an administrator and uses no signed URL."""
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 
 
 class SubscriptionSecret(_Resource):
-    """The resource ``…/subscriptions/{subscription}/secret``."""
+    """The resource ``…/subscriptions/{subscription}/secret``: rotate the signing secret."""
 
     policy = {"POST": "subscription:update"}
 
@@ -126,7 +126,7 @@ class SubscriptionSecret(_Resource):
 
 
 def add_routes(app: "falcon.App[Any, Any]", subscriptions: Subscriptions) -> None:
-    """Add the routes below queues and topics."""
+    """Add the subscription routes of queues and topics."""
     for kind in ("queue", "topic"):
         path = f"/v2/{kind}s/{{{kind}}}/subscriptions"
         app.add_route(path, SubscriptionCollection(subscriptions, kind))

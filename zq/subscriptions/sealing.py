@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The encryption of stored subscription secrets."""
+"""Encryption of subscription secrets at rest."""
 
 import os
 from collections.abc import Callable
@@ -13,9 +13,9 @@ NONCE = 12
 
 
 class SecretSealer:
-    """An AES-256-GCM sealer that encrypts with the first key and decrypts with any key.
+    """An AES-256-GCM sealer that encrypts with the first configured key and decrypts with any of them.
 
-    ``options`` returns the current keys, which a reload of the configuration may change.
+    ``options`` returns the current keys, which can change when the configuration is reloaded.
     """
 
     def __init__(self, options: Callable[[], ShareOptions]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section [notification] of the configuration, and the options of subscriptions in [transport]."""
+"""Options of the configuration section [notification], and subscription options in [transport]."""
 
 import ipaddress
 import re
@@ -14,10 +14,10 @@ from zq.errors import StartRefused
 from zq.http.features import Section
 from zq.model import store_uri
 
-# The default port of each scheme of store URIs.
+# Default ports by store URI scheme.
 STORE_PORTS: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
-# The default mail templates of requests for confirmation, as Zaqar writes dictionaries. Texts may contain commas.
+# Default templates of confirmation mails, in Zaqar's notation for dictionaries. The texts may contain commas.
 JOINING: Final = (
     "topic:Do you want the messages of a queue?,sender:,body:Somebody asks that messages of the queue {0} of the "
     "project {1} be sent to you. If you want them, follow this link: {2} If not, do nothing."
@@ -107,7 +107,7 @@ NOTIFICATION: Final[list[cfg.Opt]] = [
 
 
 class DeliverySettings(Struct, frozen=True, kw_only=True):
-    """The validated options of deliveries."""
+    """The validated delivery options."""
 
     deliver: bool
     confirm: bool
@@ -139,7 +139,7 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
 
 
 def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
-    """Validate the options of a configuration and return them. Raises ``StartRefused``."""
+    """Read and validate the delivery options. Raises ``StartRefused``."""
     given = conf.notification
     types = tuple(each.lower() for each in conf.transport.subscriber_types)
     if unknown := set(types) - set(TYPES):
@@ -180,7 +180,7 @@ def _members(text: str) -> dict[str, str]:
 
 
 def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
-    """Return the topic, sender and body of a template, with missing members from ``default``.
+    """Parse a mail template into topic, sender and body. Missing members come from ``default``.
 
     Raises ``StartRefused``.
     """
@@ -199,7 +199,7 @@ def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
 
 
 def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
-    """Yield the hosts and ports of the store and of the hosts that pools may have."""
+    """Yield the host and port of each store: the configured store and all allowed pool hosts."""
     named = [conf.storage.uri, *(f"{scheme}://{host}" for host in _pools(conf) for scheme in ("redis", "mongodb"))]
     for uri in named:
         default = STORE_PORTS.get(uri.partition(":")[0])
@@ -208,7 +208,7 @@ def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
                 parts = urlsplit(f"//{host}")
                 name, port = parts.hostname, parts.port
             except ValueError:
-                continue  # the driver refuses the URI
+                continue  # the driver will reject the URI
             if name:
                 yield name, port or default or 0
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation of subscribers' URIs and options (contract 9.2, criteria E1 and E3).
+"""Syntactic validation of subscriber URIs and options (contract 9.2, criteria E1 and E3).
 
-The module checks their form only. ``zq.subscriptions.delivery.targets`` checks the addresses of hosts.
+``zq.subscriptions.delivery.targets`` checks the network addresses.
 """
 
 import re
@@ -16,15 +16,15 @@ from zq.errors import Invalid
 from zq.limits import nesting
 
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
-# The prefix of subscribers that get a Keystone token with each delivery.
+# Prefix of subscribers that receive a Keystone token with each delivery.
 TRUST: Final = "trust+"
 MAX_URI: Final = 2048
-# The maximum bytes of options as JSON.
+# Maximum size of the options as JSON, in bytes.
 MAX_OPTIONS: Final = 16384
-# The maximum bytes of ``post_headers`` as JSON, and their maximum number.
+# Maximum size of ``post_headers`` as JSON in bytes, and maximum number of headers.
 MAX_HEADER_BYTES: Final = 4096
 MAX_HEADERS: Final = 20
-# The value that replaces secrets in answers (criterion E6).
+# Replacement for secrets in responses (criterion E6).
 HIDDEN: Final = "***"
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", re.ASCII)
 _UNPRINTABLE: Final = re.compile(r"[\x00-\x20\x7f]")
@@ -46,7 +46,7 @@ _RESERVED_PREFIXES: Final = ("content-", "webhook-", "proxy-", "zq-")
 
 
 def check_subscriber(uri: object, types: tuple[str, ...] = TYPES) -> str:
-    """Return the URI of a subscriber if its form is valid, else raise ``Invalid``."""
+    """Return a subscriber's URI if it is well-formed, else raise ``Invalid``."""
     if uri is None:
         raise Invalid("Missing parameter subscriber: it must be a URI.")
     if not isinstance(uri, str) or not uri:
@@ -78,7 +78,7 @@ def _check_url(url: str) -> None:
 
 
 def mail_of(uri: str) -> tuple[str, str]:
-    """Return the address and the subject of a ``mailto`` URI. Raises ``Invalid``."""
+    """Parse a ``mailto`` URI into mail address and subject. Raises ``Invalid``."""
     path, _, query = uri.partition(":")[2].partition("?")
     to = unquote(path)
     try:
@@ -92,7 +92,7 @@ def mail_of(uri: str) -> tuple[str, str]:
 
 
 def check_options(options: object) -> dict[str, Any]:
-    """Return the options if they are valid, else raise ``Invalid``. None becomes empty options."""
+    """Return the options if they are valid, else raise ``Invalid``. None yields empty options."""
     if options is None:
         return {}
     if not isinstance(options, dict):
@@ -105,7 +105,7 @@ def check_options(options: object) -> dict[str, Any]:
     if not isinstance(options.get("post_data", ""), str):
         raise Invalid("options.post_data must be a string.")
     if options.get("trust_id", HIDDEN) != HIDDEN:
-        # The service's user is the trustee of other trusts, too. A caller that names one would use its trustor's roles.
+        # The service user is also the trustee of other trusts, so a caller could use another trustor's roles.
         raise Invalid("options must not hold trust_id: the server makes the trust.")
     for name in ("from", "subject"):
         _printable(f"options.{name}", options.get(name, ""))
@@ -138,13 +138,13 @@ def _printable(field: str, value: object) -> str:
 
 
 def entrusted(options: dict[str, Any], trust: str) -> dict[str, Any]:
-    """Return the options with their trust replaced by ``trust``; "" removes it."""
+    """Return the options with the trust id replaced by ``trust``, or removed if ``trust`` is ""."""
     given = {name: value for name, value in options.items() if name != "trust_id"}
     return given | ({"trust_id": trust} if trust else {})
 
 
 def shown_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for answers: values of headers and the trust's id are hidden."""
+    """Return the options for responses, with header values and the trust id masked."""
     shown = dict(options)
     if isinstance(headers := options.get("post_headers"), dict):
         shown["post_headers"] = dict.fromkeys(headers, HIDDEN)
@@ -154,7 +154,7 @@ def shown_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def moved_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for another subscriber, without headers whose values are hidden from the caller."""
+    """Return the options for a new subscriber, without headers whose values are masked."""
     result = {name: value for name, value in options.items() if name != "post_headers"}
     if isinstance(headers := options.get("post_headers"), dict):
         given = {name: value for name, value in headers.items() if value != HIDDEN}
@@ -163,7 +163,7 @@ def moved_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def restored_options(given: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
-    """Return the given options, with each hidden header value replaced by the former value."""
+    """Return the given options, with each masked header value replaced by its former value."""
     result = dict(given)
     if isinstance(headers := given.get("post_headers"), dict):
         kept = former.get("post_headers") or {}

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases of subscriptions (contract 9): create, list, change, confirm and delete them.
+"""Use cases for subscriptions (contract 9): create, list, change, confirm and delete.
 
-All subscriptions of a source are stored in one document, so that no two have the same subscriber.
+All subscriptions of a source are stored in one document, which guarantees that each subscriber is unique.
 
-A queue with subscribers has ``MARK`` in its metadata. A post names the metadata that its server has cached. If another
-server has added the mark meanwhile, the store refuses the post. A message is therefore never stored without its
-notices.
+A queue with subscribers has ``MARK`` in its metadata. A post states the metadata on which it is based. If another
+server has added the mark since, the store rejects the post. A message is therefore never stored without its notices.
 """
 
 from collections.abc import Callable
@@ -40,25 +39,25 @@ from zq.subscriptions.subscribers import (
 )
 from zq.wire.webhooks import new_secret
 
-# The kind of the documents that record recent requests for confirmation to each subscriber.
+# Kind of the documents with the times of the latest confirmation requests to each subscriber.
 CONFIRMATIONS: Final = "confirmations"
 MIN_TTL: Final = 60
-# The latest expiry of a subscription, in seconds since 1970: the end of the year 9999.
+# Latest expiry time of a subscription, in seconds since the epoch: the end of the year 9999.
 LATEST_EXPIRY: Final = 253402300799
 MAX_SUBSCRIPTIONS: Final = 100
-# The maximum number of requests for confirmation to a subscriber in an hour (criterion E4).
+# Maximum number of confirmation requests to a subscriber per hour (criterion E4).
 MAX_CONFIRMATIONS: Final = 3
 HOUR: Final = 3600.0
-# The error sentence for an owner of the source that confirms instead of the subscriber.
+# Error message if the source's owner confirms in place of the subscriber.
 NOT_THE_SUBSCRIBER: Final = (
     "Only the subscriber, by the signature of its confirmation, or an administrator may confirm this subscription."
 )
-# Seconds for which the previous secret signs deliveries after a rotation.
+# Seconds for which the previous secret still signs deliveries after a rotation.
 ROTATION: Final = 86400
 
 
 class Terms(Struct):
-    """The terms of a subscription that a caller requests. An unset term means the default, or no change."""
+    """The requested properties of a subscription. An unset property means the default, or no change."""
 
     subscriber: Any = None
     ttl: Any = UNSET
@@ -66,14 +65,14 @@ class Terms(Struct):
 
 
 class Subscribed(Struct, frozen=True):
-    """The result of a creation: the subscription's id, and its secret if it is new ("" otherwise)."""
+    """The result of creating a subscription. ``secret`` is "" if the subscription is not new or is not signed."""
 
     id: str
     secret: str = ""
 
 
 class Subscriptions:
-    """The use cases of subscriptions."""
+    """Use cases for subscriptions."""
 
     def __init__(
         self,
@@ -99,14 +98,14 @@ class Subscriptions:
     def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> Subscribed:
         """Create a subscription (contract 9.2).
 
-        If the subscriber has a subscription and has not confirmed it yet, another request for confirmation is sent.
+        If the subscriber already has an unconfirmed subscription, send another confirmation request instead.
 
         Args:
             source: The queue or topic.
-            terms: The requested terms.
-            token: The caller's Keystone token, to create a trust.
-            connection: The WebSocket connection that subscribes if the terms name no subscriber (contract 14). A
-                connection need not confirm, and its messages are not signed.
+            terms: The requested properties.
+            token: The caller's Keystone token, with which a trust is created.
+            connection: The id of the caller's WebSocket connection, which becomes the subscriber if ``terms`` has none
+                (contract 14). Connections need not confirm, and their messages are not signed.
 
         Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
         """
@@ -145,24 +144,27 @@ class Subscriptions:
         return Subscribed(found.id, secret if found.id == made.id else "")
 
     def list(self, source: Source, marker: str, limit: int | None) -> Seen[Page[Subscription]]:
-        """Return a page of the subscriptions, sorted by id. Raises ``Invalid``."""
+        """Return a page of the source's subscriptions, sorted by id. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
         items = [each for each in self._stored.of(source).items if each.id > marker][:size]
         return Seen(Page(items, items[-1].id if items else None), now)
 
     def get(self, source: Source, id: str) -> Seen[Subscription]:
-        """Return a subscription. Raises ``SubscriptionNotFound``."""
+        """Return the subscription with the given id. Raises ``SubscriptionNotFound``."""
         found = self._stored.of(source).at(id)
         if found is None:
             raise SubscriptionNotFound()
         return Seen(found, self._clock.now())
 
     def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
-        """Change the subscription to the given terms (contract 9.5).
+        """Change the given properties of the subscription (contract 9.5).
 
-        A new subscriber must agree again. Its subscription gets a new secret, and loses headers whose values the terms
-        do not contain. ``token``: the caller's Keystone token; a trust of the caller replaces the former trust.
+        If the subscriber changes, the new subscriber must confirm. The secret is replaced, and headers whose values are
+        masked in ``terms`` are removed.
+
+        Args:
+            token: The caller's Keystone token. If the subscriber needs a trust, a new one replaces the former one.
 
         Raises ``Invalid``, ``SubscriptionNotFound``, ``SubscriptionExists``.
         """
@@ -189,7 +191,7 @@ class Subscriptions:
             if moved:
                 if any(each.subscriber == uri for each in all.items):
                     raise SubscriptionExists("Another subscription has this subscriber.")
-                # A caller may change a subscription without knowing its secrets, so no other subscriber gets them.
+                # The caller may not know the subscription's secrets, so they must not reach another subscriber.
                 known = shown_options(found.options) if options in (None, UNSET) else options
                 changes |= {"subscriber": uri, "confirmed": None, "options": moved_options(known)}
                 changes |= {"agreed": None, "secret": self._policy.sealer.seal(new_secret()), "former": None}
@@ -204,13 +206,15 @@ class Subscriptions:
             self._request_confirmation(source, new, "SubscriptionConfirmation")
 
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
-        """Record whether the subscriber agrees (contract 9.6).
+        """Confirm or decline the subscription (contract 9.6).
 
-        If a subscriber withdraws its agreement, it gets a request that lets it agree again.
+        If the subscription was active and is declined, the subscriber receives a request that lets it confirm again.
 
-        ``by_owner``: the caller may manage the source, and is neither the subscriber nor an administrator. Raises
-        ``SubscriptionNotFound``, and ``NotAuthorized`` if an owner confirms a subscription that only the subscriber may
-        confirm.
+        Args:
+            agreed: True to confirm, False to decline.
+            by_owner: Whether the caller manages the source and is neither the subscriber nor an administrator.
+
+        Raises ``SubscriptionNotFound``, and ``NotAuthorized`` if only the subscriber may confirm the subscription.
         """
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription | None]:
@@ -218,7 +222,7 @@ class Subscriptions:
             if by_owner and agreed and found.must_agree(self._policy.confirm):
                 raise NotAuthorized(NOT_THE_SUBSCRIBER)
             is_sent_to = found.is_sent_to(self._policy.confirm)
-            # Remove ``confirmed``, too: with another ``require_confirmation``, messages would go to the subscriber.
+            # Also unset ``confirmed``, or deliveries would start if the operator changed ``require_confirmation``.
             declined = not agreed and found.confirmed is not None
             if found.agreed == agreed == is_sent_to and not declined:
                 return all, None
@@ -233,9 +237,9 @@ class Subscriptions:
             self._request_confirmation(source, left, "UnsubscribeConfirmation")
 
     def rotate(self, source: Source, id: str) -> str:
-        """Replace the secret and return the new secret. The previous secret signs deliveries for another day, too.
+        """Rotate the signing secret and return the new one. For one day, both secrets sign deliveries.
 
-        Raises ``Invalid``, ``SubscriptionNotFound``.
+        Raises ``Invalid`` or ``SubscriptionNotFound``.
         """
         secret = new_secret()
         sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION
@@ -248,7 +252,7 @@ class Subscriptions:
         return secret
 
     def delete(self, source: Source, id: str) -> None:
-        """Delete a subscription and its deliveries. A missing subscription is ignored."""
+        """Delete the subscription and its deliveries. A missing subscription is ignored."""
         if self._stored.of(source).at(id) is not None:
             self._change(source, lambda all: (all.replace(without=id), None))
             self._stored.drop_deliveries(source, id)
@@ -271,7 +275,7 @@ class Subscriptions:
         return checked
 
     def _trust(self, uri: str, token: str, until: Seconds) -> str:
-        """Create a trust for the subscriber and return its id; "" if the subscriber needs none."""
+        """Create a trust for the subscriber and return the trust id, or "" if the subscriber needs no trust."""
         return self._policy.trusts.make(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
 
     def _ttl(self, ttl: object) -> int:
@@ -280,16 +284,16 @@ class Subscriptions:
         return within("ttl", ttl, MIN_TTL, 1 << 62)
 
     def _bounded(self, one: Subscription) -> Subscription:
-        """Return the subscription unchanged. Raises ``Invalid`` if it expires after ``LATEST_EXPIRY``."""
+        """Check that the subscription expires by ``LATEST_EXPIRY`` and return it. Raises ``Invalid``."""
         if one.expires > LATEST_EXPIRY:
             raise Invalid(f"ttl must be at most {int(LATEST_EXPIRY - one.started)} seconds: until the year 9999.")
         return one
 
     def _started(self, one: Subscription) -> Subscription:
-        """Return the subscription with deliveries enabled if the subscriber need not agree first.
+        """Return the subscription, activated if the subscriber need not confirm first.
 
-        Without an answer of the subscriber, ``agreed`` becomes False. If ``require_confirmation`` is enabled later,
-        deliveries then wait for the subscriber's agreement.
+        If the subscriber has not responded, ``agreed`` is set to False, so that deliveries require confirmation when
+        ``require_confirmation`` is enabled later.
         """
         if one.must_agree(self._policy.confirm):
             return one
@@ -301,7 +305,7 @@ class Subscriptions:
             raise QuotaExceeded(f"The project may have {most} subscriptions.")
 
     def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
-        """Store a request for confirmation, unless none is required or the subscriber's hourly limit is reached."""
+        """Queue a confirmation request, unless none is required or the subscriber's hourly limit is reached."""
         if not one.must_agree(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
             return
         now = self._clock.now()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keystone trusts, for subscribers with the schemes ``trust+http`` and ``trust+https`` (contract 9.2, 9.9).
+"""Keystone trusts for subscribers with the schemes ``trust+http`` and ``trust+https`` (contract 9.2, 9.9).
 
-A caller that subscribes delegates its roles in its project to the user of this service, until the subscription expires.
-Each delivery carries a token of the trust. The token permits everything that the trustor may do. The server therefore
-sends it only over TLS and only to services of Keystone's catalogue, unless the operator allows more (criterion E6).
+The caller delegates its roles in the project to the service user until the subscription expires. Each delivery carries
+a token that is scoped to the trust and has all of these roles. The server therefore sends the token only over TLS and
+only to services in Keystone's catalogue, unless the operator allows more (criterion E6).
 """
 
 import logging
@@ -24,17 +24,18 @@ from zq.model import Seconds
 
 LOG = logging.getLogger(__name__)
 PREFIX: Final = "trust+"
-# The maximum number of trusts whose tokens one process caches.
+# Maximum number of trusts whose tokens a process caches.
 MAX_CACHED: Final = 1000
-# The options that scope the service's own token. A token of a trust must not have a scope.
+# Options that scope the service's own token. They are unset for trust tokens, which cannot have another scope.
 SCOPES: Final = ("project_id", "project_name", "project_domain_id", "project_domain_name", "domain_id", "domain_name")
 
 
 class Trusts:
-    """A Keystone client that creates trusts and their tokens as the user of ``[keystone_authtoken]``.
+    """A Keystone client that creates trusts and trust tokens as the user in ``[keystone_authtoken]``.
 
-    ``http``: whether tokens may be sent without TLS. ``targets``: URL prefixes to which tokens may be sent besides the
-    services of the catalogue.
+    Args:
+        http: Whether tokens may be sent without TLS.
+        targets: URL prefixes that may receive tokens in addition to the services in the catalogue.
     """
 
     def __init__(self, middleware: AuthProtocol, http: bool, targets: Iterable[str]) -> None:
@@ -45,7 +46,7 @@ class Trusts:
         self._plugins: FIFOCache[str, Any] = FIFOCache(MAX_CACHED)
 
     def make(self, token: str, subscriber: str, until: Seconds) -> str:
-        """Create a trust of the token's user in Keystone, and return its id. Raises ``Invalid``, ``Unavailable``."""
+        """Create a trust for the token's user and return the trust id. Raises ``Invalid`` or ``Unavailable``."""
         if not token:
             raise Invalid("subscriber must not begin with trust+ without a token of Keystone in X-Auth-Token.")
         try:
@@ -71,9 +72,9 @@ class Trusts:
             raise Unavailable("Keystone is temporarily unavailable. Try again later.") from error
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return the headers of a delivery with a token of the trust. Raises ``Invalid`` with a reason for operators.
+        """Return the HTTP headers with a trust token, which is cached until it expires.
 
-        The token comes from the cache or from Keystone.
+        Raises ``Invalid`` with a message for operators.
         """
         trust = options.get("trust_id")
         if not isinstance(trust, str) or not trust:
@@ -104,7 +105,7 @@ class Trusts:
         return str(found or service.auth_url).rstrip("/")
 
     def _check(self, subscriber: str, catalogue: Iterable[str]) -> None:
-        """Raise ``Invalid`` if the subscriber must not get a token."""
+        """Check that the subscriber may receive a token. Raises ``Invalid``."""
         url = subscriber.removeprefix(PREFIX)
         if not (self._http or url.startswith("https:")):
             raise Invalid("subscriber must be trust+https: tokens are not sent without TLS.")
@@ -117,7 +118,7 @@ def _urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _covers(place: str, url: str) -> bool:
-    """Return whether ``url`` equals ``place`` or is below it."""
+    """Return whether ``url`` is equal to ``place`` or below it."""
     ours, theirs = urlsplit(place), urlsplit(url)
     if (ours.scheme, ours.hostname, _port(ours)) != (theirs.scheme, theirs.hostname, _port(theirs)):
         return False

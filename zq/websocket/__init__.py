@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue service over WebSocket (contract 14), as a feature of the server.
+"""WebSocket access to the queue service (contract 14).
 
-Each action is one request to the WSGI application, which checks credentials, rules, scopes, rates and limits. This
-package translates frames and bounds connections. ``connections`` accepts connections and moves frames, ``session``
-answers them, ``actions`` translates actions into requests, ``pushes`` sends messages of subscriptions.
+Each action becomes one request to the WSGI application, which enforces authentication, policy, rate limits and quotas.
+This package translates frames and limits connections:
+
+- ``connections`` accepts connections, and receives and sends frames.
+- ``session`` authenticates the client and handles its frames.
+- ``actions`` translates actions into requests, and responses into answers.
+- ``pushes`` sends the messages of subscriptions.
 """

@@ -14,7 +14,7 @@ TYPES: Final = {str: "string", int: "int", bool: "boolean", list: "list", dict: 
 
 
 class Request(Struct, frozen=True):
-    """An HTTP request. ``query``: the parameters from the client. ``document``: the body, or None without a body."""
+    """An HTTP request. ``query``: the unencoded query parameters. ``document``: the JSON body; None = no body."""
 
     method: str
     path: str
@@ -23,7 +23,7 @@ class Request(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """An HTTP response. ``location`` and ``error``: the headers Location and X-Zq-Error, or ""."""
+    """An HTTP response. ``location`` and ``error`` are the headers Location and X-Zq-Error, or ""."""
 
     status: int
     document: Any
@@ -32,7 +32,7 @@ class Reply(Struct, frozen=True):
 
 
 def build_request(action: str, body: Body) -> Request | None:
-    """Return the request for an action, or ``None`` if its list of ids is empty. Raise ``Invalid`` for a bad body."""
+    """Return the request for an action, or ``None`` if its list of ids is empty. Raises ``Invalid``."""
     if action == "queue_list":
         return Request("GET", "/v2/queues", _query(body, marker=str, limit=int, detailed=bool))
     queue = "/v2/queues/" + _segment(body, "queue_name")
@@ -104,7 +104,7 @@ BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
 
 
 def _field(body: Body, name: str, kind: type) -> Any:
-    """Return a field of the body, or ``None`` if it is absent. Raise ``Invalid`` if it has another type."""
+    """Return a field of the body, or ``None`` if it is absent. Raises ``Invalid`` if its type is not ``kind``."""
     value = body.get(name)
     if value is not None and type(value) is not kind:
         raise Invalid(f'Bad request. The value of the "{name}" field must be a {TYPES[kind]}.')
@@ -112,7 +112,7 @@ def _field(body: Body, name: str, kind: type) -> Any:
 
 
 def _segment(body: Body, name: str) -> str:
-    """Return a field for use as a path segment. Raise ``Invalid`` if it is absent, empty or contains a slash."""
+    """Return a required field as a path segment. Raises ``Invalid`` if it is absent, empty or contains a slash."""
     value: str | None = _field(body, name, str)
     if value is None:
         raise Invalid(f'Bad request. Missing "{name}" field.')
@@ -138,7 +138,7 @@ def _ids(body: Body, name: str) -> list[str]:
 
 
 def _drafts(body: Body) -> list[dict[str, Any]]:
-    """Return the messages of a post, without their delays, which contract 14 ignores. Raise ``Invalid``."""
+    """Return the messages to post. Their delays are removed, as contract 14 requires. Raises ``Invalid``."""
     messages = _field(body, "messages", list)
     if messages is None:
         raise Invalid('Bad request. Missing "messages" field.')
@@ -152,7 +152,7 @@ def _drafts(body: Body) -> list[dict[str, Any]]:
 
 
 def answer_body(action: str, body: Body, reply: Reply) -> Any:
-    """Return the body of the answer to a successful action."""
+    """Convert the response to a successful action into the body of the answer."""
     document, queue = reply.document, body.get("queue_name")
     if action == "queue_create":
         return f"Queue {queue} created."
@@ -182,7 +182,7 @@ def answer_body(action: str, body: Body, reply: Reply) -> Any:
 
 
 def message(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a message in the format of contract 14."""
+    """Convert a message from the REST format to the format of contract 14."""
     claims = parse_qs(urlsplit(one.get("href", "")).query).get("claim_id", [None])
     names = ("ttl", "age", "body")
     return {"id": one["id"], "claim_id": claims[0], **{name: one[name] for name in names}}
@@ -193,7 +193,7 @@ def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _stats(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return statistics with ids in place of links for the oldest and newest message."""
+    """Replace the links to the oldest and newest message by their ids."""
     counts = dict(document["messages"])
     for name in ("oldest", "newest"):
         if name in counts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP requests to the WSGI application of this process."""
+"""In-process requests to the WSGI application."""
 
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
@@ -18,10 +18,14 @@ Application = Callable[..., Iterable[bytes]]
 
 
 def call(app: Application, peer: str, headers: Mapping[str, str], request: Request, connection: str) -> Reply:
-    """Send a request to the application and return its response; blocks.
+    """Call the application and return its response. Blocks.
 
-    ``peer``: the address of the client. ``connection``: the id of the connection, which is the subscriber of
-    subscriptions that name none. Raise ``Invalid`` for a text that UTF-8 cannot encode.
+    Args:
+        peer: The client's address.
+        headers: The request headers.
+        connection: The id of the WebSocket connection, which becomes the subscriber of subscriptions without one.
+
+    Raises ``Invalid`` if a text cannot be encoded as UTF-8.
     """
     try:
         raw = b"" if request.document is None else msgspec.json.encode(request.document)

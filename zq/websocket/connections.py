@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket connections as coroutines of the server's edge, limited before the handshake (contract 14)."""
+"""Asynchronous handling of WebSocket connections, with limits that apply before the handshake (contract 14)."""
 
 import asyncio
 import logging
@@ -16,26 +16,29 @@ from zq.model.addresses import client_network
 from zq.websocket.session import CloseConnection, Service, Session
 
 LOG = logging.getLogger(__name__)
-# Seconds after which the server closes a connection whose client reads nothing.
+# Seconds after which a connection is closed if the client does not read.
 SEND_TIMEOUT: Final = 30.0
-# Seconds between two checks of a connection's credential and of a stop of the server.
+# Seconds between two checks for an expired credential or a stopping server.
 CHECK_INTERVAL: Final = 1.0
-# Headers of a handshake that apply to all frames of the connection.
+# Handshake headers that apply to all frames of the connection.
 FORWARDED: Final = ("Host", "X-Forwarded-For")
-# Headers by which a proxy identifies the client, with the strategy ``proxy``.
+# Handshake headers in which a proxy identifies the client, with the strategy ``proxy``.
 PROXY_HEADERS: Final = ("X-Zq-Proxy-Secret", "X-Project-Id", "X-User-Id", "X-Roles")
 GOING_AWAY: Final = 1001
 TOO_BIG: Final = 1009
 
 
 class ClientDisconnect(Exception):
-    """The client has disconnected, or reads nothing."""
+    """Raised when the client has disconnected or does not read."""
 
 
 class Bounds(Struct, frozen=True):
-    """Limits of one process: connections, connections from one address, and bytes of a frame.
+    """Connection limits of a process.
 
-    Connections without a credential may take at most half of ``connections``.
+    Args:
+        connections: The maximum number of connections, at most half of them without a credential.
+        per_address: The maximum number of connections from one client network; None = no limit.
+        frame: The maximum frame size in bytes.
     """
 
     connections: int
@@ -44,7 +47,7 @@ class Bounds(Struct, frozen=True):
 
 
 class Connections:
-    """The WebSocket connections of one process."""
+    """The WebSocket connections of this process."""
 
     def __init__(self, edge: SocketEdge, service: Service, bounds: Bounds, allowed_origins: Collection[str]) -> None:
         self._edge = edge
@@ -53,11 +56,11 @@ class Connections:
         self._origins = frozenset(allowed_origins)
         self._forwarded = (*FORWARDED, *(PROXY_HEADERS if service.strategy == "proxy" else ()))
         self._sessions: dict[Session, bytes] = {}
-        """The networks of the clients, by session."""
+        """The client network of each session."""
         self._connections: set[Connection] = set()
 
     def refusal(self, scope: Scope) -> HTTPStatus | None:
-        """Return the status that refuses a handshake, or ``None`` to accept it."""
+        """Return the HTTP status with which to reject a handshake, or ``None`` to accept it."""
         origins = {value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"}
         if not origins <= self._origins:
             return HTTPStatus.FORBIDDEN
@@ -75,7 +78,7 @@ class Connections:
         return None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Accept the handshake and serve the connection until it closes."""
+        """Accept the handshake and serve the connection until it is closed."""
         peer = scope["client"][0]
         run = partial(self._edge.run, caller=client_network(peer))
         connection = Connection(self._edge, run, self._bounds.frame, receive, send)
@@ -98,12 +101,12 @@ class Connections:
             await run(session.end)
 
     def end(self) -> None:
-        """Wake all connections, so that they notice at once that the server is stopping."""
+        """Wake all connections, so that they close immediately when the server is stopping."""
         for connection in self._connections:
             connection.notify()
 
     def _headers(self, scope: dict[str, Any]) -> dict[str, str]:
-        """Return the headers of a handshake that apply to all frames."""
+        """Return the handshake headers that apply to all frames of the connection."""
         found: dict[str, str] = {}
         for kept in self._forwarded:
             values = [value.decode("latin-1") for name, value in scope["headers"] if name.decode() == kept.lower()]
@@ -113,7 +116,7 @@ class Connections:
 
 
 class Connection:
-    """An accepted connection, which answers frames and sends pushed messages."""
+    """An accepted WebSocket connection."""
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class Connection:
         receive: Receive,
         send: Send,
     ) -> None:
-        """``run``: runs blocking work of the client on a thread of the server."""
+        """Initialize the connection. ``run``: runs blocking calls in a worker thread."""
         self._edge = edge
         self._run = run
         self._max_frame = max_frame
@@ -134,12 +137,12 @@ class Connection:
         self._receiving: asyncio.Future[dict[str, Any]] | None = None
 
     def notify(self) -> None:
-        """Wake the connection to check for pushed messages. Thread-safe."""
+        """Wake the connection, so that it checks for messages to push. Thread-safe."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._wakeup.set)
 
     async def converse(self, session: Session) -> None:
-        """Answer each frame, and send pushed messages. Raise ``CloseConnection`` or ``ClientDisconnect``."""
+        """Answer frames and push messages until ``CloseConnection`` or ``ClientDisconnect`` is raised."""
         run = self._run
         await run(session.begin)
         while not self._edge.is_stopping():
@@ -159,7 +162,7 @@ class Connection:
         raise CloseConnection(GOING_AWAY, "The server ends.")
 
     async def _next_message(self) -> dict[str, Any] | None:
-        """Return the client's next message, or ``None`` after a tick or a notification."""
+        """Return the client's next event, or ``None`` after ``CHECK_INTERVAL`` seconds or a notification."""
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(_await(self._receive()))
             self._receiving.add_done_callback(lambda _: self._wakeup.set())
@@ -187,7 +190,10 @@ class Connection:
         await self.send({"type": "websocket.send", kind: frame})
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Send a message. Raise ``ClientDisconnect``, also if the client reads nothing for ``SEND_TIMEOUT`` seconds."""
+        """Send an ASGI event to the client.
+
+        Raises ``ClientDisconnect`` if the client has disconnected or does not read for ``SEND_TIMEOUT`` seconds.
+        """
         until = self._loop.time() + SEND_TIMEOUT
         try:
             await self._edge.bound(self._send(message), lambda: until)
@@ -195,7 +201,7 @@ class Connection:
             raise ClientDisconnect from error
 
     def close(self) -> None:
-        """Stop receiving from the client."""
+        """Stop receiving events from the client."""
         if self._receiving is not None:
             self._receiving.cancel()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket as a feature of the server."""
+"""The WebSocket server feature."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -13,12 +13,12 @@ from zq.websocket.session import Places, Service
 from zq.websocket.settings import WebSocketOptions
 
 PATH: Final = "/v2/ws"
-# Bytes that a frame may have in addition to the largest post, for its action, headers and names.
+# Maximum overhead of a frame in bytes: the action, headers and field names around a post.
 ENVELOPE: Final = 16 * 1024
 
 
 class WebSocketFeature(Feature):
-    """The connections at ``/v2/ws``, unless the options disable them."""
+    """The WebSocket endpoint ``/v2/ws``, if enabled."""
 
     def __init__(
         self,
@@ -30,7 +30,13 @@ class WebSocketFeature(Feature):
         queues: QueueController,
         subscriptions: Subscriptions,
     ) -> None:
-        """``strategy``: the value of [DEFAULT] auth_strategy. ``max_post``: bytes of the largest post of messages."""
+        """Initialize the feature.
+
+        Args:
+            strategy: The value of [DEFAULT] auth_strategy.
+            behind_proxy: Whether a proxy hides the clients' addresses, so that no limit per address applies.
+            max_post: The maximum size of a post request in bytes.
+        """
         self._options = options
         self._strategy = strategy
         per_address = None if behind_proxy else options.max_connections_per_address

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames and their documents: JSON in text frames, MessagePack in binary frames (contract 14)."""
+"""Encoding and validation of frames: JSON in text frames, MessagePack in binary frames (contract 14)."""
 
 import json
 from typing import Any, Final
@@ -8,7 +8,7 @@ import msgspec
 
 from zq.errors import Invalid
 
-# The supported actions of contract 14.
+# Supported actions (contract 14).
 QUEUES: Final = ("queue_list", "queue_create", "queue_get", "queue_delete", "queue_get_stats", "queue_purge")
 MESSAGES: Final = (
     *("message_list", "message_get", "message_get_many", "message_post", "message_delete", "message_delete_many"),
@@ -17,20 +17,20 @@ CLAIMS: Final = ("claim_create", "claim_get", "claim_update", "claim_delete")
 SUBSCRIPTIONS: Final = ("subscription_create", "subscription_list", "subscription_get", "subscription_delete")
 AUTHENTICATE: Final = "authenticate"
 ACTIONS: Final = frozenset({*QUEUES, *MESSAGES, *CLAIMS, *SUBSCRIPTIONS, AUTHENTICATE})
-# Actions that need no body.
+# Actions whose body is optional.
 BODILESS: Final = frozenset({"queue_list", AUTHENTICATE})
 NO_REQUEST: Final[dict[str, Any]] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
 
 
 class Undecodable(Exception):
-    """The frame does not contain a document."""
+    """Raised for a frame that cannot be decoded."""
 
 
 def decode(frame: str | bytes) -> Any:
-    """Return the document of a frame. Raise ``Undecodable``."""
+    """Decode a frame. Raises ``Undecodable``."""
     try:
         document = msgspec.json.decode(frame) if isinstance(frame, str) else msgspec.msgpack.decode(frame)
-        json.dumps(document, allow_nan=False)  # MessagePack has values that JSON does not have
+        json.dumps(document, allow_nan=False)  # reject MessagePack values that JSON cannot represent
     except (ValueError, TypeError, RecursionError) as error:
         kind = "text" if isinstance(frame, str) else "binary"
         raise Undecodable(f"Can't decode {kind} frame: it must be one document, of values that JSON has.") from error
@@ -38,7 +38,7 @@ def decode(frame: str | bytes) -> Any:
 
 
 def encode(document: Any, binary: bool) -> str | bytes:
-    """Return the frame of a document. If MessagePack cannot encode a number in it, return an answer with status 400."""
+    """Encode a frame. If a number is too large for MessagePack, encode an answer with status 400 instead."""
     if not binary:
         return msgspec.json.encode(document).decode()
     try:
@@ -49,12 +49,12 @@ def encode(document: Any, binary: bool) -> str | bytes:
 
 
 def answer(echoed: dict[str, Any], status: int, body: Any) -> dict[str, Any]:
-    """Return the document of an answer."""
+    """Return an answer document. ``echoed``: the result of ``echo``."""
     return {"request": echoed, "headers": {"status": status}, "body": body}
 
 
 def echo(document: Any) -> dict[str, Any]:
-    """Return the request that an answer repeats, without its credential."""
+    """Return a copy of the request for the answer, without its credential."""
     if not isinstance(document, dict):
         return NO_REQUEST
     headers = document.get("headers") or {}
@@ -64,7 +64,7 @@ def echo(document: Any) -> dict[str, Any]:
 
 
 def check(document: Any) -> str:
-    """Return the action of a request. Raise ``Invalid`` if a part of the request is missing or of another type."""
+    """Validate the structure of a request and return its action. Raises ``Invalid``."""
     if not isinstance(document, dict):
         raise Invalid(f"Unexpected body type. Expected dict, it is {type(document).__name__}.")
     action = document.get("action")

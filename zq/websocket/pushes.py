@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unsolicited frames with the messages of queues that a connection is subscribed to (contract 14)."""
+"""Pushing of messages from subscribed queues to a WebSocket connection (contract 14)."""
 
 import logging
 import time
@@ -13,41 +13,41 @@ from zq.model import QueueRef
 from zq.websocket import frames
 
 LOG = logging.getLogger(__name__)
-# Seconds between two polls of all subscriptions, because a notification may be lost.
+# Seconds between two polls of all subscriptions, because notifications can be lost.
 POLL_INTERVAL: Final = 5.0
 
 Frame = str | bytes
 
 
 class Subscriptions(Protocol):
-    """The subscriptions of connections to queues. A subscription is named by the queue and its id."""
+    """Interface to the queue subscriptions of connections. A queue and an id identify a subscription."""
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Call ``notify``, from any thread, when the subscription may have a message. Notifications may be lost."""
+        """Register a callback for new messages. It may be called from any thread, and calls can be lost."""
         ...
 
     def forget(self, queue: QueueRef, id: str) -> None:
-        """Stop calling ``notify`` for the subscription."""
+        """Remove the subscription's callback."""
         ...
 
     def exists(self, queue: QueueRef, id: str) -> bool:
-        """Return whether the subscription has neither expired nor been deleted. Raise ``Unavailable``."""
+        """Return whether the subscription exists and has not expired. Raises ``Unavailable``."""
         ...
 
     def delete(self, queue: QueueRef, id: str) -> None:
-        """Delete the subscription. Raise ``Unavailable``."""
+        """Delete the subscription. Raises ``Unavailable``."""
         ...
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Yield all messages for the subscription as JSON documents, batch by batch. Raise ``Unavailable``.
+        """Yield the subscription's messages as JSON documents, in batches. Raises ``Unavailable``.
 
-        Before it yields the next batch, the iterator deletes the messages of the last one.
+        Advancing the iterator deletes the messages of the previous batch.
         """
         ...
 
 
 class NoSubscriptions:
-    """A stand-in for servers without the feature ``subscriptions``."""
+    """A null implementation for servers without the subscriptions feature."""
 
     def watch(self, _queue: QueueRef, _id: str, _notify: Callable[[], object]) -> None:
         pass
@@ -69,10 +69,10 @@ NO_SUBSCRIPTIONS: Final[Subscriptions] = NoSubscriptions()
 
 
 class Pusher:
-    """The subscriptions of one connection, as a source of frames. Not thread-safe."""
+    """The frames to push to one connection, from all of its subscriptions. Not thread-safe."""
 
     def __init__(self, subscriptions: Subscriptions, notify: Callable[[], object]) -> None:
-        """``notify`` is called, from any thread, when there may be frames to send."""
+        """Initialize the pusher. ``notify`` is called from any thread when there may be frames to send."""
         self._subscriptions = subscriptions
         self._notify = notify
         self._formats: dict[tuple[QueueRef, str], bool] = {}
@@ -81,17 +81,17 @@ class Pusher:
         self._polled_at = 0.0
 
     def add(self, queue: QueueRef, id: str, binary: bool) -> None:
-        """Send the messages of the subscription from now on."""
+        """Start pushing the messages of a subscription, in binary or text frames."""
         self._subscriptions.watch(queue, id, self._wake)
         self._formats[queue, id] = binary
         self._wake()
 
     def is_due(self) -> bool:
-        """Return whether there may be frames to send."""
+        """Return whether a notification was received or a poll is due."""
         return bool(self._formats) and (self._notified or time.monotonic() - self._polled_at > POLL_INTERVAL)
 
     def batches(self) -> Iterator[Sequence[Frame]]:
-        """Yield the frames to send, batch by batch; blocks. See ``Subscriptions.batches`` for their deletion."""
+        """Yield the frames to send, in batches. Advancing the iterator deletes the previous messages. Blocks."""
         notified, self._notified, self._polled_at = self._notified, False, time.monotonic()
         try:
             for (queue, id), binary in list(self._formats.items()):
@@ -104,7 +104,7 @@ class Pusher:
             LOG.warning("Messages for a connection wait until the store answers: %s", failure)
 
     def end(self) -> None:
-        """Delete the subscriptions; blocks."""
+        """Delete the connection's subscriptions. Blocks."""
         for queue, id in list(self._formats):
             self._forget(queue, id)
             try:

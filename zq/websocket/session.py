@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions of clients, which authenticate and answer frames."""
+"""Client sessions: authentication and request handling."""
 
 import logging
 import threading
@@ -23,13 +23,13 @@ from zq.websocket.calls import Application, call
 from zq.websocket.pushes import Pusher, Subscriptions
 
 LOG = logging.getLogger(__name__)
-# Seconds within which a client must present a credential.
+# Seconds within which a client must authenticate.
 CREDENTIAL_TIMEOUT: Final = 5.0
 # Seconds between two checks of a credential.
 RECHECK_INTERVAL: Final = 10.0
-# Seconds for which a signed request keeps a connection without a credential open.
+# Seconds for which a signed request keeps an unauthenticated connection open.
 SIGNED_TTL: Final = 60.0
-# The Client-ID of actions for which contract 14 ignores the client's own.
+# Client-ID to send for actions that do not require a valid one (contract 14).
 NO_CLIENT: Final = "0" * 32
 SIGNED: Final = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
 CREDENTIAL_NEEDED: Final = "A credential is needed: the action authenticate."
@@ -40,7 +40,7 @@ TRY_LATER: Final = 1013
 
 
 class Places:
-    """The limit on sessions per project in this process."""
+    """The per-project limit on sessions in this process."""
 
     def __init__(self, per_project: int) -> None:
         self._per_project = per_project
@@ -48,7 +48,7 @@ class Places:
         self._projects: dict[object, str] = {}
 
     def join(self, session: object, project: str) -> bool:
-        """Reserve a place of the project for a session. Return False if all are taken. Thread-safe."""
+        """Count the session towards a project. Return False if the project has reached its limit. Thread-safe."""
         with self._lock:
             if self._projects.get(session) != project:
                 if Counter(self._projects.values())[project] >= self._per_project:
@@ -57,16 +57,13 @@ class Places:
         return True
 
     def leave(self, session: object) -> None:
-        """Free the place of a session that ended."""
+        """Stop counting a session. Thread-safe."""
         with self._lock:
             self._projects.pop(session, None)
 
 
 class Service(Struct, frozen=True):
-    """The parts of the server that all sessions of a process share.
-
-    ``strategy``: the value of [DEFAULT] auth_strategy.
-    """
+    """The server components that all sessions share. ``strategy``: the value of [DEFAULT] auth_strategy."""
 
     app: Application
     strategy: str
@@ -77,7 +74,7 @@ class Service(Struct, frozen=True):
 
 
 class CloseConnection(Exception):
-    """The server closes the connection with a code and a reason."""
+    """Raised to close the connection with a close code and a reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -86,16 +83,21 @@ class CloseConnection(Exception):
 
 
 class Session:
-    """The session of one connection. ``peer``: the client's address. ``handshake``: headers for all frames."""
+    """The session of one connection.
+
+    Args:
+        peer: The client's address.
+        handshake: The handshake headers that apply to all frames.
+        notify: A callback for when ``pushes`` may have frames to send, called from any thread.
+    """
 
     def __init__(self, service: Service, peer: str, handshake: Mapping[str, str], notify: Callable[[], object]) -> None:
-        """``notify`` is called, from any thread, when ``pushes`` may have frames to send."""
         self._service = service
         self._id = uuid4().hex
         self._binary = False
         self.pushes = Pusher(service.subscriptions, notify)
         self._subscribed: tuple[QueueRef, str, bool] | None = None
-        """The queue and id of the subscription that the current frame created, and whether the frame is binary."""
+        """The subscription that the current frame created: queue, id, and whether to push binary frames."""
         self._peer = peer
         self._handshake = handshake
         self._credential: dict[str, str] = {}
@@ -105,17 +107,23 @@ class Session:
         self._deadline = time.monotonic() + CREDENTIAL_TIMEOUT
 
     def begin(self) -> None:
-        """Raise ``CloseConnection`` if the strategy is ``proxy`` and the handshake did not come through the proxy."""
+        """Check that the proxy has authenticated the handshake, if the strategy is ``proxy``.
+
+        Raises ``CloseConnection``.
+        """
         if self._service.strategy == "proxy" and self._call(WHOAMI, {}).status != 200:
             raise CloseConnection(POLICY, "This connection did not come through the proxy.")
 
     @property
     def is_known(self) -> bool:
-        """Whether the connection has a credential or does not need one."""
+        """Whether the client is authenticated or need not authenticate."""
         return self._open or bool(self._credential)
 
     def check(self) -> None:
-        """Raise ``CloseConnection`` if the credential is late or has expired. Call this every second."""
+        """Enforce the authentication deadline and the credential's expiry. Call this method every second.
+
+        Raises ``CloseConnection``.
+        """
         if self._credential:
             if self._expires is not None and self._service.clock.now() >= self._expires:
                 raise CloseConnection(EXPIRED, "The credential has expired.")
@@ -123,28 +131,28 @@ class Session:
             raise CloseConnection(POLICY, "No credential came in time.")
 
     def is_recheck_due(self) -> bool:
-        """Return whether it is time for ``recheck``."""
+        """Return whether the credential must be verified again."""
         return bool(self._credential) and time.monotonic() >= self._recheck
 
     def recheck(self) -> None:
-        """Verify the credential again; blocks. Raise ``CloseConnection`` if it is no longer valid."""
+        """Verify the credential again. Blocks. Raises ``CloseConnection`` if the credential is no longer valid."""
         self._recheck = time.monotonic() + RECHECK_INTERVAL
         if self._call(WHOAMI, self._credential).status == 401:
             raise CloseConnection(EXPIRED, "The credential is not valid any more.")
 
     def end(self) -> None:
-        """Delete the subscriptions of the closed connection, including one whose answer was never sent."""
+        """Delete the connection's subscriptions, including one whose answer was not sent. Blocks."""
         self.answered()
         self.pushes.end()
 
     def answered(self) -> None:
-        """Start the subscription that the last frame created. Call this after its answer has been sent."""
+        """Start pushing for the subscription that the last frame created, after its answer was sent."""
         subscribed, self._subscribed = self._subscribed, None
         if subscribed is not None:
             self.pushes.add(*subscribed)
 
     def handle(self, frame: str | bytes) -> str | bytes:
-        """Return the answer to a frame, in its format; blocks. Raise ``CloseConnection`` to close the connection."""
+        """Return the answer to a frame, in the same format. Blocks. Raises ``CloseConnection``."""
         self._binary = binary = isinstance(frame, bytes)
         try:
             document = frames.decode(frame)
@@ -154,7 +162,7 @@ class Session:
             status, body = self._answer(document)
         except CloseConnection:
             raise
-        except Exception:  # the edge of this connection
+        except Exception:  # a failed request must not close the connection
             LOG.critical("A frame failed unexpectedly.", exc_info=True)
             sentence = "The request failed; see the server log for the cause."
             status, body = 500, {"exception": sentence, "error": sentence}
@@ -182,11 +190,11 @@ class Session:
             return 400, {"exception": str(error), "error": str(error)}
 
     def _authenticate(self, headers: Mapping[str, str]) -> tuple[int, Any]:
-        """Replace the credential of the connection; a failure leaves it without one."""
+        """Replace the connection's credential. After a failure the connection is unauthenticated."""
         if self._open:
             return 200, {"message": "Authentified: no credential is needed here."}
         token, project = headers["X-Auth-Token"], headers["X-Project-ID"]
-        if self._credential:  # a failure must not extend the deadline of a connection that never had a credential
+        if self._credential:  # failed attempts must not extend the deadline of an unauthenticated connection
             self._deadline = time.monotonic() + CREDENTIAL_TIMEOUT
         former, self._credential, self._expires = self._credential, {}, None
         keystone = self._service.strategy == "keystone"
@@ -207,7 +215,7 @@ class Session:
     def _act(self, action: str, headers: Mapping[str, Any], body: dict[str, Any], signed: bool) -> tuple[int, Any]:
         project = headers["X-Project-ID"]
         request = build_request(action, body)
-        if request is None:  # without ids there is nothing to read, but the read permission is checked
+        if request is None:  # there are no ids to read, but the permission to read must be checked
             queue = body["queue_name"]
             request = Request("GET", f"/v2/queues/{queue}/messages", [("limit", "1")])
             reply = self._call(request, self._headers(headers, signed))
@@ -229,7 +237,10 @@ class Session:
         return self._success(action, body, project, reply)
 
     def _success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
-        """Return the status and body of the answer to a successful action. Metadata has only the stored keys."""
+        """Return the status and body of the answer to a successful action.
+
+        Queue metadata contains only the stored keys, without defaults.
+        """
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}
         if action == "subscription_create" and not self._is_new(project, body, reply):
@@ -244,9 +255,9 @@ class Session:
         return reply.status, document
 
     def _is_new(self, project: str, body: dict[str, Any], reply: Reply) -> bool:
-        """Return whether the action created a subscription.
+        """Return whether the action created a new subscription.
 
-        If the action names no subscriber, make this connection the subscriber.
+        If this connection is the subscriber, record the subscription for ``answered``.
         """
         if body.get("subscriber") is not None:
             return "secret" in reply.document
@@ -259,7 +270,7 @@ class Session:
         return None if stored is None else wire.json_object(stored.metadata)
 
     def _headers(self, headers: Mapping[str, Any], signed: bool, checks_client: bool = True) -> dict[str, str]:
-        """Return the HTTP headers of an action, with the connection's credential or the frame's signature."""
+        """Return the HTTP headers for an action, with the connection's credential or the frame's signature."""
         given = {"X-Project-ID": headers["X-Project-ID"], "Client-ID": headers["Client-ID"]}
         if not checks_client and not _is_uuid(given["Client-ID"]):
             given["Client-ID"] = NO_CLIENT
@@ -283,7 +294,7 @@ class Session:
 
 
 def _failure(reply: Reply) -> dict[str, Any]:
-    """Return the body of a refusal, in the format of contract 14."""
+    """Return the body of an error answer (contract 14)."""
     said = reply.document if isinstance(reply.document, dict) else {}
     sentence = said.get("description") or said.get("title") or "The request was refused."
     return {"exception": sentence, "error": sentence}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The section [websocket] of the configuration."""
+"""Options of the configuration section [websocket]."""
 
 from typing import Any, Final
 
@@ -44,7 +44,7 @@ WEBSOCKET: Final[list[cfg.Opt]] = [
 
 
 class WebSocketOptions(Struct, frozen=True):
-    """The options of the section."""
+    """The options of the section [websocket]."""
 
     enabled: bool = False
     allowed_origins: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ def _read(conf: Any) -> WebSocketOptions:
 
 
 def _check(options: WebSocketOptions, settings: Any) -> None:
-    """Raise ``StartRefused`` if the HTTP server cannot serve WebSocket."""
+    """Check that the HTTP server supports WebSocket. Raises ``StartRefused``."""
     if options.enabled and settings.engine != "granian":
         raise StartRefused("[websocket] enabled needs [server] engine = granian, whose package must be installed.")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.blocks import only
+from tests.blocks import ROOT, blocks, only
 from tests.reader import PYTHON, SHELL, succeed
 from tests.servers import Lost, ZqServer, ask, every_message
 
@@ -55,7 +55,8 @@ def killing(server: ZqServer, *moments: Callable[[int], bool]) -> Iterator[list[
 def test_the_lines_of_the_shell_post_each_order_once(tmp_path: Path) -> None:
     """retries.md: nothing is lost, and nothing is there twice."""
     with ZqServer(f"rocksdb://{tmp_path}/store") as server:
-        lines = only(PAGE, "sh").replace("http://localhost:8888", server.url)
+        (program,) = (block.text for block in blocks(ROOT / PAGE) if "--retry 10" in block.text)
+        lines = program.replace("http://localhost:8888", server.url)
         with killing(server, lambda total: total >= 10, lambda total: total >= 30) as kills:
             succeed([*SHELL, lines], tmp_path, 200)
         assert len(kills) == 2

@@ -1,69 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of a MongoDB database of zq: the collections ``messages``, ``clock`` and ``feed``.
+"""Layout of a MongoDB database: the collections ``messages``, ``clock`` and ``feed``.
 
-A document of ``messages`` is a message or a queue, or of one of the kinds below. Moments are milliseconds since the
-epoch, but ``e`` is a BSON date, as the TTL index needs. ``text`` encodes texts; P = a project's prefix: ``4:acme/``.
+A document in ``messages`` is a message, a queue, or of one of the kinds described below. Times are milliseconds since
+the epoch, except ``e``, which is a BSON date for the TTL index. Texts are encoded by ``text``. P is a project's prefix,
+for example ``4:acme/``.
 
 ========= ====================================== ======================================================================
-field     of a message                           of a queue, which is its counter too
+field     of a message                           of a queue, which includes its counters
 ========= ====================================== ======================================================================
 ``_id``   "m" P id                               "q" P name
-``s``     P name: the shard key; equal for a queue and all its messages
+``s``     P name: the shard key, equal for a queue and all its messages
 ``q``     "m" P name                             -
 ``k``     sequence in its queue                  -
-``d``     available-at: the one that decides     -
-``e``     expiry; the TTL index removes it       only of a deleted queue: when its counter may be forgotten
+``d``     available-at                           -
+``e``     expiry, for the TTL index              expiry of the counters; set only after the queue is deleted
 ``a``     created                                -
 ``t``     ttl in seconds                         -
 ``u``     client                                 -
-``b``     raw JSON body                          raw JSON metadata; absent = there is no such queue
-``m``     checksum, if there is one              -
+``b``     raw JSON body                          raw JSON metadata; absent = the queue does not exist
+``m``     checksum, if any                       -
 ``v``     attributes, if any                     -
-``h``     group, if it has one                   grouping, if it has one: see ``lines``
+``h``     group, if any                          grouping, if any: see ``lines``
 ``h1``    line, in a grouped queue               -
-``c``     claim, if there ever was one:          -
-          ``i`` id, ``s`` start, ``t`` ttl,
-          ``e`` end, ``n`` how often claimed,
-          ``d`` available-at before it,
-          ``h`` client and agent of its holder,
-          if it is known; ``f`` start of the first
-``o``     dead letters: ``q`` queue it came      -
-          from, ``n`` how often claimed there,
-          ``f`` when first, if it was
+``c``     last claim, if any: ``i`` id,          -
+          ``s`` start, ``t`` ttl, ``e`` end,
+          ``n`` claim count,
+          ``d`` former available-at,
+          ``h`` holder's client and agent,
+          ``f`` start of the first claim
+``o``     dead letters: ``q`` origin queue,      -
+          ``n`` claim count there,
+          ``f`` first claim there, if any
 ``r``     dead letters: reason                   -
-``y``     reserved by a commit: see ``reservations``       -
-``n``     -                                      P name, while the queue exists: the order of listings
-``k1``    -                                      last sequence given
+``y``     commit that reserves the message:      -
+          see ``reservations``
+``n``     -                                      P name, the sort key of listings; absent after deletion
+``k1``    -                                      last assigned sequence
 ``d1``    -                                      last available-at of a message without delay
-``n1``    -                                      messages that entered the project here: posted, committed
-``w1``    -                                      bytes that they brought, see ``usage``; what was removed since, too
-``m0``    -                                      messages up to this sequence are removed, see ``floors``
-``h0``    -                                      and so are history entries, and idempotency keys below it (delete)
+``n1``    -                                      number of messages ever posted or committed to the queue
+``w1``    -                                      total bytes of these messages, including removed ones: see ``usage``
+``m0``    -                                      messages up to this sequence are removed: see ``floors``
+``h0``    -                                      history entries up to this sequence, and idempotency keys below it,
+                                                 are removed by a deletion: see ``floors``
 ``g``     -                                      messages up to this sequence are still to be deleted
-``g1``    -                                      and so are history entries and idempotency keys
+``g1``    -                                      history entries up to it, and keys below it, are still to be deleted
 ========= ====================================== ======================================================================
 
-``changes``, ``stages`` and ``producers`` describe fences (``f``), stages (``s``) with their drafts (``d``), and
-producers (``p``). A released message keeps of ``c`` only ``n`` and ``f``.
-The clock is one document: ``{_id: "clock", t: the largest moment seen}``; beside it are the lease of ``LeaderLease``
-and ``{_id: "layout", n: the number of the layout}``, which version 0.1.0 neither reads nor writes.
+The prefix of ``_id`` identifies the kind of a document. Other modules describe these kinds:
 
-A history entry is the document of the finished message, as another kind that verbs of living messages do not find:
-``q`` "h" P name, ``p`` position, ``f`` finished, ``x`` outcome, ``z`` its former ``e``; ``e`` is the entry's own.
-A message that moved lives on under its ``_id``; its entry is a copy, ``_id`` "h" P name/``p``, with that id as ``i``.
-The counter of finishing, ``_id`` "c" P name, has the last ``p`` as ``p1``, the last ``f`` as ``f1``, and ``v``, counted
-up by moves and removals: see ``floors``. It is not in the queue's document, so that posts do not wait for verbs that
-finish messages, nor these for posts.
+- ``changes``: fences (``f``)
+- ``stages``: stages (``s``) and their drafts (``d``)
+- ``producers``: transactional producers (``p``)
+- ``topic_log``: topic logs and their purges
+- ``documents``: keyed documents
 
-An idempotency key is ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: answer as JSON}``;
-``k`` is a sequence, so that a deletion of the queue removes it. A claim's chosen name is
-``{_id: "n" length of P name:P name/claim, s, e}``: the document that every request for that claim writes.
+A released message keeps only ``n`` and ``f`` of ``c``.
 
-In a grouped queue each line has an entry, ``_id`` "t" length of P name:P name/line, ``s``, ``q`` "t" P name, ``j`` the
-line, ``d`` when claims are to look at it, ``k`` the sequence of the message that this is about, ``e`` an expiry that no
-message of the line outlives, ``v`` counted up by each write: see ``lines``.
+**History entries.** The document of a finished message becomes a history entry, which verbs on messages do not match:
+``q`` "h" P name, ``p`` position, ``f`` time of finishing, ``x`` outcome, ``z`` former ``e``, ``e`` expiry of the entry.
+The entry of a moved message is a copy: ``_id`` "h" P name/``p``, and ``i`` is the message's own ``_id``.
 
-``topic_log`` describes the logs of topics and the notes of their purges, and ``documents`` the keyed documents.
+**History counters.** ``_id`` "c" P name; ``p1`` and ``f1`` are the last ``p`` and ``f``, and ``v`` is incremented by
+moves and removals: see ``floors``. This document is separate from the queue's document, so that posts and verbs that
+finish messages do not wait for each other.
+
+**Idempotency keys.** ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: response}``.
+``k`` is the queue's last sequence, by which a deletion of the queue recognizes its keys. The response is JSON.
+
+**Claim names.** ``{_id: "n" length of P name:P name/claim, s, e}``. Every request for a claim with a chosen name writes
+this document, which serializes the requests.
+
+**Line entries.** Each line of a grouped queue has an entry: ``_id`` "t" length of P name:P name/line, ``s``, ``q`` "t"
+P name, ``j`` line, ``d`` time from which claims consider the line, ``k`` sequence of the message that becomes available
+then, ``e`` an upper bound on the expiry of the line's messages, ``v`` incremented by each write: see ``lines``.
+
+The collection ``clock`` contains the clock ``{_id: "clock", t: latest known time}``, the lease of ``LeaderLease``, and
+``{_id: "layout", n: layout version}``, which version 0.1.0 neither reads nor writes.
 """
 
 from collections.abc import Mapping, Sequence
@@ -78,7 +90,7 @@ from msgspec import Struct
 from zq.model import Claim, ClaimRequest, Draft, Grouping, Holder, Lease, Message, QueueRef, Seconds
 
 BsonDocument = dict[str, Any]
-# The number of the layout, which the document ``LAYOUT`` of the collection ``CLOCK`` has as ``n``.
+# Layout version, stored in the field ``n`` of the document ``LAYOUT`` in the collection ``CLOCK``.
 VERSION: Final = 1
 LAYOUT: Final = "layout"
 MESSAGES: Final = "messages"

@@ -1,23 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Producers: a document for each, with its last batch and the commit that is under way. P = a project's prefix.
+"""Documents of transactional producers. A document holds a producer's last batch and its commit in progress, if any.
+
+P is the project's prefix. Times are in milliseconds since the epoch.
 
 ============= ==========================================================================================================
 ``_id``, ``s`` "p" P producer; P producer
-``batch``     the last one that was decided; with its figures ``published`` and ``deleted``, and ``decided``: when,
-              which earlier versions did not note. Absent before the first one
-``attempt``   which commit wrote last
-``e``         when the producer is forgotten; the TTL index removes it. Absent while a commit is under way
+``batch``     number of the last decided batch, with the message counts ``published`` and ``deleted`` and the time
+              ``decided``, which earlier versions did not write; absent before the first batch
+``attempt``   id of the commit attempt that last wrote the document
+``e``         expiry time of the document, removed by the TTL index; absent while a commit is in progress
 ------------- ----------------------------------------------------------------------------------------------------------
-``state``     of the commit under way: one of the three below; absent when there is none
-``turn``      how many steps were taken of it
-``due``       when other servers may take it over (milliseconds, as ``moment``, its own now)
-``next``      its batch; with ``moment``, ``ttl`` and ``project`` as it came
-``publish``   its stages, as they were found
-``settle``    its claims: ``queue``, ``claim``, and ``history`` of each
-``at``        how far it is published
-``settled``   how many of its claims are done
-``removed``   how many of its stages are gone; ``order``: up to which one the drafts of the next one are, if any are
-``former``    what ``e`` was before
+``state``     state of the commit in progress: ``preparing``, ``aborting`` or ``decided``; absent without a commit
+``turn``      number of completed steps
+``due``       time from which other servers may take over the commit
+``next``      batch number of the commit; ``moment``: its start; ``ttl`` and ``project``: as requested
+``publish``   documents of the stages to publish
+``settle``    claims to settle, each with ``queue``, ``claim`` and ``history``
+``at``        position up to which the stages are published
+``settled``   number of settled claims
+``removed``   number of removed stages; ``order``: position up to which the drafts of the next stage are removed
+``former``    value of ``e`` before the commit
 ============= ==========================================================================================================
 """
 
@@ -31,39 +33,39 @@ from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import BsonDocument
 from zq.storage.mongodb.stages import BEGINNING
 
-# Claims are being reserved. It takes no effect unless it is decided before another server aborts it.
+# The commit is reserving claims. It takes effect only if it is decided before another server aborts it.
 PREPARING: Final = "preparing"
-# Aborted; its reservations are being released.
+# The commit is aborted, and its reservations are being released.
 ABORTING: Final = "aborting"
-# In effect; any server can carry it out.
+# The commit is in effect, and any server can complete it.
 DECIDED: Final = "decided"
 
 
 class Step(StrEnum):
-    """The steps of a commit, at which tests can end a process."""
+    """The steps of a commit. Tests can kill the process after each step."""
 
-    # The commit is recorded and its stages are reserved.
+    # The commit is recorded, and its stages are reserved.
     BEGUN = "begun"
-    # Messages of some of its claims are reserved.
+    # The messages of some claims are reserved.
     RESERVED = "reserved"
     DECIDED = "decided"
-    # A part of its messages.
+    # Some of the staged messages are published.
     PUBLISHED = "published"
-    # A stage is gone.
+    # A stage is removed.
     UNSTAGED = "unstaged"
-    # The messages of its claims are deleted.
+    # The messages of the claims are deleted.
     SETTLED = "settled"
-    # Nothing of it is left but its figures; after a small commit, which is one step, nothing else ever was.
+    # The commit is complete, and only the batch record remains. A small commit has no other step.
     DONE = "done"
     # The commit is aborted.
     ABORTING = "aborting"
-    # The messages are back under their claims.
+    # The reserved messages are returned to their claims.
     UNRESERVED = "unreserved"
     ABORTED = "aborted"
 
 
 class CommitEvents:
-    """Is notified of every step when it is done; tests override it."""
+    """Receiver of commit steps, which does nothing. Tests override it."""
 
     def reached(self, step: Step) -> None:
         pass
@@ -77,23 +79,23 @@ UNDER_WAY: Final = (
 
 
 def identity(project: str, producer: str) -> BsonDocument:
-    """Return the filter for the producer."""
+    """Return the filter that selects the producer's document."""
     shard = layout.project_prefix(project) + layout.text(producer)
     return {"_id": "p" + shard, "s": shard}
 
 
 def unchanged(record: BsonDocument) -> BsonDocument:
-    """Return a filter for the producer that matches as long as no further step is taken."""
+    """Return a filter that matches the document until the next step of the commit."""
     return {field: record[field] for field in ("_id", "s", "attempt", "turn")}
 
 
 def same(record: BsonDocument) -> BsonDocument:
-    """Return a filter for the commit in progress in its current state."""
+    """Return a filter that matches the document while the commit stays in its current state."""
     return {field: record[field] for field in ("_id", "s", "attempt", "state")}
 
 
 def remembered(record: BsonDocument, now: int) -> bool:
-    """Return whether the producer has a last batch."""
+    """Return whether the document has a last batch and has not expired."""
     return "batch" in record and ("e" not in record or int(record["e"]) > now)
 
 
@@ -104,14 +106,14 @@ def committed(record: BsonDocument, *, replayed: bool = False) -> Committed:
 
 
 def unfinished(record: BsonDocument) -> Unfinished:
-    """Convert the record of a decided commit to the model's value."""
+    """Return the decided commit in the document as an ``Unfinished``."""
     project = layout.original(record["project"])
     producer = layout.original(record["s"][len(layout.project_prefix(project)) :])
     return Unfinished(project, producer, f"{record['attempt']} {record['turn']}")
 
 
 def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> BsonDocument:
-    """Return the record of a completed commit."""
+    """Return the producer's document after a completed commit."""
     return {
         **identity(commit.project, commit.producer),
         "batch": commit.batch,
@@ -126,7 +128,7 @@ def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -
 def preparing(
     commit: Commit, attempt: str, stages: list[BsonDocument], former: BsonDocument, now: int, due: int
 ) -> BsonDocument:
-    """Return the record of a commit that begins, based on the producer's former record."""
+    """Return the producer's document at the start of a commit, based on its former document."""
     record = {
         **identity(commit.project, commit.producer),
         "attempt": attempt,

@@ -1,15 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages: drafts that are invisible until a commit publishes them. P = a project's prefix.
+"""Stages of transactional producers: drafts that are invisible until a commit publishes them.
 
-A stage is a document: ``_id`` "s" P name, ``s`` P name, ``token`` that tells it from others of its name, ``count`` and
-``bytes`` of what it holds, ``expires``, and ``due``: when maintenance is to remove it; 0 = it is dropped, and gone for
-every verb. While a commit has it, ``commit`` names the attempt, and it has no ``due``. ``e``, of a stage and its drafts
-alike: when the TTL index removes them, should no maintenance come. A commit that is not one step takes it away, and it
-does not come back, so that nothing of what is decided can go.
+P is the project's prefix. A stage is a document with these fields:
 
-A draft is a document: ``_id`` "d" token order, ``s`` as its stage, ``q`` "d" token, ``k`` its order there, ``w`` the
-message's id, ``j`` its queue, ``t`` ttl, ``l`` delay, ``u`` client, ``b`` body, ``m`` checksum, ``v`` attributes, ``h``
-group. It goes with its stage.
+============ ===========================================================================================================
+``_id``      "s" P name
+``s``        P name
+``token``    unique id, which distinguishes the stage from earlier stages of the same name
+``count``    number of drafts; ``bytes``: total size of the drafts
+``expires``  expiry time
+``due``      time from which maintenance removes the stage; 0 = dropped, and invisible to every verb; absent while a
+             commit uses the stage
+``commit``   commit attempt that uses the stage
+``e``        time at which the TTL index removes the stage if no maintenance runs
+============ ===========================================================================================================
+
+Drafts have the same ``e`` as their stage. A commit of more than one step removes ``e`` permanently, because the TTL
+index must not remove drafts of a decided commit.
+
+A draft is a document with these fields, and is deleted with its stage:
+
+============ ===========================================================================================================
+``_id``      "d" token order
+``s``        ``s`` of the stage
+``q``        "d" token
+``k``        order within the stage
+``w``        message id; ``j``: queue
+``t``        ttl; ``l``: delay; ``u``: client; ``b``: body; ``m``: checksum; ``v``: attributes; ``h``: group
+============ ===========================================================================================================
 """
 
 from collections import defaultdict
@@ -32,16 +50,16 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
 # Maximum number of drafts per command: MongoDB takes 30 µs for each, and other commands wait.
 DRAFTS_AT_ONCE: Final = 500
-# The mark of a stage that a commit publishes and does not count.
+# Flag of a stage that a commit publishes without counting its messages.
 BESIDE: Final = "beside"
-# Milliseconds from a stage's end to ``e``: a commit that came in time may be at it still.
+# Milliseconds between a stage's expiry and ``e``, for commits that began before the expiry.
 TTL_GRACE: Final = 60_000
 
 
 class Staging(NamedTuple):
-    """Drafts for a queue that a request adds to a stage of a project.
+    """A request to add drafts for a queue to a stage.
 
-    ``expires``, ``most_bytes`` and ``most_messages`` are the stage's.
+    ``expires``, ``most_bytes`` and ``most_messages`` apply to the whole stage.
     """
 
     project: str
@@ -60,15 +78,15 @@ class Staging(NamedTuple):
 
 
 class Staged(NamedTuple):
-    """The result of one transaction of a staging: the documents of the drafts, or the expired stage of the name."""
+    """The result of a staging transaction: the stored drafts, or the expired stage that must be dropped first."""
 
     documents: Sequence[BsonDocument]
     expired: BsonDocument | None
 
     def trace(self) -> BsonDocument:
-        """Return the filter on the first draft; empty if there is none.
+        """Return a filter that matches the first draft if the transaction was committed; empty without drafts.
 
-        It names the message, too: if the drafts were not stored, another caller's draft may have the ``_id``.
+        The filter includes the message id, because another request's draft may have the same ``_id``.
         """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 
@@ -80,7 +98,7 @@ class Stages:
         self._client = client
 
     def add(self, staging: Staging) -> None:
-        """Store all drafts or none. Raise ``StageFull``, or ``CommitRunning`` if a commit has the stage."""
+        """Store the drafts atomically. Raises ``StageFull``, or ``CommitRunning`` if a commit uses the stage."""
         while True:
             with self._client.verb():
                 staged = self._client.transaction(partial(self._add, staging), Staged.trace)
@@ -89,7 +107,7 @@ class Stages:
             self.drop(exactly(staged.expired))
 
     def _add(self, staging: Staging, session: Session) -> "Staged":
-        """Store the drafts in the session's transaction, unless an expired stage of the name must be dropped before."""
+        """Store the drafts in the session's transaction, or return the expired stage that must be dropped first."""
         for known in recall(self._client, session, [staging], list[str]).values():
             raise known
         stage, expired = self._stage(session, staging)
@@ -103,7 +121,7 @@ class Stages:
         return Staged(documents, None)
 
     def _sequence(self, session: Session, key: QueueKey) -> int:
-        """Return the last sequence of the queue: a deletion removes keys below the sequence that it takes."""
+        """Return the queue's last sequence, by which a deletion of the queue recognizes older idempotency keys."""
         found = self._client.find(counters_of(self._client, [key]), fields={"k1": 1}, session=session)
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 

@@ -1,36 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of a project's topics: a counter, and a document for each published batch, in ``messages``.
+"""Topic log of a project: a counter document, and one document per published batch, in ``messages``.
 
 ======= ================================================ ===============================================================
-field   of a batch                                       of the counter, which lives for ever
+field   of a batch                                       of the counter, which is never removed
 ======= ================================================ ===============================================================
 ``_id`` "l" P last sequence                              "l" P
-``s``   "l" P: the shard key; equal for all of the log
+``s``   "l" P: the shard key, equal in the whole log
 ``q``   "l" P                                            -
 ``k``   last sequence in this document                   -
-``d``   topic; so the indexes of queues find batches     -
-        by topic and sequence, and tell the topics of
-        a log without the documents
-``e``   largest expiry; the TTL index removes it         -
+``d``   topic; the queue indexes can then select by      -
+        topic and sequence, and list the topics
+        without reading documents
+``e``   latest expiry, for the TTL index                 -
 ``a``   created                                          -
 ``b``   entries, as msgpack                              -
-``t``   ``[ttl, how many entries have it]``, of each     -
+``t``   ``[ttl, number of entries]`` for each ttl        -
 ``f``   first sequence of the whole batch                -
 ``z``   bytes published before the whole batch           -
-``w``   which transaction stored it                      -
-``k1``  -                                                last sequence given; none is left out, so it is the number of
-                                                         messages ever published too
-``z1``  -                                                bytes of bodies ever published
-``x``   -                                                last sequence that was trimmed
-``k0``  -                                                messages and bytes up to which what was published was let fall
-``z0``                                                   off when it was looked at last
-``g``   -                                                documents up to this sequence are to be removed
+``w``   id of the transaction that stored it             -
+``k1``  -                                                last assigned sequence; sequences have no gaps, so it is also
+                                                         the number of messages ever published
+``z1``  -                                                total bytes of bodies ever published
+``x``   -                                                last trimmed sequence
+``k0``  -                                                published messages (``k0``) and bytes (``z0``) up to which the
+``z0``                                                   last retention check trimmed the log
+``g``   -                                                documents up to this sequence are to be deleted
 ======= ================================================ ===============================================================
 
-A batch that is too large for one document lies in several, which are read as batches of their own, but trimmed as one.
-A purge is noted as ``{_id: "g" P topic, s: "l" P, d: topic, g: the log's last sequence at that moment}`` until its
-documents are deleted (``PendingDeletes``); readers leave out batches up to ``g``. Idempotency keys are those of a
-queue, named "l" P.
+P is the project's prefix. A batch that is too large for one document is split into several documents, which are read as
+separate batches but trimmed together.
+
+A purge is recorded as ``{_id: "g" P topic, s: "l" P, d: topic, g: last sequence of the log}`` until ``PendingDeletes``
+has deleted the topic's documents. Readers skip the topic's batches up to ``g``.
+
+Idempotency keys are stored as for a queue that is named "l" P.
 """
 
 from collections import Counter
@@ -51,9 +54,9 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey, original, project_
 
 LOG: Final = "l"
 PURGE: Final = "g"
-# Bytes of entries in one document.
+# Maximum size of the entries in one document, in bytes.
 LARGEST: Final = 8 << 20
-# Bytes of an entry besides its body and checksum, rounded up.
+# Size of an entry in bytes without its body and checksum, rounded up.
 OVERHEAD: Final = 64
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Searches that read the documents of queues behind the messages in the same command.
+"""Queries that return messages and queue documents from a single command.
 
-One command costs half of two. On a cluster, which does not send a union to one shard alone, there are two.
+A single command costs half as much as two. On a sharded cluster two commands are sent, because a cluster does not route
+a union to a single shard.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.commands import PORTION
 from zq.storage.mongodb.layout import MESSAGES, BsonDocument
 
-# The fields of a queue's document that ``floors`` reads.
+# Fields of a queue document that ``floors`` reads.
 FLOORS: Final = {"s": 1, "k1": 1, "m0": 1, "h0": 1, "g": 1, "g1": 1}
 
 
@@ -30,9 +31,9 @@ def find_with(
     most_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Find documents as ``StoreClient.find`` does, and then the documents that ``beside`` names by ``_id``.
+    """Return the documents that match ``conditions``, and the documents whose ``_id`` is in ``beside``.
 
-    ``concern``: ``committed`` and ``snapshot`` of ``StoreClient.find``.
+    All other parameters, including ``concern`` (``committed`` and ``snapshot``), are those of ``StoreClient.find``.
     """
     asked: Any = {"most_bytes": most_bytes, "session": session, **concern}
     if client.sharded:
@@ -61,24 +62,26 @@ def aggregate_with(
     most_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the result of a pipeline over ``messages``, and then the documents that ``beside`` names by ``_id``.
+    """Return the results of a pipeline over ``messages``, and the documents whose ``_id`` is in ``beside``.
 
-    These are missing if ``most_bytes`` left some unread. ``limit``: the largest number of documents of the pipeline.
-    Transactions have no unions: there, these documents have the fields ``FLOORS`` only, and are missing if the pipeline
-    finds nothing.
+    The second list is empty if ``most_bytes`` ends the result early. MongoDB does not support unions in transactions.
+    With a ``session``, the second list therefore has only the fields ``FLOORS``, and is empty if the pipeline has no
+    results.
+
+    ``limit``: the maximum number of results of the pipeline.
     """
     if client.sharded:
         return client.aggregate(stages, hint, session), client.find(beside, session=session)
     names = beside["_id"]["$in"]
     if session is None:
-        # A projection would cost 0.1 ms.
+        # No projection, because it would take 0.1 ms.
         union: BsonDocument = {"$unionWith": {"coll": MESSAGES, "pipeline": [{"$match": beside}]}}
     else:
         pipeline = [{"$match": beside}, {"$project": FLOORS}]
         union = {"$lookup": {"from": MESSAGES, "pipeline": pipeline, "as": "beside"}}
     command: BsonDocument = {"aggregate": MESSAGES, "pipeline": [*stages, union], "cursor": {}}
     if limit:
-        # One more than the maximum, because the cursor would otherwise need another command at its end.
+        # One more than the maximum, or the driver would send another command to exhaust the cursor.
         batch = 1 + len(names) + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))
         command["cursor"] = {"batchSize": batch}
     if hint:

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who owns the store: taking it over from an owner that may still be alive, and proving that it is still one's own.
+"""Ownership of a store: takeover from an owner that may still be running, and proof of ownership.
 
-An owner of epoch e puts ``log/e/p`` and then looks whether there is a ``fence/e``; only if not does it acknowledge. A
-taker puts ``fence/e`` and then reads ``log/e``. So either the owner's look comes before the fence, and then its record
-was there before the taker read; or it sees the fence and acknowledges nothing. No clock takes part. Which records of an
-epoch count is fixed by the next one that opens, in its chain: one that lands later is met by nobody.
-``api-ref/decisions`` has the proof; ``tests/model`` enumerates it. ``restoring.seal`` is the other way of fencing.
+**Writes.** The owner of epoch e stores the record ``log/e/p``, and acknowledges it only if ``fence/e`` does not exist
+afterwards. A successor stores ``fence/e`` before it reads ``log/e``. If the owner's check precedes the fence, the
+successor reads the record. Otherwise the owner finds the fence and does not acknowledge the record. The protocol
+requires no clocks.
 
-Reads are proven by the clock's rate alone: an owner answers only within a lease of its last look, and a taker serves
-only a lease after its fence.
+The successor fixes the valid records of the epoch in its chain, so a record that is uploaded later is ignored.
+``api-ref/decisions`` contains the proof, and ``tests/model`` enumerates the interleavings. Fencing by position is
+implemented in ``restoring.seal``.
+
+**Reads.** An owner answers reads only within one lease of its last successful check. A successor starts serving one
+lease after its fence. This requires only that clocks run at similar rates.
 """
 
 import threading
@@ -22,24 +25,24 @@ from zq.errors import Deposed, StartRefused, StoreDamaged, Unavailable
 from zq.storage.object.objects import Objects
 
 T = TypeVar("T")
-# The layout of a store whose owner does not note it: that of version 0.1.0.
+# Layout number of stores written by version 0.1.0, which did not record it.
 UNNUMBERED: Final = "5"
-# Fraction by which owners shorten a lease, because clock rates differ.
+# Fraction by which owners shorten a lease, to allow for different clock rates.
 MARGIN: Final = 0.1
-# Seconds that a verb waits for a proof.
+# Maximum seconds that a verb waits for proof of ownership.
 PATIENCE: Final = 1.0
-# Seconds for which it counts that the object store has answered.
+# Maximum age in seconds of a response from the object store that counts as recent.
 RECENT: Final = 1.0
 
 
 class Taken(Exception):
-    """Another server has taken over the store."""
+    """Raised when another server has taken over the store."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """The last valid position of an epoch's log, which begins after the preceding span.
+    """The part of the log that belongs to an epoch, from the end of the preceding span up to ``last``.
 
-    ``by_position`` is explained in ``log_name``.
+    ``by_position`` selects the object names: see ``log_name``.
     """
 
     epoch: int
@@ -48,9 +51,9 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """A checkpoint in ``checkpoint/<epoch>/<position>``, which has the state up to that position.
+    """A checkpoint of the state up to a log position, stored in ``checkpoint/<epoch>/<position>``.
 
-    ``epoch`` belongs to its creator; ``moment`` is in milliseconds.
+    ``epoch`` is the epoch in which it was created, and ``moment`` the creation time in milliseconds.
     """
 
     position: int
@@ -59,9 +62,12 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Kept(msgspec.Struct, frozen=True, kw_only=True):
-    """The data that a restore can use: all records after ``removed``, and the checkpoints, the newest last.
+    """The data that is available for a restore.
 
-    ``unsettled`` has the names of objects of unfinished or partly removed checkpoints, which may or may not exist.
+    Attributes:
+        removed: The position up to which log records are removed.
+        checkpoints: The complete checkpoints, newest last.
+        unsettled: The names of objects of incomplete or partly removed checkpoints, which may or may not exist.
     """
 
     removed: int = 0
@@ -70,12 +76,14 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Opening(Kept, frozen=True, kw_only=True):
-    """The opening of an epoch in ``open/<epoch>``: its owner, its start, and the preceding log.
+    """The record that opens an epoch, stored in ``open/<epoch>``.
 
     Attributes:
+        owner: The server that opened the epoch.
+        moment: The start of the epoch, in milliseconds.
         chain: The spans of the log from ``removed`` up to the epoch.
         by_position: Whether the epoch is fenced by position.
-        layout: Layout number of the log and the checkpoints.
+        layout: The layout number of the log and the checkpoints.
     """
 
     owner: str
@@ -86,9 +94,10 @@ class Opening(Kept, frozen=True, kw_only=True):
 
 
 class Head(Kept, frozen=True, kw_only=True):
-    """The progress of an epoch's owner in ``head/<epoch>``, written repeatedly.
+    """The progress of an epoch's owner, regularly written to ``head/<epoch>``.
 
-    ``released`` is the last position of an owner that has stopped for good, else -1.
+    ``acknowledged`` is the last acknowledged position. ``released`` is the last position of an owner that has released
+    the store, else -1.
     """
 
     acknowledged: int = 0
@@ -97,7 +106,7 @@ class Head(Kept, frozen=True, kw_only=True):
 
 
 def log_name(epoch: int, position: int, by_position: bool = False) -> str:
-    """Return the name of a record's object. Epochs fenced by position share one sequence of names."""
+    """Return the object name of a log record. Epochs that are fenced by position share one sequence of names."""
     return f"log/{position}" if by_position else f"log/{epoch}/{position}"
 
 
@@ -107,7 +116,7 @@ def fence_name(epoch: int) -> str:
 
 
 def read(objects: Objects, name: str, kind: type[T]) -> T | None:
-    """Read a small object; return None if it does not exist. Raises ``StoreDamaged`` with its name."""
+    """Read and decode a small object. Return None if it does not exist. Raises ``StoreDamaged``."""
     value = objects.get(name)
     try:
         return None if value is None else msgspec.msgpack.decode(value, type=kind)
@@ -116,14 +125,14 @@ def read(objects: Objects, name: str, kind: type[T]) -> T | None:
 
 
 def write(objects: Objects, name: str, value: object) -> None:
-    """Store a small object."""
+    """Encode and store a small object."""
     objects.put(name, msgspec.msgpack.encode(value))
 
 
 def newest(objects: Objects, known: int = 0) -> int:
-    """Return the highest number for which a server has run for election, or 0.
+    """Return the highest epoch number for which an election was held, or 0.
 
-    The numbers have no gaps; ``known`` is one of them.
+    Election numbers have no gaps. ``known`` is a number for which an election was held, or 0.
     """
     low, high = known, known + 1
     while objects.elected(high):
@@ -135,7 +144,7 @@ def newest(objects: Objects, known: int = 0) -> int:
 
 
 def win(objects: Objects) -> int:
-    """Be elected for a number above all others. Raises ``Unavailable``."""
+    """Win the election for a new highest epoch number and return the number. Raises ``Unavailable``."""
     number = newest(objects) + 1
     while not objects.elect(number):
         number += 1
@@ -143,9 +152,9 @@ def win(objects: Objects) -> int:
 
 
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
-    """Return the newest opened epoch and its opening, or (0, None). The epoch may be deposed already.
+    """Return the newest opened epoch and its opening, or (0, None). The epoch may already be deposed.
 
-    ``known`` is a number for which a server has run for election.
+    ``known`` is a number for which an election was held, or 0.
     """
     for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)
@@ -155,7 +164,7 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence all lower epochs down to the newest opened one; return that epoch and its opening, or (0, None)."""
+    """Fence the epochs below a number, down to the newest opened one, and return it and its opening, or (0, None)."""
     for epoch in range(below - 1, 0, -1):
         objects.put(fence_name(epoch), b"")
         opening = read(objects, f"open/{epoch}", Opening)
@@ -165,14 +174,14 @@ def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
 
 
 def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
-    """Write the opening of an epoch. Raises ``Taken`` if the epoch was deposed before."""
+    """Write the opening of an epoch. Raises ``Taken`` if the epoch is already deposed."""
     write(objects, f"open/{epoch}", opening)
     if objects.exists(fence_name(epoch)):
         raise Taken
 
 
 def check_layout(opening: Opening, layout: str) -> None:
-    """Refuse a store of another layout. Raises ``StartRefused``; nothing is written before."""
+    """Check the store's layout before anything is written. Raises ``StartRefused`` if it is not ``layout``."""
     if opening.layout != layout:
         raise StartRefused(
             f"The store has layout {opening.layout}, this zq needs {layout}: "
@@ -181,15 +190,15 @@ def check_layout(opening: Opening, layout: str) -> None:
 
 
 def joined(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
-    """Return the chain with another span, without spans that are completely removed."""
+    """Return the chain extended by a span, without spans whose records are all removed."""
     return [known for known in (*chain, span) if known.last > removed]
 
 
 class Proof:
-    """The proof of this server's ownership, extended by each check that finds no fence."""
+    """This server's proof of ownership, extended by each check that finds no fence."""
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
-        """Create a proof. ``clock`` must be a clock that cannot be set and that runs during suspension."""
+        """Initialize the proof. ``clock`` must be monotonic and must continue while the machine is suspended."""
         self.epoch = epoch
         self.fenced = False
         self._objects = objects
@@ -202,11 +211,11 @@ class Proof:
         self._thread = threading.Thread(target=self._run, name="zq-owner", daemon=True)
 
     def start(self) -> None:
-        """Look from now on, often enough that an idle server can answer at once."""
+        """Start regular checks in a thread, so that an idle server can answer requests immediately."""
         self._thread.start()
 
     def look(self) -> None:
-        """Ask the object store. Raises ``Deposed``, and ``Unavailable`` if it does not answer."""
+        """Check the object store for a fence and extend the proof. Raises ``Deposed`` or ``Unavailable``."""
         began = self._clock()
         fenced = self._objects.exists(fence_name(self.epoch))
         with self._changed:
@@ -218,17 +227,17 @@ class Proof:
             raise Deposed
 
     def after_put(self, by_position: bool) -> None:
-        """Confirm the ownership after a record was stored. Raises the errors of ``look``.
+        """Confirm ownership after a record was stored. Raises the errors of ``look``.
 
-        With fencing by position, the free name of the record proves the ownership, unless a successor may have fenced
-        and removed the log since; that takes ten leases after the last proof.
+        With fencing by position, the successful creation of the record proves ownership while the last proof is valid.
+        After that, a successor may already have fenced and removed that part of the log, so a check is needed.
         """
         if not by_position or not self.valid:
             self.look()
 
     @property
     def now(self) -> float:
-        """The time of the clock used for proofs."""
+        """The current time of the proof's clock."""
         return self._clock()
 
     @property
@@ -237,30 +246,30 @@ class Proof:
         return not self.fenced and self._clock() < self._until
 
     def extend(self, moment: float) -> None:
-        """Extend the proof, because this server owned the store at ``moment``."""
+        """Extend the proof to one lease after ``moment``, a time at which this server owned the store."""
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
     def give_up(self) -> None:
-        """Give up the ownership, because another server has written to this epoch's log."""
+        """Mark this server as deposed, because another server has written to this epoch's log."""
         with self._changed:
             self.fenced = True
             self._changed.notify_all()
 
     @property
     def age(self) -> float:
-        """Seconds since the newest look that found no fence began."""
+        """Seconds since the start of the latest check that found no fence."""
         return self._clock() - self._until + self._lease * (1 - MARGIN)
 
     def check(self) -> None:
         """Check that this server still owns the store.
 
-        Raises ``Unavailable`` if that cannot be proven within a second, or ``Deposed``.
+        Raises ``Deposed``, or ``Unavailable`` if ownership cannot be proven within a second.
         """
         if not self.valid:
             self._ask(lambda: self.valid)
 
     def confirm(self) -> None:
-        """Check that the object store has confirmed the ownership recently. Raises the errors of ``check``."""
+        """Check that the object store has confirmed ownership recently. Raises the errors of ``check``."""
         if not self._closing and (self.fenced or self.age > RECENT):
             self._ask(lambda: self.age <= RECENT)
 

@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A copy of a store that another server owns, kept by a server that waits: the newest checkpoint, then the log.
+"""Standby copy of a store that another server owns, built from the newest checkpoint and the log.
 
-Whoever takes the store over reads what the chain of epochs counts, and a copy may hold nothing else: what it has
-applied it cannot take back. A record that can be read need not be one: its upload may not be acknowledged yet, so
-that later readers may miss it, or may land after the epoch was closed. So only what is certain is applied:
+A successor restores only records that the chain of epochs includes. Because applied records cannot be undone, a standby
+may apply only records that every successor will include. A readable record is not sufficient: its upload may not be
+acknowledged yet, or may have completed after the epoch was closed. A standby therefore applies:
 
-- Of the newest epoch, what its owner says to have acknowledged, in a later record or in its head. It put that record
-  and all before, and then found no fence; so whoever deposes it reads them, and counts them.
-- Of the epochs before, what the newest one's chain counts, and only once there is a head of that epoch. Its owner
-  writes one after it has found no fence behind its opening; so whoever takes over from it reads that opening, and goes
-  on with that chain. An opening alone is not enough: its server may have been deposed before it began, and the epoch
-  above may have read the log anew and found less.
+- From the newest epoch: the records that its owner has acknowledged, as stated in a later record or in the head. The
+  owner acknowledges a record after it has stored it and all records before it, and has then found no fence. Every
+  successor therefore reads these records and includes them.
+- From earlier epochs: the records in the newest epoch's chain, once that epoch has a head. The owner writes a head only
+  if it has found no fence after its opening. Every successor therefore reads the opening and extends its chain. An
+  opening without a head is not sufficient: its owner may have been deposed before it began to serve, and the next epoch
+  may have read the log again and found fewer records.
 
-``tests/model/test_ownership.py`` runs this against servers that are slow, and records that not every reader sees.
+``tests/model/test_ownership.py`` checks this protocol with slow servers and records that not all readers see.
 """
 
 import logging
@@ -32,31 +33,31 @@ from zq.storage.object.restoring import AHEAD, followed, said, whole_log
 from zq.storage.object.store import ShippedStore
 
 LOG = logging.getLogger(__name__)
-# Seconds after which what could not be fetched or written is fetched again.
+# Seconds between two attempts to create the copy after an error.
 PAUSE: Final = 30.0
-# Maximum bytes in memory between two checks, which a takeover has to write.
+# Maximum bytes of applied records in memory, which a takeover must flush first.
 MOST_BUFFERED: Final = 16 << 20
 
 
 class Copy(NamedTuple):
-    """The content of the directory: the log up to ``position`` on top of the manifest's checkpoint."""
+    """A closed standby copy: the manifest's checkpoint with the log applied up to ``position``."""
 
     position: int
     manifest: Manifest | None
 
 
 class Tail:
-    """The certain part of the log from a position on, as defined in the module's docstring."""
+    """A reader of the log that yields only records which every successor will include; see the module docstring."""
 
     def __init__(self, objects: Objects, position: int) -> None:
         self.position = position
-        """The last that was given out."""
+        """The position of the last record that was yielded."""
         self._objects = objects
         self._read = (0, 0)
-        """An epoch, and the last position of it that was read, if not given out."""
+        """An epoch and its last position that was read, but not necessarily yielded."""
 
     def new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
-        """Yield the records that have become certain. Raise ``StoreDamaged`` if a record is missing."""
+        """Yield the records that have become safe to apply. Raises ``StoreDamaged`` if a record is missing."""
         if not began(head):
             return
         yield from self._noted(whole_log(self._objects, self.position, opening.chain))
@@ -80,14 +81,14 @@ class Tail:
 
 
 def began(head: Head | None) -> bool:
-    """Return whether every later owner will use the epoch's opening."""
+    """Return whether every successor will use the epoch's opening."""
     return head is not None
 
 
 def acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
     """Yield the records up to the last acknowledged position.
 
-    That is ``known``, or a position that a later record acknowledges. Up to ``AHEAD`` records are buffered.
+    ``known`` is an acknowledged position, and records may state higher ones. Up to ``AHEAD`` records are buffered.
     """
     held: deque[Entry] = deque()
     for record in records:
@@ -100,12 +101,12 @@ def acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
 
 
 class Standby:
-    """The copy in a local directory, which is this process's own."""
+    """The standby copy, in a local directory that only this process uses."""
 
     def __init__(self, objects: Objects, path: Path, opened: Callable[[], ShippedStore]) -> None:
-        """Create an empty standby copy.
+        """Initialize an empty standby copy.
 
-        ``opened`` opens the store without the compaction filter, because no clock may destroy data of the copy.
+        ``opened`` opens the local store without the compaction filter, because the copy must not expire data.
         """
         self._objects = objects
         self._path = path
@@ -114,9 +115,9 @@ class Standby:
         self._manifest: Manifest | None = None
         self._tail = Tail(objects, 0)
         self._base = self._failed = -1
-        """The position of the checkpoint that the copy began with, and of one that did not do."""
+        """The position of the checkpoint on which the copy is based, and of the last one that failed."""
         self._again = 0.0
-        """Earliest time of a new beginning, in monotonic time."""
+        """The earliest monotonic time for the next attempt to create the copy."""
 
     @property
     def position(self) -> int:
@@ -124,15 +125,15 @@ class Standby:
         return self._tail.position if self._store is not None else -1
 
     def follow(self, epoch: int, opening: Opening, head: Head | None) -> None:
-        """Apply new records of the log.
+        """Apply new records of the log to the copy.
 
-        If the next records are removed or damaged, start again from a newer checkpoint. Errors are retried by the next
-        call, because a takeover does not depend on the copy.
+        If the next records are removed or damaged, create a new copy from a newer checkpoint. Errors are logged and
+        retried by the next call, because a takeover does not depend on the copy.
         """
         kept: Kept = head or opening
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         oldest = kept.checkpoints[0].position if kept.checkpoints else 0
-        if self.position < oldest:  # the next records may be removed and their names reused
+        if self.position < oldest:  # the next records may have been removed and their names reused
             self.drop()
         try:
             if self._store is None and newest > self._failed and time.monotonic() >= self._again:
@@ -152,7 +153,7 @@ class Standby:
                 self._again = time.monotonic() + PAUSE
 
     def stop(self) -> Copy | None:
-        """Close the directory, and what it holds; None if there is nothing."""
+        """Close the copy and return a description of it, or None if there is no usable copy."""
         if self._store is None:
             return None
         copy = Copy(self._tail.position, self._manifest)
@@ -166,7 +167,7 @@ class Standby:
         return copy
 
     def drop(self) -> None:
-        """Give the copy up, if there is one."""
+        """Delete the copy, if it exists."""
         if self._store is not None:
             self._store.let_go()
             shutil.rmtree(self._path, ignore_errors=True)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The delivery worker, which finds pending deliveries and sends them by HTTP or mail (contract 9.7 to 9.11)."""
+"""Delivery of notifications by webhook and mail (contract 9.7 to 9.11)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition of requests for confirmation (contract 9.11), as signed documents or as mails."""
+"""Composition of confirmation requests (contract 9.11), as signed documents or mails."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,14 +10,14 @@ from zq import wire
 from zq.model import Seconds
 from zq.subscriptions.model import Notice, Source, Subscription
 
-# A function of a project, a path and an expiry that returns a signature for PUT on the path.
+# Signs a PUT request, given the project, path and expiry time.
 Sign = Callable[[str, str, Seconds], str]
 Shown = Callable[[Seconds], str]
 JOINS = "SubscriptionConfirmation"
 
 
 class Template(Struct, frozen=True):
-    """A mail template. In ``body``, {0} is the source's name, {1} its project, and {2} the link."""
+    """A mail template. In ``body``, {0} is the source's name, {1} the project, and {2} the confirmation link."""
 
     topic: str
     sender: str
@@ -25,10 +25,9 @@ class Template(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True):
-    """The URLs in requests for confirmation, and the templates of mails.
+    """The URLs and mail templates of confirmation requests.
 
-    ``service``: the URL of this service for subscribers. ``page``: the page to which links in mails lead. Either may be
-    "".
+    ``service``: this service's public URL. ``page``: the URL of the confirmation page for mails. Both are optional.
     """
 
     service: str = ""
@@ -46,7 +45,7 @@ class Letter(Struct, frozen=True):
 
 
 class Confirmations:
-    """A composer of requests for confirmation."""
+    """Composer of confirmation requests."""
 
     def __init__(self, sign: Sign, shown: Shown, places: Places) -> None:
         self._sign = sign
@@ -54,7 +53,7 @@ class Confirmations:
         self._places = places
 
     def document(self, source: Source, one: Subscription, notice: Notice) -> bytes:
-        """Return the document for a webhook. Its signature permits PUT on the subscription's path only."""
+        """Return the document for a webhook, with a signature that is valid only for the confirmation path."""
         path = _path(source, one)
         action = "receive" if notice.confirmation == JOINS else "receive no more of"
         document: dict[str, Any] = {
@@ -76,12 +75,12 @@ class Confirmations:
         return wire.encode(document)
 
     def letter(self, source: Source, one: Subscription, notice: Notice) -> Letter | None:
-        """Return the mail; None if no page for its link is configured."""
+        """Return the confirmation mail, or None if no confirmation page is configured."""
         places = self._places
         if not places.page:
             return None
         path = _path(source, one)
-        # Pages written for Zaqar parse the link, so keep the order of its parameters, and do not encode them.
+        # Confirmation pages for Zaqar parse the link: keep the order of the parameters, and do not encode them.
         link = (
             f"{places.page}?Signature={self._sign(source.project, path, one.expires)}&Methods=PUT&Paths={path}"
             f"&Project={source.project}&Expires={self._shown(one.expires)}&Url={self._url(path)}&Queue={source.name}"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Leases of subscriptions, by which one worker at a time delivers to each subscription.
+"""Leases that assign each subscription to one delivery worker at a time.
 
-If a worker is killed, its subscriptions wait until its leases expire. If a clock jumps, two workers may deliver to a
-subscription for a moment. A message may then be delivered twice, but no message is lost.
+After the crash of a worker, its subscriptions wait until its leases expire. If a clock jumps, two workers may briefly
+deliver to the same subscription. Messages may then be delivered twice, but none is lost.
 """
 
 import threading
@@ -16,12 +16,12 @@ from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 
 KIND: Final = "delivering"
-# The duration of a lease in seconds. Its worker renews it after half of that time.
+# Duration of a lease in seconds. The worker renews the lease after half of that time.
 TTL: Final = 10.0
 
 
 class Leases:
-    """The leases of one worker. ``alone``: no other process opens the store, so no leases are written."""
+    """The leases of one worker. ``alone``: whether this is the only process, which needs no leases."""
 
     def __init__(self, documents: DocumentController, clock: Clock, alone: bool) -> None:
         self._documents = documents
@@ -54,11 +54,11 @@ class Leases:
         return True
 
     def left(self, queue: QueueRef) -> float:
-        """Return the seconds to wait before another attempt to acquire a lease that another worker holds."""
+        """Return the seconds until another worker's lease on the queue expires."""
         return max(0.1, self._others.get(queue, 0.0) - time.monotonic())
 
     def release_all(self) -> None:
-        """Release all leases, so that other workers need not wait for their expiry."""
+        """Release all leases, so that other workers can take over immediately."""
         with self._lock:
             held, self._held = list(self._held), {}
         for queue in held:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options of a delivery worker."""
+"""Options of the delivery worker."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from zq.subscriptions.delivery.targets import TargetPolicy
 
 
 class MailOptions(Struct, frozen=True):
-    """The options of mail, which is sent to the SMTP server ``host``, or by ``command`` if ``host`` is ""."""
+    """Mail options. Mail is sent to the SMTP server ``host``, or through ``command`` if ``host`` is ""."""
 
     command: str = "/usr/sbin/sendmail -t -oi"
     host: str = ""
@@ -19,22 +19,25 @@ class MailOptions(Struct, frozen=True):
     password: str = ""
     tls: bool = True
     senders: tuple[str, ...] = ()
-    """The sender addresses that subscriptions may name in ``options.from``; the first one is the default."""
+    """The sender addresses allowed in a subscription's ``options.from``. The first one is the default."""
 
 
 class Tokens(Protocol):
-    """The source of tokens for subscribers with a trust."""
+    """Interface to the Keystone tokens of subscribers with a trust."""
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return the HTTP headers that carry a token. Raises ``Invalid``."""
+        """Return the HTTP headers with a token for the subscriber. Raises ``Invalid``."""
         ...
 
 
 class DeliveryOptions(Struct, frozen=True):
-    """The options of a worker.
+    """Options of a delivery worker.
 
-    ``rate``: deliveries per second to one subscription; 0 = unlimited. ``threads``: the number of threads that query
-    the store. ``agent``: the User-Agent of requests. ``trusts``: None if the server does not use Keystone.
+    Args:
+        rate: The maximum number of deliveries per second to one subscription; 0 = unlimited.
+        threads: The number of threads for store access.
+        agent: The User-Agent of requests.
+        trusts: The source of trust tokens; None = the server does not use Keystone.
     """
 
     targets: TargetPolicy = TargetPolicy()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outcomes of delivery attempts, and the retry delays in whole seconds (contract 9.8)."""
+"""Delivery outcomes and retry policies (contract 9.8). Delays are in whole seconds."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -14,17 +14,17 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "maximum_delay_retries": 3,
     "retry_backoff_function": "linear",
 }
-# The maximum number of attempts in one phase of a policy.
+# Maximum number of attempts in one phase of a policy.
 MAX_ATTEMPTS: Final = 100
-# The maximum delay between two attempts in seconds.
+# Maximum delay between two attempts in seconds.
 MAX_DELAY: Final = 43200
 
 
 class Outcome(Struct, frozen=True):
     """The outcome of one delivery attempt.
 
-    ``status``: the HTTP status of the answer; 0 = no answer. ``why``: the reason of a failure, for operators.
-    ``final``: the delivery is not retried (contract 9.8), for example after a status below 400.
+    ``status``: the HTTP status of the response; 0 = no response. ``why``: the reason for a failure, for operators.
+    ``final``: whether the delivery must not be retried (contract 9.8), for example after a redirect.
     """
 
     delivered: bool
@@ -34,9 +34,9 @@ class Outcome(Struct, frozen=True):
 
 
 def policy_of(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Return the effective policy, with defaults for missing members.
+    """Return the effective retry policy, with defaults for missing members.
 
-    The subscription's ``own`` policy overrides the queue's, unless it is empty or one of the two policies sets
+    The subscription's policy (``own``) overrides the queue's (``queues``), unless it is empty or either policy sets
     ``ignore_subscription_override``.
     """
     own, queues = own or {}, queues or {}
@@ -45,7 +45,7 @@ def policy_of(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -
 
 
 def waits(policy: Mapping[str, Any]) -> list[int]:
-    """Return the delays in seconds before the second and each later attempt."""
+    """Return the delay in seconds before each retry."""
     low, high = _bounded(policy["minimum_delay"], MAX_DELAY), _bounded(policy["maximum_delay"], MAX_DELAY)
     return [
         *[0] * _bounded(policy["retries_with_no_delay"], MAX_ATTEMPTS),

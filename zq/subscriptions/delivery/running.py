@@ -19,13 +19,13 @@ from zq.subscriptions.settings import DeliverySettings
 
 
 def places_of(options: DeliverySettings) -> Places:
-    """Return the URLs and mail templates of requests for confirmation."""
+    """Return the URLs and mail templates of confirmation requests."""
     joining, leaving = Template(*options.joining), Template(*options.leaving)
     return Places(options.public_url, options.confirmation_page, joining, leaving)
 
 
 def targets_of(options: DeliverySettings) -> TargetPolicy:
-    """Return the policy for target addresses. Resolves the host names of the stores, which may block."""
+    """Return the policy for target addresses. Resolves the host names of the stores and may block."""
     stores = set(options.stores)
     for host, port in options.stores:
         with contextlib.suppress(OSError, UnicodeError):
@@ -43,7 +43,7 @@ def deliverer_of(
     alone: bool,
     trusts: Tokens | None = None,
 ) -> Deliverer:
-    """Create a worker without starting it. ``alone``: no other process opens the store."""
+    """Create a delivery worker without starting it. ``alone``: whether no other process uses the store."""
     mail = MailOptions(
         options.smtp_command,
         options.smtp_host,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivery attempts by HTTP and mail.
+"""Delivery attempts over HTTP and mail.
 
-The worker imports this module at its first delivery, because the import of aiohttp is slow.
+The worker imports this module lazily, because importing aiohttp is slow.
 """
 
 import asyncio
@@ -30,20 +30,20 @@ from zq.wire import webhooks
 T = TypeVar("T")
 # The maximum number of concurrent name lookups.
 MAX_LOOKUPS: Final = 64
-# Timeouts in seconds of a lookup, of a connection, and of a whole attempt.
+# Timeouts in seconds: name lookup, connection, and the whole attempt.
 LOOKUP_TIMEOUT: Final = 3.0
 CONNECT_TIMEOUT: Final = 3.0
 TIMEOUT: Final = 10.0
-# The maximum bytes of an answer that are read.
+# Maximum number of bytes to read from a response.
 MAX_ANSWER: Final = 65536
-# The maximum characters of an error answer that the owner of the subscription sees.
+# Maximum number of characters of an error response that are shown to the subscription's owner.
 MAX_SHOWN: Final = 120
 # The number of threads that send mail and query Keystone.
 THREADS: Final = 8
 
 
 class JudgingResolver(AbstractResolver):
-    """A resolver for aiohttp that raises ``Forbidden`` if any address of a name is not allowed."""
+    """An aiohttp resolver that raises ``Forbidden`` if any address of the host is not allowed."""
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy
@@ -68,9 +68,9 @@ class JudgingResolver(AbstractResolver):
 
 
 def guarded_socket(policy: TargetPolicy) -> Any:
-    """Return a socket factory for aiohttp that checks every address, including literal ones in URLs.
+    """Return an aiohttp socket factory that raises ``Forbidden`` for any address that is not allowed.
 
-    The factory raises ``Forbidden``.
+    Unlike the resolver, it also checks IP addresses in URLs.
     """
 
     def make(info: Any) -> socket.socket:
@@ -83,7 +83,7 @@ def guarded_socket(policy: TargetPolicy) -> Any:
 
 
 class Senders:
-    """Sends the webhooks and mails of one delivery worker. Use it only in the worker's event loop."""
+    """Sender of one worker's webhooks and mails. Use it only in the worker's event loop."""
 
     def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
         connector = aiohttp.TCPConnector(
@@ -110,7 +110,7 @@ class Senders:
         self._threads.shutdown()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
-        """Deliver by HTTP POST. A redirection is not followed and counts as a failure."""
+        """Deliver by HTTP POST. Redirects are not followed and count as failures."""
         try:
             trusted = await self._authority(one)
         except (Invalid, TimeoutError) as refusal:
@@ -139,9 +139,9 @@ class Senders:
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
 
     async def _authority(self, one: Subscription) -> Mapping[str, str]:
-        """Return headers with a token of the subscriber's trust, which a thread gets from Keystone.
+        """Return the headers with a trust token, or none if the subscriber has no trust.
 
-        Raises ``Invalid``, ``TimeoutError``.
+        Raises ``Invalid`` or ``TimeoutError``.
         """
         if not one.subscriber.startswith(TRUST):
             return {}
@@ -181,12 +181,12 @@ class Senders:
         if chosen.host:
             self._send_by_smtp(message, to)
             return
-        # The operator configures the command, and no part of it comes from a subscriber.
+        # The command comes from the operator's configuration only, not from a subscriber.
         command = shlex.split(chosen.command)
         subprocess.run(command, input=message.as_bytes(), check=True, timeout=TIMEOUT, capture_output=True)  # noqa: S603
 
     def _send_by_smtp(self, message: EmailMessage, to: str) -> None:
-        """Send a mail to the SMTP server. With TLS, the server's certificate is verified."""
+        """Send a mail over SMTP, and verify the server's certificate if TLS is used."""
         chosen, trusted = self._mail, ssl.create_default_context()
         with (
             smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=TIMEOUT, context=trusted)
@@ -203,7 +203,7 @@ class Senders:
 
 
 def _refusal(status: int, content: bytes) -> str:
-    """Return the status and the beginning of the answer in one line."""
+    """Return the status and the beginning of the response in one line."""
     start = "".join(each if each.isprintable() else " " for each in content[: 4 * MAX_SHOWN].decode(errors="replace"))
     return f"status {status}: {' '.join(start.split())[:MAX_SHOWN]}".removesuffix(": ")
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits on the connections of a worker (criterion E2).
+"""Connection limits of a delivery worker (criterion E2).
 
-Subscriptions whose last delivery failed have a separate share, so that many unresponsive subscribers leave connections
-for others. The connections of a project to one host are limited, too.
+Subscriptions whose last delivery failed use a separate share of the connections, so that unresponsive subscribers
+cannot occupy all of them. The connections of a project to one host are also limited.
 """
 
 import asyncio
@@ -13,19 +13,18 @@ from typing import Final
 from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
-# The maximum number of connections of a worker. A project may have a thousand subscriptions, each with one delivery in
-# progress.
+# Maximum number of connections of a worker. A project may have a thousand subscriptions, each with one connection.
 MAX_CONNECTIONS: Final = 2000
-# Subscriptions whose last delivery failed share this fraction of the connections: one of ``DOUBTFUL``.
+# One in ``DOUBTFUL`` connections is for subscriptions whose last delivery failed.
 DOUBTFUL: Final = 4
 # The maximum number of connections of a project to one host.
 MAX_OF_HOST: Final = 20
 
 
 class Shares:
-    """The connection limits of one worker. Use it only in the worker's event loop.
+    """The connection limits of one worker. Use them only in the worker's event loop.
 
-    Reserve a connection before claiming deliveries, so that a waiting task holds no claim.
+    Reserve a connection before claiming deliveries, so that a task does not hold a claim while it waits.
     """
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
@@ -47,7 +46,7 @@ class Shares:
 
 
 def _raise_descriptor_limit(wanted: int) -> int:
-    """Raise the process's limit of file descriptors, and return how many of them deliveries may use."""
+    """Raise the process's file descriptor limit and return the number of descriptors available for deliveries."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

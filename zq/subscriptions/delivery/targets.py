@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The addresses to which zq sends (criterion E1): public addresses, and the networks that the operator allows.
+"""Restrictions on target addresses (criterion E1): public addresses and networks that the operator allows.
 
-A name is resolved once for a connection. All its addresses must be allowed, and the connection goes to one of them. A
-second lookup could return other addresses, so none is made.
+A host name is resolved once per connection, and all of its addresses must be allowed. The connection uses one of these
+addresses without another lookup, which could return different addresses.
 """
 
 import ipaddress
@@ -17,7 +17,7 @@ from zq.errors import Invalid
 from zq.model.addresses import Address, Network, embedded, is_public
 from zq.subscriptions.delivery.threads import Threads
 
-# The ports below 1024 that are always allowed.
+# Ports below 1024 that are always allowed.
 PORTS: Final = (80, 443)
 
 
@@ -25,10 +25,10 @@ class TargetPolicy(Struct, frozen=True):
     """The policy for target addresses.
 
     Args:
-        networks: Networks that are allowed although they are not public.
-        ports: Allowed ports below 1024 besides 80 and 443.
-        own: Ports at which this service listens on this machine.
-        stores: Host names and addresses of the stores with their ports, which are refused even in allowed networks.
+        networks: Non-public networks that are allowed.
+        ports: Allowed ports below 1024, in addition to 80 and 443.
+        own: The ports on which this service listens on this machine.
+        stores: The hosts, addresses and ports of the stores, which are rejected even in allowed networks.
     """
 
     networks: tuple[Network, ...] = ()
@@ -49,7 +49,7 @@ class TargetPolicy(Struct, frozen=True):
         return is_public(found) and not (port in self.own and _is_local(found))
 
     def check_url(self, url: str) -> None:
-        """Raise ``Invalid`` if the URL has a port that is not allowed, or names a store. Resolves no names."""
+        """Check the port and host of a URL without a name lookup. Raises ``Invalid``."""
         parts = urlsplit(url)
         port = port_of(url)
         if port < 1024 and port not in (*PORTS, *self.ports):
@@ -59,7 +59,7 @@ class TargetPolicy(Struct, frozen=True):
 
 
 def port_of(url: str) -> int:
-    """Return the port that a URL names, or the default port of its scheme."""
+    """Return the port of a URL, or the default port of its scheme."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
 
@@ -75,7 +75,7 @@ def _is_local(address: Address) -> bool:
 
 
 class Forbidden(OSError):
-    """The error for an address that is not allowed."""
+    """Raised for an address that is not allowed."""
 
 
 def addresses(host: str, port: int) -> Sequence[tuple[int, str]]:
@@ -85,9 +85,9 @@ def addresses(host: str, port: int) -> Sequence[tuple[int, str]]:
 
 
 class Judge:
-    """The check of new subscribers' addresses.
+    """Address check for new subscribers.
 
-    A name that is not resolved within a second is accepted, because each delivery checks the address again.
+    A host name that cannot be resolved within a second is accepted, because each delivery checks the address again.
     """
 
     def __init__(self, policy: TargetPolicy) -> None:

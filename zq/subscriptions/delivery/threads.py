@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads for calls that would block a worker's event loop: to stores, name servers, mail servers and Keystone."""
+"""Thread pool for blocking calls of a delivery worker, such as store access, name lookups and mail."""
 
 import threading
 from collections.abc import Callable
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class Threads(Executor):
-    """An executor with a fixed number of daemon threads that accept calls until the process ends.
+    """An executor with a fixed number of daemon threads that accepts calls until the process exits.
 
-    ``ThreadPoolExecutor`` refuses calls once the interpreter shuts down, before ``atexit`` functions run. A worker
-    could then not release its leases.
+    ``ThreadPoolExecutor`` rejects calls as soon as the interpreter shuts down, before ``atexit`` functions run, so that
+    a worker could not release its leases.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -28,7 +28,7 @@ class Threads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Let the threads end after all submitted calls. Does not wait for them."""
+        """Stop the threads after all submitted calls, without waiting for them."""
         for _ in range(self._count):
             self._calls.put(None)
 

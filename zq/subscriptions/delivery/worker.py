@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The delivery worker.
 
-The worker runs one event loop in one thread, and a few other threads query the store. Each hidden queue with work has
-at most one task. A subscription therefore has at most one delivery in progress, and an unresponsive subscriber does not
-delay other subscribers.
+The worker runs an event loop in its own thread and accesses the store in a few other threads. Each hidden queue is
+processed by at most one task. A subscription therefore has at most one delivery in progress, and an unresponsive
+subscriber does not delay others.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-# The visibility timeout of a claim in seconds. The deliveries of a killed worker wait until it expires.
+# Visibility timeout of claimed deliveries in seconds. After a crash they are redelivered when it expires.
 LEASE: Final = 10
 # Seconds between two renewals of a claim.
 RENEWAL_INTERVAL: Final = 3.0
@@ -48,12 +48,12 @@ BATCH: Final = 100
 MAX_CLAIMED: Final = 20
 # Consecutive failures after which the worker pauses a subscription.
 MAX_FAILURES: Final = 5
-# The first pause and the longest pause in seconds. Each further failure doubles the pause.
+# First and maximum pause in seconds. Each further failure doubles the pause.
 PAUSE: Final = 30.0
 MAX_PAUSE: Final = 600.0
-# The maximum number of tasks that start at a time, so that many tasks leave processor time to other threads.
+# Maximum number of tasks to start at a time, so that other threads get processor time.
 MAX_STARTS: Final = 50
-# The minimum seconds between two starts of tasks.
+# Minimum seconds between two rounds of task starts.
 TURN: Final = 0.05
 # Seconds between two scans of all hidden queues.
 SCAN: Final = 10.0
@@ -62,7 +62,7 @@ RETRY_INTERVAL: Final = 2.0
 
 
 class Health:
-    """The delivery state of one subscription, derived from the outcomes of its last deliveries."""
+    """The health of one subscription, based on its recent delivery attempts."""
 
     __slots__ = ("claim_limit", "failures", "next", "subscriber", "until")
 
@@ -88,7 +88,7 @@ class Health:
 
 
 class Deliverer:
-    """The delivery worker of a process. It delivers from ``start`` to ``stop``."""
+    """The delivery worker of a process."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class Deliverer:
         self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
 
     def start(self) -> None:
-        """Start to deliver, in a separate thread."""
+        """Start the worker in a separate thread."""
         self._thread.start()
 
     def notify(self, queue: QueueRef) -> None:
@@ -139,9 +139,9 @@ class Deliverer:
                 self._loop.call_soon_threadsafe(self._schedule, log_of(queue.project), 0.0)
 
     def stop(self, within: float = 10.0) -> None:
-        """Finish the deliveries in progress and stop. Waits up to ``within`` seconds.
+        """Stop the worker, and wait up to ``within`` seconds for the deliveries in progress.
 
-        Deliveries that are not finished by then are redelivered by another worker.
+        Unfinished deliveries are redelivered later, possibly by another worker.
         """
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._finish)
@@ -200,7 +200,7 @@ class Deliverer:
         return 2 if health.failures else 0 if health.claim_limit > 1 else 1, self._due[queue]
 
     async def _drain(self) -> None:
-        """Wait up to 5 seconds for the running tasks, and cancel the rest."""
+        """Wait up to 5 seconds for the running tasks, and cancel the remaining ones."""
         if self._running:
             _, left = await asyncio.wait(self._running.values(), timeout=5)
             for task in left:
@@ -288,7 +288,7 @@ class Deliverer:
     async def _follow(self, log: QueueRef) -> None:
         """Fan out new messages of a project's topics, and schedule checks of the queues with new deliveries.
 
-        Subscribes to the topic log first. Cancels that if the project has no subscribers of topics.
+        Registers for notifications of the topic log, and unregisters if the project has no topic subscribers.
         """
         if log.project not in self._logs:
             self._logs[log.project] = await self._store(
@@ -355,7 +355,7 @@ class Deliverer:
             renewing.cancel()
 
     async def _deliver_claimed(self, queue: QueueRef, source: Source, id: str, claim: Claim, health: Health) -> None:
-        # Read the subscription after the claim, so that an agreement before the claim takes effect.
+        # Read the subscription after claiming, so that a confirmation before the claim takes effect.
         one = await self._subscription(source, id, health)
         done: list[str] = []
         again: list[Release] = []
