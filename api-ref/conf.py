@@ -45,7 +45,7 @@ KEYWORDS = ("Publishing", "Posting", "Consuming")
 
 
 def navigation(page: str) -> str:
-    """A hidden table of contents for each section that has a table: what its rows begin with a link to."""
+    """Return hidden tables of contents: for each section with a table, the pages that its rows link to."""
     return "".join(
         f"\n```{{toctree}}\n:hidden:\n:caption: {title}\n\n" + "\n".join(pages) + "\n```\n"
         for title, section in SECTION.findall(page)
@@ -54,7 +54,7 @@ def navigation(page: str) -> str:
 
 
 def signatures() -> str:
-    """What the client exports; asynchronous classes last, without the verbs that blocking ones have too."""
+    """Return the client's exports; asynchronous classes come last, without the verbs of the blocking ones."""
     blocks = []
     for name in sorted(client.__all__, key=lambda name: issubclass(getattr(client, name), Asynchronous)):
         shared = "   :inherited-members:\n" if issubclass(getattr(client, name), Blocking) else ""
@@ -73,7 +73,7 @@ def complete(_app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def as_method(verb: Any) -> Callable[..., Any]:
-    """What the verb does on a blocking client, for its signature: it returns what its ``Call`` reads."""
+    """Return a blocking method with the verb's signature, which returns the result that its ``Call`` reads."""
 
     def method(*_: Any, **__: Any) -> Any: ...
 

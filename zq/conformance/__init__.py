@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract that every storage driver keeps, as tests: ``pytest --pyargs zq.conformance``.
 
-Who tests a driver defines one fixture, ``open_store``, in the ``conftest.py`` of the folder where pytest starts: it
-gives a function that opens the test's store, empty at first; each call is a connection of its own. See
+The author of a driver defines one fixture, ``open_store``, in the ``conftest.py`` of the folder where pytest starts. It
+returns a function that opens the test's store, which is empty at first; each call opens a further connection. See
 ``api-ref/write-a-driver.md``.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short words for the verbs, so that a test reads as the sentence that it proves."""
+"""Short verbs for tests of storage drivers, so that a test reads like a specification."""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,17 +47,17 @@ from zq.storage.capabilities import BOUNDS
 
 EVERYTHING = ListFilter(claimed=True, delayed=True)
 FAR = 9_999_999_999.0
-"""A moment that no test comes to."""
+"""A time that no test reaches."""
 DEADLINE = 120
 """Seconds after which a test with threads fails instead of hanging."""
 
 T = TypeVar("T")
 OpenStore = Callable[[], Storage]
-"""Opens the store of a test, which is empty at first: each call is a connection of its own."""
+"""Opens the store of a test, which is empty at first; each call opens a further connection."""
 
 
 def drafts(count: int, now: float, *, ttl: int = 3600, delay: int = 0, client: str = "alice") -> list[Draft]:
-    """Messages on their way in, with bodies 0, 1, 2 and so on."""
+    """Return drafts with the bodies 0, 1, 2 and so on."""
     return [Draft(id, b"%d" % at, ttl, delay, client) for at, id in enumerate(new_ids(count, now))]
 
 
@@ -66,7 +66,7 @@ def ids_of(messages: Iterable[Message | Draft]) -> list[str]:
 
 
 def near(moment: float):
-    """A moment, to the millisecond."""
+    """Return an approximation of a time, to the millisecond."""
     return pytest.approx(moment, abs=0.0005)
 
 
@@ -75,7 +75,7 @@ def once(key: str = "post:k", digest: bytes = b"digest", window: int = 3600) -> 
 
 
 def together(*works: Callable[[], T]) -> list[T]:
-    """Run all at once, each in its thread, from one starting shot; their results in order, or the first failure."""
+    """Start each function in a thread at the same moment; return the results in order or raise the first error."""
     start = threading.Barrier(len(works))
 
     def started(work: Callable[[], T]) -> T:
@@ -88,7 +88,7 @@ def together(*works: Callable[[], T]) -> list[T]:
 
 
 class Shift:
-    """So many workers; who looks on goes on until the last of them has left."""
+    """A fixed number of workers; observers run until the last worker has finished."""
 
     def __init__(self, workers: int) -> None:
         self._lock = threading.Lock()
@@ -107,12 +107,12 @@ class Shift:
 
 
 def configure(storage: Storage, expiry: Expiry) -> None:
-    """These options from now on, by a round that removes nothing."""
+    """Apply the expiry settings with a maintenance round that removes nothing."""
     storage.maintain(storage.now(), expiry, Steps(most=0))
 
 
 class Scene:
-    """One queue of one store, at one clock."""
+    """One queue of a store, with a clock."""
 
     def __init__(self, storage: Storage, clock: ManualClock, queue: QueueRef) -> None:
         self.storage = storage
@@ -127,12 +127,12 @@ class Scene:
         return self.clock.advance(seconds)
 
     def at(self, name: str, project: str = "") -> "Scene":
-        """The same store and clock, another queue."""
+        """Return another queue of this store, with the same clock."""
         return Scene(self.storage, self.clock, QueueRef(project or self.queue.project, name))
 
     @property
     def rival(self) -> "Scene":
-        """The queue of this name in another project, which no other test uses."""
+        """Return the queue with this name in another project, which no other test uses."""
         return self.at(self.queue.name, f"{self.queue.project}.rival")
 
     def post(
@@ -144,7 +144,7 @@ class Scene:
         client: str = "alice",
         once: IdempotencyKey | None = None,
     ) -> list[str]:
-        """One post of ``count`` messages; their ids."""
+        """Post ``count`` messages and return their ids."""
         new = drafts(count, self.now, ttl=ttl, delay=delay, client=client)
         self.storage.messages.post(self.queue, new, self.now, idempotency_key=once)
         return ids_of(new)
@@ -159,36 +159,36 @@ class Scene:
         redelivery: Redelivery = AT_ONCE,
         **terms: object,
     ) -> ClaimRequest:
-        """``terms`` are further fields of the request."""
+        """Return a claim request; ``terms`` are further fields of it."""
         return ClaimRequest(Lease(name or new_ids(1, self.now)[0], ttl, grace), limit, redelivery.waits(), **terms)
 
     def claim(self, limit: int = 10, *, dead_letters: DeadLetters | None = None, **terms: object) -> Claim | None:
-        """A claim as a server makes it, which buries what was handed out too often; ``terms`` as for ``request``."""
+        """Claim like a server, which buries messages that were delivered too often; ``terms`` as for ``request``."""
         request = self.request(limit, max_claims=dead_letters and dead_letters.max_claims, **terms)
         return redelivery.claim(self.storage, self.queue, request, dead_letters, self.now).claim
 
     def take(self, limit: int = 10, **terms: object) -> Claim:
-        """A claim that must not come back empty; ``terms`` as for ``claim``."""
+        """Claim and fail if there are no messages; ``terms`` as for ``claim``."""
         claim = self.claim(limit, **terms)
         assert claim is not None
         return claim
 
     def named(self, name: str, limit: int = 10, **terms: object) -> tuple[list[str], bool]:
-        """Ids of what the claim of that name holds, and whether it was there before."""
+        """Return the ids that the named claim holds and whether the claim existed before."""
         made = self.storage.claims.create(self.queue, self.request(limit, name=name, named=True, **terms), self.now)
         return [] if made.claim is None else ids_of(made.claim.messages), made.existing
 
     def claim_named(self, name: str, limit: int = 10, **terms: object) -> Claim | None:
-        """The claim of that name, made now or before."""
+        """Return the claim with this name, whether it existed before or not."""
         return self.claim(limit, name=name, named=True, **terms)
 
     def claimable(self, limit: int = 1000) -> list[str]:
-        """Ids of a new claim's messages, in its order."""
+        """Claim and return the ids in the claim's order."""
         claim = self.claim(limit)
         return [] if claim is None else ids_of(claim.messages)
 
     def held(self, claim: str) -> list[str]:
-        """Ids that the claim holds, sorted; raises ``ClaimNotFound``."""
+        """Return the sorted ids that the claim holds. Raises ``ClaimNotFound``."""
         return sorted(ids_of(self.storage.claims.get(self.queue, claim, self.now).messages))
 
     def renew(self, claim: str, *, ttl: int = 300, grace: int = 60, fence: Fence | None = None) -> None:
@@ -215,12 +215,12 @@ class Scene:
     def handle(
         self, messages: Iterable[Message], hold: int | None = None, *, late: bool = False, history: int = 0
     ) -> list[Handled]:
-        """With messages as a claim handed them out."""
+        """Handle messages by the claim that delivered them."""
         grips = [Grip(message.id, message.claim, message.claim_count, hold) for message in messages]
         return list(self.storage.claims.handle(self.queue, grips, self.now, late, history))
 
     def move(self, ids: Sequence[str], to: str, *, history: int = 0, **terms: object) -> list[str]:
-        """Ids of those that went; ``terms`` are further fields of each ``Move``."""
+        """Return the ids of the messages that were moved; ``terms`` are further fields of each ``Move``."""
         moves = [Move(id, to, **terms) for id in ids]
         return list(self.storage.messages.move(self.queue, moves, self.now, history))
 
@@ -228,7 +228,7 @@ class Scene:
         return ids_of(self.storage.messages.list(self.queue, marker, limit, view, self.now).items)
 
     def walk(self, view: ListFilter = EVERYTHING, limit: int = 1000) -> list[Message]:
-        """All messages that the view shows, page by page."""
+        """Return all messages that the view shows, read page by page."""
         seen: list[Message] = []
         marker = 0
         while True:
@@ -257,15 +257,15 @@ class Scene:
         self.storage.messages.delete(self.queue, ids, self.now, claims, history)
 
     def history(self, marker: int = 0, limit: int = 1000, since: float = 0.0, until: float = FAR) -> list[HistoryEntry]:
-        """One page of the records."""
+        """Return one page of history entries."""
         return self.storage.history.list(self.queue, marker, limit, Span(since, until), self.now).items
 
     def finished(self) -> list[tuple[str, str | None]]:
-        """(id, outcome) of every record, in the order of finishing."""
+        """Return (id, outcome) of every history entry, in the order of finishing."""
         return [(record.message.id, record.outcome) for record in self.history()]
 
     def tail(self, limit: int = 1000) -> list[HistoryEntry]:
-        """Living messages and records, page by page."""
+        """Return living messages and history entries, read page by page."""
         seen: list[HistoryEntry] = []
         while True:
             marker = seen[-1].message.sequence if seen else 0
@@ -282,7 +282,7 @@ class Scene:
         return self.storage.queues.ready(self.queue, 0, self.now).next
 
     def fence(self, name: str = "job") -> Fence:
-        """The fence with its next epoch."""
+        """Advance the fence and return it with its new epoch."""
         return Fence(name, self.storage.transactions.advance_fence(self.queue.project, name, self.now))
 
     def stage(
@@ -296,7 +296,7 @@ class Scene:
         most_messages: int = 100_000,
         once: IdempotencyKey | None = None,
     ) -> list[str]:
-        """Stage ``count`` messages for the queue, in a stage that ``lives`` so many seconds; their ids."""
+        """Stage ``count`` messages in a stage that lives for ``lives`` seconds; return their ids."""
         new = drafts(count, self.now, delay=delay)
         project = self.queue.project
         self.storage.transactions.stage(
@@ -320,38 +320,38 @@ class Scene:
         bounds: Bounds = BOUNDS,
         beside: Sequence[str] = (),
     ) -> Committed:
-        """The commit, carried out as a server does it."""
+        """Commit and carry the commit out, like a server."""
         commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence, expected, beside)
         return Carrier(self.storage.transactions, self.clock, bounds, DEADLINE).commit(commit)
 
     def decide(
         self, batch: int, publish: Sequence[str] = (), settle: Sequence[ClaimRef] = (), *, producer: str = "etl"
     ) -> Committed:
-        """A commit that is decided, and not carried out: as if its server had died then."""
+        """Decide a commit without carrying it out, as if its server had crashed then."""
         commit = Commit(self.queue.project, producer, batch, publish, settle, 86400)
         return self.storage.transactions.commit(commit, self.now, Bounds(1, 1_000_000))
 
     def carry_on(self, most: int = 2, *, producer: str = "etl") -> bool:
-        """One slice of an open commit."""
+        """Carry out one slice of an open commit."""
         return self.storage.transactions.carry_on(self.queue.project, producer, most, self.now)
 
     def last(self, producer: str = "etl") -> Committed:
         return self.storage.transactions.last(self.queue.project, producer, self.now)
 
     def stats(self) -> Stats:
-        """Counts and edges; what has come in is left out."""
+        """Return the queue's statistics without the count of messages that entered it."""
         return structs.replace(self.storage.queues.stats(self.queue, self.now), entered=None)
 
     def entered(self) -> int | None:
         return self.storage.queues.stats(self.queue, self.now).entered
 
     def counts(self) -> tuple[int, int]:
-        """(claimed, free)."""
+        """Return the numbers of claimed and of free messages."""
         stats = self.stats()
         return stats.claimed, stats.free
 
     def depth(self, most: int = 10_000) -> Depth | None:
-        """What the queue holds by state; None if the store does not name it. Asked alone, it is the same."""
+        """Return the queue's depth, checked against the listing; ``None`` if the store does not list the queue."""
         found = dict(self.storage.depths(self.now, 1000, most)).get(self.queue)
         alone = self.storage.depth(self.queue, self.now, most)
         told = found or Depth()
@@ -360,7 +360,7 @@ class Scene:
         return found
 
     def expired(self) -> int:
-        """How many messages have expired and are not removed yet."""
+        """Return the number of expired messages that are not removed yet."""
         depth = self.depth()
         return 0 if depth is None else depth.expired
 
@@ -368,11 +368,11 @@ class Scene:
         return self.storage.queues.get(self.queue) is not None
 
     def is_empty(self) -> bool:
-        """Nothing to be seen by any reading verb."""
+        """Return whether every reading verb shows an empty queue."""
         return self.walk() == [] and self.counts() == (0, 0) and self.stats().oldest is None
 
     def reclaimed(self) -> int:
-        """Run maintenance until it finds nothing more; how many messages went."""
+        """Run maintenance until it finds nothing more; return the number of removed messages."""
         total = 0
         for _ in range(1000):
             gone = self.storage.maintain(self.now)

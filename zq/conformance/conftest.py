@@ -42,14 +42,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    """As for the test itself."""
+    """Skip a test whose fixtures need a capability that the driver does not have."""
     with _skipping():
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """A test that asks for a capability which the driver does not have is skipped, and says so."""
+    """Skip a test that needs a capability that the driver does not have, and report the capability."""
     with _skipping():
         return (yield)
 
@@ -62,7 +62,7 @@ def _skipping() -> Iterator[None]:
         if str(error) not in {missing.sentence for missing in MISSING}:
             raise
         pytest.skip(str(error))
-    except PoolsApart as error:  # of a store that is several: what they cannot do together
+    except PoolsApart as error:  # operations that need both of two stores
         pytest.skip(str(error))
 
 
@@ -106,7 +106,7 @@ def storage(open_store: OpenStore, connections: int, request: pytest.FixtureRequ
 
 @pytest.fixture
 def clock(storage: Storage) -> ManualClock:
-    """It stands still until it is told to go on: drivers are given each moment."""
+    """Return a clock that only the test advances: drivers get the time as an argument."""
     return ManualClock(storage.now())
 
 
@@ -128,13 +128,13 @@ def scene(storage: Storage, clock: ManualClock, queue: QueueRef) -> Scene:
 
 @pytest.fixture
 def by_sweeps_alone(storage: Storage) -> None:
-    """What has expired stays until a round comes, however often it is met."""
+    """Keep expired messages until a maintenance round, even if verbs encounter them."""
     configure(storage, Expiry(delete_on_read=False))
 
 
 @pytest.fixture
 def exact_usage(storage: Storage) -> None:
-    """Tests of exact figures; stores that estimate skip them."""
+    """Skip tests of exact usage on stores that estimate it."""
     usage = storage.usage("nothing", storage.now())
     if usage is not None and not usage.exact:
         pytest.skip("The store's figures are estimates.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``most_bytes``: verbs that return bodies end before there are too many bytes of them, and lose or skip nothing."""
+"""Verbs that return bodies keep to ``most_bytes`` and neither lose nor skip messages."""
 
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ Taking = Callable[[Scene, int, int], Sequence[Message]]
 
 
 def post(scene: Scene, *sizes: int) -> list[str]:
-    """Post messages with bodies of so many bytes; their ids."""
+    """Post messages with bodies of these sizes; return their ids."""
     new = [
         Draft(id, b"1" * size, 3600, 0, "alice") for id, size in zip(new_ids(len(sizes), scene.now), sizes, strict=True)
     ]
@@ -59,11 +59,14 @@ taking = pytest.mark.parametrize("take", [claim, named, pop, pop_with_history])
         ((500, 1, 500, 500), [1, 1, 1, 1]),
     ],
 )
-def test_what_is_taken_has_so_many_bytes_and_nobody_is_passed_over(
+def test_messages_within_the_bytes_limit_are_returned_without_skips(
     scene: Scene, take: Taking, sizes: tuple[int, ...], shares: list[int]
 ) -> None:
-    """With 100 bytes: as many as fit, one at least; the next one goes on where the former ended, and the rest stays
-    ready, a small one behind a large one too."""
+    """A call with a limit of 100 bytes returns as many messages as fit, but at least one.
+
+    The next call continues where the last one ended. Messages that were not returned stay ready, including a small one
+    behind a large one.
+    """
     posted = post(scene, *sizes)
     taken: list[str] = []
     for share in shares:
@@ -80,14 +83,14 @@ def test_what_is_taken_has_so_many_bytes_and_nobody_is_passed_over(
 def test_many_small_messages_are_taken_up_to_the_limit_or_the_bytes(
     scene: Scene, take: Taking, most_bytes: int, share: int
 ) -> None:
-    """However many of them a driver reads at a time."""
+    """The bytes limit holds for any number of messages that a driver reads at a time."""
     posted = post(scene, *[10] * 120)
     assert ids_of(take(scene, 100, most_bytes)) == posted[:share]
     assert ids_of(take(scene, 120, 10_000)) == posted[share:]
 
 
-def test_a_claim_holds_what_it_told(scene: Scene) -> None:
-    """What did not fit is nobody's: another one can have it, and the claim's release gives back its own."""
+def test_a_claim_holds_exactly_the_messages_that_it_returned(scene: Scene) -> None:
+    """Messages that did not fit stay ready for other claims, and a release returns only the claim's own messages."""
     posted = post(scene, 60, 60, 60)
     terms = lease(scene)
     made = scene.storage.claims.create(scene.queue, ClaimRequest(terms, 10, most_bytes=130), scene.now).claim
@@ -99,8 +102,8 @@ def test_a_claim_holds_what_it_told(scene: Scene) -> None:
     assert ids_of(claim(scene, 10, 130)) == posted[:2]
 
 
-def test_what_came_back_is_taken_first_whatever_fits(scene: Scene) -> None:
-    """A message that returns to its place in front of what was passed is not forgotten for the bytes' sake."""
+def test_a_returned_message_is_claimed_first_with_a_bytes_limit(scene: Scene) -> None:
+    """A message that returns to its place in front of unread ones is claimed first, though a small one would fit."""
     posted = post(scene, *[30] * 6)
     first = scene.take(1)
     assert ids_of(claim(scene, 10, 70)) == posted[1:3]
@@ -110,7 +113,7 @@ def test_what_came_back_is_taken_first_whatever_fits(scene: Scene) -> None:
 
 
 def test_dead_letters_move_though_they_do_not_fit(scene: Scene) -> None:
-    """A claim that met nothing but such messages looks again, and gets what stands behind them."""
+    """A claim that encountered only used-up messages looks again and gets the messages behind them."""
     spent = post(scene, 60, 60, 60)
     scene.release(scene.take().id)
     fresh = post(scene, 60, 60)
@@ -123,7 +126,7 @@ def test_dead_letters_move_though_they_do_not_fit(scene: Scene) -> None:
 
 
 def test_claims_side_by_side_share_nothing_and_leave_nothing(scene: Scene) -> None:
-    """However a driver groups them."""
+    """Concurrent claims share no message, even if the driver groups them."""
     posted = post(scene, *[30] * 40)
 
     def work() -> list[str]:
@@ -139,7 +142,7 @@ def test_claims_side_by_side_share_nothing_and_leave_nothing(scene: Scene) -> No
 
 @pytest.mark.parametrize("hidden", [0, 1200])
 def test_a_page_ends_earlier_and_its_marker_goes_on(scene: Scene, hidden: int) -> None:
-    """With 100 bytes; behind however many messages that the view does not show."""
+    """A page of at most 100 bytes ends early, also behind hidden messages, and its marker continues after it."""
     if hidden:
         scene.post(hidden, client="me")
     posted = post(scene, 40, 40, 40, 500, 1, 99, 1)
@@ -156,7 +159,7 @@ def test_a_page_ends_earlier_and_its_marker_goes_on(scene: Scene, hidden: int) -
 
 
 def test_a_page_between_hidden_messages_keeps_to_the_bytes(scene: Scene) -> None:
-    """What is shown of it stands on both sides of more than a driver steps over at a time."""
+    """A page keeps to the bytes with more hidden messages between its own than a driver skips at a time."""
     ours = post(scene, 60)
     scene.post(1200, client="me")
     ours += post(scene, 60, 30)
@@ -178,7 +181,7 @@ def living_and_finished(scene: Scene, marker: int) -> tuple[Sequence[HistoryEntr
 
 @pytest.mark.parametrize(("read", "popped"), [(finished, 7), (living_and_finished, 7), (living_and_finished, 4)])
 def test_pages_of_history_end_earlier_too(scene: Scene, read: Callable, popped: int) -> None:
-    """Records alone, and together with what lives."""
+    """The bytes limit holds for pages of history and for pages of living and finished messages."""
     posted = post(scene, 40, 40, 40, 500, 1, 99, 1)
     scene.pop(popped, history=600)
     pages: list[list[str]] = []
@@ -194,7 +197,7 @@ def test_pages_of_history_end_earlier_too(scene: Scene, read: Callable, popped: 
 
 
 def test_a_full_page_of_small_messages_is_not_cut(scene: Scene) -> None:
-    """Up to the last byte."""
+    """A page whose size is exactly the limit is complete."""
     posted = post(scene, *[10] * 120)
     page = scene.storage.messages.list(scene.queue, 0, 120, EVERYTHING, scene.now, 1200)
     assert ids_of(page.items) == posted

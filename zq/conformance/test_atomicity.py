@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many at once: all or nothing (L7), one holder (L2), order (L5) and markers (L6) under concurrent callers."""
+"""Concurrent callers: all or nothing (L7), one holder (L2), order (L5) and markers (L6)."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ POSTS = 30
 
 
 def produce(scene: Scene, client: str, posts: int, skew: float = 0.0) -> list[list[str]]:
-    """Post batches of 1 to 4 messages; the ids of each."""
+    """Post batches of 1 to 4 messages; return the ids of each batch."""
     batches = []
     for at in range(posts):
         new = drafts(1 + at % 4, scene.now, client=client, delay=60 * (at % 5 == 4))
@@ -32,7 +32,7 @@ def produce(scene: Scene, client: str, posts: int, skew: float = 0.0) -> list[li
 
 
 def follow(scene: Scene, done: threading.Event, limit: int) -> list[Message]:
-    """Read by marker until the producers are done and nothing more comes."""
+    """Read by marker until the producers have finished and the queue has no more messages."""
     seen: list[Message] = []
     marker = 0
     deadline = time.monotonic() + DEADLINE
@@ -48,7 +48,7 @@ def follow(scene: Scene, done: threading.Event, limit: int) -> list[Message]:
 
 
 def test_a_reader_by_marker_misses_nothing_while_producers_post(scene: Scene):
-    """Two readers beside eight producers each see every message exactly once, and each producer's in its order."""
+    """Two readers next to eight producers each see every message once, and each producer's messages in order."""
     done = threading.Event()
     left = threading.Semaphore(0)
 
@@ -80,8 +80,8 @@ def test_a_reader_by_marker_misses_nothing_while_producers_post(scene: Scene):
         assert sequences == sorted(set(sequences))
 
 
-def test_messages_of_one_post_stand_together(scene: Scene):
-    """However many post at once, the messages of one post follow each other without a stranger between."""
+def test_messages_of_one_post_are_adjacent(scene: Scene):
+    """Messages of one post follow each other without messages of concurrent posts between them."""
     made = together(*(partial(produce, scene, f"producer-{at}", POSTS) for at in range(PRODUCERS)))
     place = {message.id: at for at, message in enumerate(scene.walk())}
     assert len(place) == sum(len(batch) for batches in made for batch in batches)
@@ -89,8 +89,8 @@ def test_messages_of_one_post_stand_together(scene: Scene):
         assert [place[id] - place[batch[0]] for id in batch] == list(range(len(batch)))
 
 
-def test_moments_rise_with_sequences_whatever_the_clocks_say(scene: Scene):
-    """Undelayed posts by servers 50 ms apart never become available out of their sequence (L5)."""
+def test_available_times_rise_with_sequences_under_any_clocks(scene: Scene):
+    """Posts without delay by servers whose clocks differ by 50 ms become available in sequence (L5)."""
     works = (partial(produce, scene, f"producer-{at}", POSTS, (at % 4) * 0.0166) for at in range(PRODUCERS))
     made = together(*works)
     scene.tick(0.05)
@@ -102,7 +102,7 @@ def test_moments_rise_with_sequences_whatever_the_clocks_say(scene: Scene):
 
 
 def test_concurrent_claims_share_no_message(scene: Scene):
-    """Eight claimers empty the queue: each message is handed out once, and each claim holds what it was given."""
+    """Eight consumers empty the queue: each message is delivered once, and each claim holds what it returned."""
     posted = scene.post(400)
 
     def claimer() -> list[tuple[str, list[str]]]:
@@ -121,7 +121,7 @@ def test_concurrent_claims_share_no_message(scene: Scene):
 
 
 def test_concurrent_pops_and_claims_share_no_message(scene: Scene):
-    """Every message goes to one popper or one holder, never to two, never to nobody."""
+    """Each message goes to exactly one pop or one claim."""
     posted = scene.post(400)
 
     def popper() -> list[str]:
@@ -146,7 +146,7 @@ def test_concurrent_pops_and_claims_share_no_message(scene: Scene):
 
 
 def test_consumers_keep_up_with_producers_without_loss(scene: Scene):
-    """Claim-and-delete beside posting: each message is worked on exactly once and nothing is left."""
+    """Consumers that claim and delete next to producers process each message exactly once and leave none."""
     stop = threading.Event()
     left = threading.Semaphore(0)
 
@@ -181,7 +181,7 @@ def test_consumers_keep_up_with_producers_without_loss(scene: Scene):
 
 
 def test_release_and_delete_race_to_one_outcome(scene: Scene):
-    """The holder deletes while a twin of it releases: the message is gone, or free and refused, never half."""
+    """The holder deletes while another thread releases the claim: either the delete succeeds or the message is free."""
     for _ in range(30):
         [id] = scene.post(1)
         claim = scene.take(1)
@@ -200,7 +200,7 @@ def test_release_and_delete_race_to_one_outcome(scene: Scene):
 
 
 def test_a_lapsed_message_goes_to_one_new_holder(scene: Scene):
-    """When a claim runs out, renewal by the old holder and eight claims race: one holder at most, never two."""
+    """When a claim lapses, a renewal by its holder and eight claims race: at most one of them holds the message."""
     for _ in range(10):
         posted = scene.post(4)
         late = scene.take(4, ttl=60)
@@ -218,7 +218,7 @@ def test_a_lapsed_message_goes_to_one_new_holder(scene: Scene):
 
 
 def test_bulk_delete_with_claims_is_all_or_nothing_in_a_race(scene: Scene):
-    """Deleting under two claims while one is released: both messages go, or both stay."""
+    """A bulk delete under two claims races the release of one: both messages are deleted, or both stay."""
     for _ in range(30):
         posted = scene.post(2)
         one, two = scene.take(1), scene.take(1)
@@ -236,8 +236,8 @@ def test_bulk_delete_with_claims_is_all_or_nothing_in_a_race(scene: Scene):
         scene.storage.queues.purge(scene.queue)
 
 
-def test_one_message_has_one_deleter_with_right(scene: Scene):
-    """A stranger's deletes beside the holder's never succeed before the holder's own."""
+def test_a_foreign_delete_never_succeeds_before_the_holders(scene: Scene):
+    """A delete with a foreign claim never succeeds before the holder's own delete."""
     for _ in range(20):
         [id] = scene.post(1)
         claim = scene.take(1)
@@ -254,8 +254,8 @@ def test_one_message_has_one_deleter_with_right(scene: Scene):
         assert scene.is_empty()
 
 
-def test_dead_letters_move_once_whoever_claims(scene: Scene):
-    """Eight claimers meet used-up messages: each is in the dead letter queue once and nowhere else."""
+def test_concurrent_claims_bury_each_message_once(scene: Scene):
+    """Eight consumers encounter used-up messages: each message is in the dead-letter queue once and nowhere else."""
     posted = scene.post(100)
     scene.release(scene.take(100).id)
     grave = scene.at("dead")
@@ -268,7 +268,7 @@ def test_dead_letters_move_once_whoever_claims(scene: Scene):
 
 
 def test_dead_letter_queues_of_each_other_do_not_deadlock(scene: Scene):
-    """Two queues that bury into each other under load: all calls return and each message is in exactly one."""
+    """Two queues that bury into each other under load: all calls return, and each message is in exactly one queue."""
     other = scene.at("other")
     posted = scene.post(40) + other.post(40)
 
@@ -285,7 +285,7 @@ def test_dead_letter_queues_of_each_other_do_not_deadlock(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
-    """Reclaiming while messages are posted, claimed and extended loses none of the living."""
+    """Maintenance next to posts, claims and renewals removes no living message."""
     scene.post(200, ttl=60)
     scene.tick(59)
 
@@ -310,7 +310,7 @@ def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
 
 
 def test_queues_of_many_tenants_are_made_at_once(storage: Storage, clock: ManualClock, project: str):
-    """Concurrent first posts to different queues and projects all arrive, and the counts are right."""
+    """Concurrent first posts to different queues and projects are all stored, and the counts are right."""
     rooms = [Scene(storage, clock, QueueRef(f"{project}.{at % 4}", f"q{at}")) for at in range(24)]
     together(*(partial(room.post, 2) for room in rooms))
     assert [room.counts() for room in rooms] == [(0, 2)] * 24
@@ -318,7 +318,7 @@ def test_queues_of_many_tenants_are_made_at_once(storage: Storage, clock: Manual
 
 
 def test_messages_that_come_back_beside_a_listing_are_listed_by_the_next_one(scene: Scene):
-    """What a listing has just stepped over as held is not forgotten when it is released or renewed meanwhile."""
+    """A listing that skipped claimed messages shows them on the next call after their release or renewal."""
     for turn in range(12):
         room = scene.at(f"q{turn}")
         front = room.post(1000)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes of messages, which every verb keeps; the moment of the first claim; claims that do not prolong lives."""
+"""Message attributes in every verb, the time of the first claim, and claims that do not prolong lives."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def shown(messages: list[Message]) -> list[tuple[str, bytes, str, bytes]]:
 
 @pytest.mark.parametrize("size", [1, 5000])
 def test_every_verb_shows_the_attributes(scene: Scene, size: int):
-    """Of short and of long bodies, with and without a checksum, next to messages that have none."""
+    """Messages with short and long bodies, with and without a checksum, keep their attributes."""
     new = made(scene, STORED, b"", LARGE, body=b'"%b"' % (b"y" * size))
     expected = [(one.id, one.body, one.checksum, one.attributes) for one in new]
     scene.storage.messages.post(scene.queue, new, scene.now)
@@ -46,7 +46,7 @@ def test_every_verb_shows_the_attributes(scene: Scene, size: int):
 
 @pytest.mark.every_server
 def test_a_move_keeps_the_attributes(scene: Scene):
-    """As it is, with a new body too, to a dead letter queue and back."""
+    """A plain move, a move with a new body, and a move to a dead-letter queue and back keep the attributes."""
     [one, other] = made(scene, STORED)
     scene.storage.messages.post(scene.queue, [one, other], scene.now)
     moves = [Move(one.id, "away"), Move(other.id, "away", body=b"[2]", checksum="MD5:1", reason="no use")]
@@ -59,7 +59,7 @@ def test_a_move_keeps_the_attributes(scene: Scene):
 
 
 def test_copies_and_stages_keep_their_attributes(scene: Scene):
-    """Each message its own."""
+    """Each copy and each staged message keeps its own attributes."""
     new, copies = made(scene, STORED), made(scene, b"[1]", LARGE)
     there = scene.at("copies")
     scene.storage.messages.post(scene.queue, new, scene.now, copies=Copies(there.queue, copies))
@@ -73,7 +73,7 @@ def test_copies_and_stages_keep_their_attributes(scene: Scene):
 @pytest.mark.fresh_store
 @pytest.mark.needs_part("usage")
 def test_attributes_count_towards_usage(scene: Scene, exact_usage: None):
-    """As the body does, wherever the message goes, until it has gone."""
+    """Attributes count like bodies, in every queue that the message is moved to, until it is removed."""
 
     def stored() -> int:
         used = scene.storage.usage(scene.queue.project, scene.now)
@@ -97,7 +97,7 @@ def test_attributes_count_towards_usage(scene: Scene, exact_usage: None):
 
 
 def test_history_entries_have_the_attributes(scene: Scene):
-    """Whether a message was deleted, popped or moved; a record of its former life has it too."""
+    """Entries of deleted, popped and moved messages have the attributes, including an entry of an earlier move."""
     new = made(scene, STORED, LARGE)
     scene.storage.messages.post(scene.queue, new, scene.now)
     scene.delete(new[0].id, history=600)
@@ -111,7 +111,7 @@ def test_history_entries_have_the_attributes(scene: Scene):
 
 
 def test_the_moment_of_the_first_claim_stays(scene: Scene):
-    """Through a release, a lapse, a renewal, another claim, and burial; a move begins anew."""
+    """A release, a lapse, a renewal, another claim and a burial keep the time; a move clears it."""
     [id] = scene.post(1)
     assert scene.one(id).first_claimed == 0
     first = scene.now
@@ -143,7 +143,7 @@ def test_the_moment_of_the_first_claim_stays(scene: Scene):
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_claim_need_not_prolong_lives(scene: Scene, named: bool):
-    """A message dies at its own end, held or not, unless it is claimed, or its claim renewed, by who prolongs."""
+    """A message expires at its own end unless a claim or a renewal that prolongs lives covers it."""
     [id] = scene.post(1, ttl=100)
     expires = scene.one(id).expires
     held = ClaimRequest(Lease("a", 300, 60, prolong=False), 1, named=named)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live claims are listed, with who holds them."""
+"""The list of live claims and their holders."""
 
 import pytest
 
@@ -13,7 +13,7 @@ OTHER = Holder("b" * 32, "")
 
 
 def claims(scene: Scene, limit: int = 100, whole_project: bool = False) -> list[ClaimSummary]:
-    """All of the queue, or of its project; pages of ``limit``."""
+    """Return all claims of the queue or of its project, read in pages of ``limit``."""
     found, after = [], ""
     while True:
         queue = "" if whole_project else scene.queue.name
@@ -31,7 +31,7 @@ def names(found: list[ClaimSummary]) -> list[tuple[str, str]]:
 
 
 def test_a_claim_is_listed_with_its_holder(scene: Scene) -> None:
-    """Of many messages; after a renewal by whomever with its new end; until it is released."""
+    """A claim of many messages is listed until its release; after a renewal with its new end."""
     scene.post(100)
     scene.take(70, name="a", ttl=60, holder=WHO)
     began = scene.now
@@ -45,8 +45,8 @@ def test_a_claim_is_listed_with_its_holder(scene: Scene) -> None:
     assert claims(scene) == []
 
 
-def test_what_a_claim_holds_is_counted(scene: Scene) -> None:
-    """Without what was deleted, moved or given back; it is listed no more when all has gone."""
+def test_a_listed_claim_counts_its_messages(scene: Scene) -> None:
+    """Deleted, moved and released messages do not count; a claim without messages is not listed."""
     ids = scene.post(6)
     scene.take(6, name="a", holder=WHO)
     scene.settle("a", delete=ids[:2], release=[Release(ids[2])])
@@ -55,8 +55,8 @@ def test_what_a_claim_holds_is_counted(scene: Scene) -> None:
     assert claims(scene) == []
 
 
-def test_a_claim_that_is_asked_for_tells_its_holder(scene: Scene) -> None:
-    """As the listing does, of one whose holder is not known, too."""
+def test_a_claim_read_by_id_has_its_holder(scene: Scene) -> None:
+    """Reading a claim returns the same holder as the listing, also for an unknown holder."""
     scene.post(2)
     scene.take(1, name="a", holder=WHO)
     scene.take(1, name="b")
@@ -66,7 +66,7 @@ def test_a_claim_that_is_asked_for_tells_its_holder(scene: Scene) -> None:
 
 
 def test_pages_neither_skip_nor_repeat(scene: Scene) -> None:
-    """A lapsed claim is not listed."""
+    """Pages list each live claim once and no lapsed claim."""
     scene.post(60)
     for number in range(20):
         scene.take(2, name=f"c{number:02}", ttl=60 if number % 2 else 120, holder=WHO)
@@ -75,8 +75,8 @@ def test_pages_neither_skip_nor_repeat(scene: Scene) -> None:
     assert found == [(scene.queue.name, f"c{number:02}") for number in range(0, 20, 2)]
 
 
-def test_who_takes_over_is_the_holder(scene: Scene) -> None:
-    """Under the same name, after the first one lapsed; the caller that finds a claim changes nothing."""
+def test_a_new_claim_of_a_name_shows_its_own_holder(scene: Scene) -> None:
+    """A claim that reuses the name of a lapsed one has the new holder; a repeat does not change the holder."""
     scene.post(3)
     scene.named("a", 1, ttl=60, holder=OTHER)
     scene.named("a", 1, ttl=60, holder=WHO)
@@ -87,8 +87,8 @@ def test_who_takes_over_is_the_holder(scene: Scene) -> None:
     assert (found.holder, found.messages) == (WHO, 3)
 
 
-def test_an_unknown_holder_who_takes_over_is_unknown(scene: Scene) -> None:
-    """Nobody is named who held a claim of that name, or one of its messages, before."""
+def test_a_new_claim_with_an_unknown_holder_shows_no_earlier_holder(scene: Scene) -> None:
+    """A claim with an unknown holder never shows the holder of an earlier claim of the same name or messages."""
     scene.post(2)
     scene.named("a", 1, ttl=60, holder=OTHER)
     scene.tick(61)
@@ -103,7 +103,7 @@ def test_an_unknown_holder_who_takes_over_is_unknown(scene: Scene) -> None:
 
 
 def test_messages_that_lapsed_are_not_counted(scene: Scene) -> None:
-    """Though their claim had the name of one that lives."""
+    """Messages of a lapsed claim do not count, even if a live claim has the same name."""
     scene.post(1)
     scene.named("a", 1, ttl=60, holder=OTHER)
     scene.tick(61)
@@ -114,7 +114,7 @@ def test_messages_that_lapsed_are_not_counted(scene: Scene) -> None:
 
 
 def test_messages_that_expired_under_their_claim_are_not_counted(scene: Scene) -> None:
-    """If a claim does not prolong lives, the list counts its living messages only, and drops the claim without any."""
+    """A claim that does not prolong lives counts its living messages only, and without any it is not listed."""
     scene.post(2, ttl=60)
     scene.post(1, ttl=120)
     scene.storage.claims.create(scene.queue, ClaimRequest(Lease("a", 300, 60, prolong=False), 3), scene.now)
@@ -126,8 +126,10 @@ def test_messages_that_expired_under_their_claim_are_not_counted(scene: Scene) -
 
 
 def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
-    """Claims of one name in several queues are several; another project's are not among them, nor of a queue that was
-    purged or deleted."""
+    """Claims with the same name in several queues are listed separately.
+
+    Claims of another project and of a purged or deleted queue are not listed.
+    """
     expected = []
     for number in range(7):
         at = scene.at(f"queue-{number}" if number % 2 else f"~own/queue-{number}")
@@ -147,14 +149,14 @@ def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
     assert names(claims(scene, 2, whole_project=True)) == sorted(expected)[2:-2]
 
 
-def test_nothing_is_listed_of_what_there_is_not(scene: Scene) -> None:
-    """A missing queue, a project without queues, behind the last claim."""
+def test_claim_lists_of_missing_queues_are_empty(scene: Scene) -> None:
+    """A missing queue, a project without queues and a marker behind the last claim give empty pages."""
     assert claims(scene.at("missing")) == []
     assert claims(scene.at("missing", "nobody"), whole_project=True) == []
 
 
 def test_many_idle_queues_do_not_hide_a_claim(scene: Scene) -> None:
-    """More of them than one page looks at: the pages before the claim may be empty."""
+    """With more idle queues than one page reads, the pages before the claim may be empty."""
     for number in range(1100):
         scene.storage.queues.create(QueueRef(scene.queue.project, f"idle-{number:04}"), b"{}")
     last = scene.at("the-last")
@@ -164,7 +166,7 @@ def test_many_idle_queues_do_not_hide_a_claim(scene: Scene) -> None:
 
 
 def test_lapsed_claims_of_many_queues_do_not_hide_a_live_one(scene: Scene) -> None:
-    """More queues than one page asks for their claims."""
+    """The listing finds a live claim behind more queues with lapsed claims than one page reads."""
     for number in range(120):
         at = scene.at(f"lapsed-{number:03}")
         at.post(1)
@@ -177,7 +179,7 @@ def test_lapsed_claims_of_many_queues_do_not_hide_a_live_one(scene: Scene) -> No
 
 
 def test_many_claims_are_listed_page_by_page(scene: Scene) -> None:
-    """More of them, and of their messages, than one page looks at."""
+    """The listing is complete with more claims and messages than one page reads."""
     scene.post(1500)
     for number in range(300):
         scene.take(5, name=f"c{number:03}", holder=WHO)

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.pools
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_claim_that_lasts_no_time_has_the_id_that_was_requested(scene: Scene, named: bool):
+def test_a_claim_of_zero_seconds_has_the_requested_id(scene: Scene, named: bool):
     """The holder can still delete or hide a message that has not been claimed since."""
     first, second = scene.post(2)
     taken = scene.take(2, ttl=0, name="c1", named=named)
@@ -25,8 +25,8 @@ def test_a_claim_that_lasts_no_time_has_the_id_that_was_requested(scene: Scene, 
     assert scene.claimable() == [second]
 
 
-def test_a_claim_takes_the_oldest_and_says_what_it_holds(scene: Scene):
-    """The claim, its messages in order, whole, with claim id, count and the claim's end as their next moment."""
+def test_a_claim_returns_the_oldest_messages_in_order(scene: Scene):
+    """The messages are whole and have the claim's id, their claim count and the claim's end as available time."""
     posted = scene.post(5)
     scene.tick(7)
     claim = scene.take(3, ttl=300, name="c1")
@@ -40,8 +40,8 @@ def test_a_claim_takes_the_oldest_and_says_what_it_holds(scene: Scene):
         assert (message.ttl, message.expires) == (3600, near(scene.now - 7 + 3600))
 
 
-def test_the_messages_of_a_claim_are_what_other_verbs_show(scene: Scene):
-    """Claim get, get by id and listing agree with what create returned."""
+def test_messages_of_a_claim_equal_those_of_other_verbs(scene: Scene):
+    """Reading the claim, reading by id and listing agree with the result of the claim."""
     posted = scene.post(3)
     claim = scene.take(2)
     assert scene.get(posted[:2]) == claim.messages
@@ -51,8 +51,8 @@ def test_the_messages_of_a_claim_are_what_other_verbs_show(scene: Scene):
     assert scene.walk(ListFilter(claimed=True))[:2] == claim.messages
 
 
-def test_nothing_to_claim_makes_no_claim(scene: Scene):
-    """A missing queue, an emptied one and one whose messages are all held answer None, and no claim exists."""
+def test_an_empty_claim_is_not_created(scene: Scene):
+    """A missing queue, an empty one and one whose messages are all claimed return None, and no claim is created."""
     assert scene.claim(name="c1") is None
     assert not scene.exists()
     scene.post(2)
@@ -65,7 +65,7 @@ def test_nothing_to_claim_makes_no_claim(scene: Scene):
 
 
 def test_claims_share_no_message(scene: Scene):
-    """51 messages make five claims of ten, one of one, and then none."""
+    """Claims of ten empty a queue of 51 messages: five return ten, one returns one, and the next returns none."""
     posted = scene.post(51)
     claims = [scene.take(10) for _ in range(6)]
     assert [len(claim.messages) for claim in claims] == [10, 10, 10, 10, 10, 1]
@@ -74,13 +74,13 @@ def test_claims_share_no_message(scene: Scene):
 
 
 def test_a_claim_takes_own_messages_too(scene: Scene):
-    """Who posted plays no role in claiming."""
+    """A consumer may claim messages that it has posted."""
     posted = scene.post(1, client="alice") + scene.post(1, client="bob")
     assert scene.claimable() == posted
 
 
 def test_a_thousand_messages_are_claimed_at_once(scene: Scene):
-    """A large claim is one claim: get, renewal, release and end work for all of it."""
+    """Get, renewal, release and lapse apply to all messages of a large claim."""
     posted = scene.post(1500)
     claim = scene.take(1000, ttl=60)
     assert ids_of(claim.messages) == posted[:1000]
@@ -100,7 +100,7 @@ def test_a_thousand_messages_are_claimed_at_once(scene: Scene):
 def test_a_claim_extends_a_life_that_would_end_before_it(
     scene: Scene, ttl: int, claim_ttl: int, grace: int, lives: int
 ):
-    """The table of contract 8.1: shown by the claim itself, by later reads, and kept after release."""
+    """The table of contract 8.1: the claim and later reads show the extension, and a release keeps it."""
     [id] = scene.post(1, ttl=ttl)
     posted = scene.now
     claim = scene.take(ttl=claim_ttl, grace=grace)
@@ -114,8 +114,8 @@ def test_a_claim_extends_a_life_that_would_end_before_it(
     assert scene.is_empty()
 
 
-def test_a_life_is_extended_from_the_claim_on(scene: Scene):
-    """What counts is the moment of claiming, not that of posting: an old message gets claim ttl + grace from now."""
+def test_a_claim_extends_a_life_from_the_time_of_the_claim(scene: Scene):
+    """The extension starts at the time of claiming: an old message gets claim ttl + grace from then on."""
     [id] = scene.post(1, ttl=120)
     scene.tick(100)
     [message] = scene.take(ttl=60, grace=30).messages
@@ -129,7 +129,7 @@ def test_a_life_is_extended_from_the_claim_on(scene: Scene):
 
 
 def test_only_short_lives_of_a_claim_are_extended(scene: Scene):
-    """Each message of a claim is judged alone."""
+    """A claim extends each of its messages separately."""
     scene.post(1, ttl=100)
     scene.post(1, ttl=1000)
     claim = scene.take(ttl=300, grace=60)
@@ -137,7 +137,7 @@ def test_only_short_lives_of_a_claim_are_extended(scene: Scene):
 
 
 def test_a_renewal_extends_lives_too(scene: Scene):
-    """Renewing is claiming anew for ttl and expiry, and neither age nor count restart."""
+    """A renewal sets ttl and expiry like a new claim; age and claim count do not restart."""
     [id] = scene.post(1, ttl=120)
     posted = scene.now
     claim = scene.take(ttl=60, grace=0)
@@ -153,7 +153,7 @@ def test_a_renewal_extends_lives_too(scene: Scene):
 
 
 def test_a_renewal_restarts_the_claim(scene: Scene):
-    """Age, ttl and end run from the renewal; the messages stay the holder's past the first end."""
+    """Age, ttl and end start at the renewal; the holder keeps the messages beyond the first end."""
     posted = scene.post(2)
     claim = scene.take(ttl=60)
     scene.tick(59)
@@ -171,7 +171,7 @@ def test_a_renewal_restarts_the_claim(scene: Scene):
 
 
 def test_a_shorter_renewal_gives_messages_back_earlier(scene: Scene):
-    """Claims, pops and listings that saw the first end all see the new one."""
+    """Claims, pops and listings that used the first end all use the new one."""
     posted = scene.post(3)
     claim = scene.take(ttl=3000)
     assert scene.page() == []
@@ -189,7 +189,7 @@ def test_a_shorter_renewal_gives_messages_back_earlier(scene: Scene):
 
 
 def test_a_renewal_after_deletes_renews_the_rest(scene: Scene):
-    """What the holder has deleted does not come back with the renewal."""
+    """A renewal does not restore messages that the holder has deleted."""
     posted = scene.post(3)
     claim = scene.take(ttl=60)
     scene.delete(posted[1], claim.id)
@@ -199,7 +199,7 @@ def test_a_renewal_after_deletes_renews_the_rest(scene: Scene):
     assert scene.claimable() == [posted[0], posted[2]]
 
 
-def test_a_release_gives_everything_back_at_once(scene: Scene):
+def test_a_release_returns_all_messages_at_once(scene: Scene):
     """Released messages are listed, claimable and unclaimed; the claim is unknown."""
     posted = scene.post(3)
     claim = scene.take(2)
@@ -214,8 +214,8 @@ def test_a_release_gives_everything_back_at_once(scene: Scene):
     assert scene.claimable() == posted
 
 
-def test_releasing_an_unknown_claim_is_fine(scene: Scene):
-    """In a missing queue, in a living one, and of another queue: nothing happens."""
+def test_releasing_an_unknown_claim_succeeds(scene: Scene):
+    """Releasing an unknown claim in a missing queue, in an existing one or of another queue changes nothing."""
     scene.release("unknown")
     posted = scene.post(2)
     claim = scene.take(1)
@@ -228,7 +228,7 @@ def test_releasing_an_unknown_claim_is_fine(scene: Scene):
 
 
 def test_a_claim_lapses_at_its_end(scene: Scene):
-    """To the last millisecond the holder's, at the end everybody's, with no maintenance in between."""
+    """The holder keeps the messages to the last millisecond; then they are ready, without maintenance."""
     posted = scene.post(2)
     claim = scene.take(ttl=60)
     scene.tick(59.999)
@@ -245,7 +245,7 @@ def test_a_claim_lapses_at_its_end(scene: Scene):
 
 @pytest.mark.parametrize("claim", ["unknown", "", "x" * 64, "a/b", "\u00e9"])
 def test_an_unknown_claim_is_not_found(scene: Scene, claim: str):
-    """Get and renewal refuse, in a missing queue and beside a live claim."""
+    """Get and renewal refuse an unknown claim in a missing queue and next to a live claim."""
     for _ in range(2):
         with pytest.raises(ClaimNotFound):
             scene.held(claim)
@@ -256,7 +256,7 @@ def test_an_unknown_claim_is_not_found(scene: Scene, claim: str):
 
 
 def test_a_claim_is_found_in_its_own_queue_only(scene: Scene):
-    """Another queue and another project know nothing of it and cannot renew or release it."""
+    """Another queue and another project cannot find, renew or release the claim."""
     posted = scene.post(1)
     claim = scene.take(ttl=60)
     for other in [scene.at("other"), scene.rival]:
@@ -273,7 +273,7 @@ def test_a_claim_is_found_in_its_own_queue_only(scene: Scene):
 
 
 def test_one_id_may_be_a_claim_in_two_queues(scene: Scene):
-    """Claims belong to their queue: equal names do not touch each other."""
+    """Claims with the same name in two queues are independent."""
     other = scene.at("other")
     mine, theirs = scene.post(1), other.post(1)
     scene.take(name="c.1")
@@ -284,7 +284,7 @@ def test_one_id_may_be_a_claim_in_two_queues(scene: Scene):
 
 
 def test_a_claim_ends_with_its_last_message(scene: Scene):
-    """Deleted by holder or owner, the last message takes the claim with it."""
+    """A claim ends when its holder or the queue's owner deletes its last message."""
     posted = scene.post(3)
     first, second = scene.take(2), scene.take(1)
     scene.delete(posted[0], first.id)
@@ -302,7 +302,7 @@ def test_a_claim_ends_with_its_last_message(scene: Scene):
 
 @pytest.mark.parametrize("end", ["lapse", "release", "empty"])
 def test_an_ended_name_claims_anew_and_holds_nothing_old(scene: Scene, end: str):
-    """A name is free after its claim, and the new claim holds what it took, not what the former one held."""
+    """The name can be used again after its claim, and the new claim holds only the messages that it took."""
     old = scene.post(2)
     scene.take(2, ttl=60, name="etl.1")
     if end == "release":
@@ -324,8 +324,8 @@ def test_an_ended_name_claims_anew_and_holds_nothing_old(scene: Scene, end: str)
     assert ids_of(scene.walk()) == left + new
 
 
-def test_a_count_rises_with_each_hand_out_only(scene: Scene):
-    """Claims count; renewals and reads do not; release and lapse keep the count."""
+def test_a_claim_count_rises_with_claims_only(scene: Scene):
+    """Claims raise the count, renewals and reads do not; a release and a lapse keep it."""
     [id] = scene.post()
     claim = scene.take(ttl=60)
     scene.renew(claim.id, ttl=60)
@@ -340,7 +340,7 @@ def test_a_count_rises_with_each_hand_out_only(scene: Scene):
 
 
 def test_a_late_holder_changes_nothing(scene: Scene):
-    """A lapsed claim cannot renew, release or delete what another holds now (L2)."""
+    """A lapsed claim cannot renew, release or delete messages that another claim holds (L2)."""
     posted = scene.post(2)
     late = scene.take(ttl=60)
     scene.tick(60)
@@ -356,8 +356,8 @@ def test_a_late_holder_changes_nothing(scene: Scene):
     assert scene.claimable() == posted
 
 
-def test_a_lapsed_claim_in_front_does_not_open_a_live_one(scene: Scene):
-    """A claim that steps over a lapsed message never steals the live one's behind it."""
+def test_a_lapsed_claim_does_not_release_a_live_claim_behind_it(scene: Scene):
+    """A claim that skips a lapsed message never takes messages of the live claim behind it."""
     first, second, third = scene.post(3)
     scene.take(1, ttl=60)
     live = scene.take(1, ttl=600)
@@ -371,8 +371,8 @@ def test_a_lapsed_claim_in_front_does_not_open_a_live_one(scene: Scene):
     assert scene.one(second).claim_count == 1
 
 
-def test_a_live_claim_in_front_does_not_close_what_lapsed_behind(scene: Scene):
-    """Messages come back at their own claim's end, whatever stands before them in sequence."""
+def test_a_live_claim_does_not_block_lapsed_messages_behind_it(scene: Scene):
+    """Messages become ready at the end of their own claim, independent of the messages in front of them."""
     posted = scene.post(4)
     scene.take(1, ttl=600)
     scene.take(2, ttl=60)
@@ -380,8 +380,8 @@ def test_a_live_claim_in_front_does_not_close_what_lapsed_behind(scene: Scene):
     assert scene.claimable() == [posted[3], *posted[1:3]]
 
 
-def test_a_partly_released_crowd_keeps_its_holders(scene: Scene):
-    """Of ten claims every other one is released: exactly their messages are free, the others stay held."""
+def test_releasing_every_other_claim_keeps_the_other_claims(scene: Scene):
+    """If every other claim of ten is released, exactly their messages are free."""
     posted = scene.post(30)
     claims = [scene.take(3, ttl=600) for _ in range(10)]
     for claim in claims[::2]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits beside each other, claimers and readers: one decision, whoever else is at work (extensions 9)."""
+"""Commits that run next to each other, to consumers and to readers take effect once (extensions 9)."""
 
 import time
 from functools import partial
@@ -31,7 +31,7 @@ def commit(scene: Scene, *arguments: object, verb: str = "commit", **terms: obje
 
 
 def test_two_attempts_at_one_batch_take_effect_once(scene: Scene):
-    """Each with its own stage: one is published, the other one is dropped, and both get the same figures."""
+    """Each attempt has its own stage: one is published, the other is dropped, and both return the same counts."""
     source = scene.at("in")
     for batch in range(10):
         source.post(3)
@@ -48,7 +48,7 @@ def test_two_attempts_at_one_batch_take_effect_once(scene: Scene):
 
 
 def test_one_attempt_that_is_repeated_while_it_runs_takes_effect_once(scene: Scene):
-    """The very same request by six threads: its stage is published once."""
+    """Six threads send the identical request: its stage is published once."""
     for batch in range(8):
         before = scene.page()
         staged = scene.stage("s1", 3)
@@ -58,7 +58,7 @@ def test_one_attempt_that_is_repeated_while_it_runs_takes_effect_once(scene: Sce
 
 
 def test_producers_beside_each_other_publish_everything_once(scene: Scene):
-    """Six producers into two queues: every stage once, as a whole, each producer's in its order."""
+    """Six producers publish into two queues: each stage once, complete, and each producer's stages in order."""
     other = scene.at("other")
 
     def producer(at: int) -> list[list[str]]:
@@ -95,7 +95,7 @@ def test_a_commit_races_the_end_of_its_claim(scene: Scene):
 
 
 def test_a_commit_races_a_settlement_of_its_claim(scene: Scene):
-    """Each message is settled by one of them."""
+    """Either the commit or the settlement settles each message."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         posted = room.post(6)
@@ -119,7 +119,7 @@ def test_a_commit_races_a_settlement_of_its_claim(scene: Scene):
 @pytest.mark.parametrize("history", [0, 600])
 @pytest.mark.parametrize("verb", ["commit", "decide"])
 def test_a_commit_races_a_removal_of_its_messages(scene: Scene, way: str, history: int, verb: str):
-    """The commit is decided before the removal's answer, or its claim has lapsed and it publishes nothing."""
+    """Either the commit is decided before the removal returns, or its claim has lapsed and it publishes nothing."""
     for turn in range(10):
         source, target, producer = scene.at(f"in{turn}"), scene.at(f"out{turn}"), f"etl{turn}"
         source.post(3)
@@ -144,7 +144,7 @@ def test_a_commit_races_a_removal_of_its_messages(scene: Scene, way: str, histor
 
 
 def test_a_reader_by_marker_misses_nothing_that_is_published(scene: Scene):
-    """Beside posts and commits of stages large and small: each message exactly once, in rising sequence (L6)."""
+    """Next to posts and commits of large and small stages, a reader gets each message once, in rising sequence (L6)."""
     shift = Shift(5)
 
     def publisher(at: int) -> list[str]:

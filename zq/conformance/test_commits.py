@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits: stages published and claims settled as one decision, once per batch (extensions 9)."""
+"""Commits publish stages and settle claims in one step, once per batch (extensions 9)."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ def source(scene: Scene) -> Scene:
 
 
 def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
-    """What the stages hold is there, what the claim holds is gone, the rest is as it was; the figures say so."""
+    """The staged messages are published, the claimed ones are deleted, and nothing else changes; the counts agree."""
     posted = source.post(5)
     source.named(NAME, 3)
     staged = scene.stage("s1", 2) + scene.stage("s2", 2)
@@ -39,7 +39,7 @@ def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
 
 @pytest.mark.fresh_store
 def test_settled_messages_are_never_handed_out_again(scene: Scene, source: Scene):
-    """Not at the end of their claim, not under its name, not after maintenance (L3)."""
+    """Settled messages stay deleted at the end of their claim, under its name and after maintenance (L3)."""
     posted = source.post(2)
     source.named(NAME, 2, ttl=60)
     scene.commit(1, [], [ClaimRef(source.queue, NAME)])
@@ -52,8 +52,8 @@ def test_settled_messages_are_never_handed_out_again(scene: Scene, source: Scene
         source.release(NAME)
 
 
-def test_a_commit_settles_what_the_claim_still_holds(scene: Scene, source: Scene):
-    """What was settled, deleted or given back before is not counted and not touched; several claims at once."""
+def test_a_commit_settles_only_messages_that_its_claims_still_hold(scene: Scene, source: Scene):
+    """Messages that were settled, deleted or released before are neither counted nor changed."""
     posted = source.post(6)
     source.named("c.1", 3)
     source.named("c.2", 3)
@@ -72,8 +72,8 @@ def test_a_commit_settles_what_the_claim_still_holds(scene: Scene, source: Scene
     assert other.claimable() == more[1:]
 
 
-def test_a_commit_leaves_history_where_it_is_kept(scene: Scene, source: Scene):
-    """A record of each message of a claim whose queue wants one; published messages have none."""
+def test_a_commit_leaves_history_entries_of_settled_messages(scene: Scene, source: Scene):
+    """Each message of a claim whose queue keeps history has an entry; published messages have none."""
     other = scene.at("in2")
     posted, silent = source.post(2), other.post(2)
     source.named("c.1")
@@ -90,7 +90,7 @@ def test_a_commit_leaves_history_where_it_is_kept(scene: Scene, source: Scene):
 
 
 def test_a_batch_is_committed_once(scene: Scene, source: Scene):
-    """The same one again, or one below it, gets the figures of the last one; nothing is published or settled."""
+    """A repeated or lower batch number returns the counts of the last batch and publishes and settles nothing."""
     staged = scene.stage("s1", 2)
     assert scene.commit(17, ["s1"]) == Committed(17, 2, 0)
     source.post(2)
@@ -107,7 +107,7 @@ def test_a_batch_is_committed_once(scene: Scene, source: Scene):
 
 
 def test_a_replay_drops_its_own_stages_only(scene: Scene):
-    """Those that the repeated request names, known or not; others can still be published."""
+    """A replay drops the stages that its request names, if they exist; other stages can still be published."""
     kept = scene.stage("kept", 1)
     scene.stage("attempt.1", 1)
     scene.stage("attempt.2", 1)
@@ -120,14 +120,14 @@ def test_a_replay_drops_its_own_stages_only(scene: Scene):
 
 
 def test_batches_begin_anywhere_and_may_skip(scene: Scene):
-    """The first is whatever it is, 0 as well; only order counts."""
+    """The first batch number may be any number, including 0; only the order matters."""
     for batch in (0, 1, 5, 1_000_000_007, 2**53 - 1):
         assert scene.commit(batch) == Committed(batch, 0, 0)
         assert scene.commit(batch) == Committed(batch, 0, 0, replayed=True)
 
 
-def test_producers_know_nothing_of_each_other(scene: Scene):
-    """By name and by project."""
+def test_producers_are_independent(scene: Scene):
+    """Producers with different names or projects are independent."""
     with pytest.raises(ProducerNotFound):
         scene.last()
     scene.commit(5)
@@ -142,7 +142,7 @@ def test_producers_know_nothing_of_each_other(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_producer_is_forgotten_a_while_after_its_last_commit(scene: Scene):
-    """Known to the last millisecond, each commit gives it its time anew; then any batch is its first."""
+    """A producer is remembered to the last millisecond after its last commit; then any batch number is accepted."""
     scene.commit(5, ttl=60)
     scene.tick(59)
     scene.commit(6, ttl=60)
@@ -173,7 +173,7 @@ def emptied(source: Scene) -> None:
 
 @pytest.mark.parametrize("end", [lapsed, released, emptied], ids=lambda end: end.__name__)
 def test_a_claim_that_ended_refuses_the_commit(scene: Scene, source: Scene, end):
-    """Nothing is published, no other claim is settled, the batch is free, and the stages can still be published."""
+    """Nothing is published, no other claim is settled, and the batch number and the stages can still be used."""
     posted = source.post(4)
     source.named(NAME, 2, ttl=60)
     source.named("live.1", 2, ttl=600)
@@ -196,7 +196,7 @@ def test_a_claim_that_ended_refuses_the_commit(scene: Scene, source: Scene, end)
 
 
 def test_a_claim_settles_to_its_last_millisecond(scene: Scene, source: Scene):
-    """The end of the claim is the boundary, for a renewed one the new end."""
+    """The commit succeeds up to the end of the claim, also of a renewed one."""
     source.post(2)
     source.named(NAME, 2, ttl=60)
     source.renew(NAME, ttl=100)
@@ -205,7 +205,7 @@ def test_a_claim_settles_to_its_last_millisecond(scene: Scene, source: Scene):
 
 
 def test_an_unknown_stage_refuses_the_commit(scene: Scene, source: Scene):
-    """Nothing has changed: other stages, the claim and the batch are as they were."""
+    """A refused commit changes neither other stages nor the claim nor the batch number."""
     posted = source.post(2)
     source.named(NAME)
     staged = scene.stage("s1", 1)
@@ -218,8 +218,8 @@ def test_an_unknown_stage_refuses_the_commit(scene: Scene, source: Scene):
     assert scene.page() == staged
 
 
-def test_what_is_wrong_is_told_in_order(scene: Scene):
-    """A batch that is done is a replay whatever else is wrong; then fence, stages and claims."""
+def test_errors_of_a_commit_have_a_fixed_order(scene: Scene):
+    """A repeated batch is a replay whatever else is wrong; then the fence, the stages and the claims are checked."""
     scene.commit(1)
     fence, gone = scene.fence(), [ClaimRef(scene.at(SOURCE).queue, "gone.1")]
     old = Fence(fence.name, fence.epoch + 1)
@@ -235,7 +235,7 @@ def test_what_is_wrong_is_told_in_order(scene: Scene):
 
 
 def test_a_commit_into_the_queue_that_it_settles(scene: Scene):
-    """What it publishes there stays, what the claim held goes."""
+    """The commit keeps the messages that it publishes there and deletes those that the claim held."""
     posted = scene.post(3)
     scene.named(NAME, 2)
     staged = scene.stage("s1", 2)
@@ -244,7 +244,7 @@ def test_a_commit_into_the_queue_that_it_settles(scene: Scene):
 
 
 def test_thousands_are_settled_and_published_at_once(scene: Scene, source: Scene):
-    """More than one store transaction may hold: when the answer comes, all is done."""
+    """A commit larger than a store transaction is complete when the call returns."""
     posted = source.post(1400)
     source.named("c.1", 1100)
     source.named("c.2", 200)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies: what another queue gets in the step of a post."""
+"""Copies: messages that another queue gets in the same step as a post."""
 
 from functools import partial
 
@@ -13,12 +13,12 @@ TIMES = 25
 
 
 def post(scene: Scene, to: Scene, new: list[Draft], copies: list[Draft], **terms: object) -> bytes | None:
-    """Post to the scene's queue, with copies to the other one's."""
+    """Post to the scene's queue, with copies to the other queue."""
     return scene.storage.messages.post(scene.queue, new, scene.now, copies=Copies(to.queue, copies), **terms)  # type: ignore[arg-type]
 
 
 def test_copies_come_with_the_messages(scene: Scene):
-    """Each queue has its own, in order, ready, and is created if it is missing; the other queue's usage counts too."""
+    """Each queue has its own ready messages in order; a missing queue is created, and its usage counts."""
     there = scene.at("copies")
     new, copies = drafts(2, scene.now), [*drafts(2, scene.now), *drafts(1, scene.now, delay=60)]
     assert post(scene, there, new, copies) is None
@@ -32,7 +32,7 @@ def test_copies_come_with_the_messages(scene: Scene):
 
 @pytest.mark.parametrize("exists", [False, True])
 def test_no_copy_comes_without_the_messages(scene: Scene, exists: bool):
-    """Where the metadata are others, and where the key is known or belongs to another request."""
+    """No copy is stored if the metadata differ, or if the idempotency key is known or belongs to another request."""
     there = scene.at("copies")
     key = IdempotencyKey("k", b"digest", 60)
     scene.storage.messages.post(scene.queue, first := drafts(1, scene.now), scene.now, idempotency_key=key)
@@ -61,8 +61,8 @@ def test_a_key_is_remembered_beside_copies(scene: Scene):
     assert there.claimable() == ids_of(copies)
 
 
-def test_two_queues_may_be_each_others(scene: Scene):
-    """Nobody waits for ever, and nothing is lost or doubled, where posts cross: here of four callers."""
+def test_posts_with_copies_in_both_directions_do_not_deadlock(scene: Scene):
+    """Crossing posts of four callers to two queues neither deadlock nor lose nor duplicate messages."""
     there = scene.at("copies")
     sent: dict[str, list[str]] = {"here": [], "there": []}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters: what was handed out too often moves to another queue, whole and once (contract 8.6, extensions 4)."""
+"""Dead letters: a message that was delivered too often moves to another queue, whole and once (contract 8.6)."""
 
 import json
 from itertools import pairwise
@@ -17,7 +17,7 @@ def after(grave: Scene, claims: int, ttl: int | None = None) -> DeadLetters:
 
 
 def handed_out(scene: Scene, times: int, limit: int = 10) -> None:
-    """Claim and release what is ready, so often."""
+    """Claim and release the ready messages ``times`` times."""
     for _ in range(times):
         scene.release(scene.take(limit).id)
 
@@ -28,7 +28,7 @@ def grave(scene: Scene) -> Scene:
 
 
 def test_a_message_moves_when_its_claims_are_used_up(scene: Scene, grave: Scene):
-    """With two claims allowed: handed out twice, moved by the third attempt, which gets nothing."""
+    """With two claims allowed, the third attempt moves a message that was delivered twice, and returns nothing."""
     posted = scene.post(1)
     for count in (1, 2):
         claim = scene.claim(ttl=60, dead_letters=after(grave, 2))
@@ -59,7 +59,7 @@ def test_a_dead_letter_arrives_whole_ready_and_unclaimed(scene: Scene, grave: Sc
 @pytest.mark.fresh_store
 @pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
 def test_a_dead_letter_lives_from_its_move_on(scene: Scene, grave: Scene, given: int | None, lives: int):
-    """Its ttl is the one given for dead letters, else its own, counted anew."""
+    """A dead letter's ttl is the given one, else its own, and starts again."""
     [id] = scene.post(1, ttl=600)
     handed_out(scene, 1)
     scene.tick(500)
@@ -75,7 +75,7 @@ def test_a_dead_letter_lives_from_its_move_on(scene: Scene, grave: Scene, given:
 
 
 def test_the_dead_letter_queue_is_made_by_the_first_dead_letter(scene: Scene, grave: Scene):
-    """Not before, and without metadata."""
+    """The queue does not exist before and has no metadata."""
     scene.post(1)
     claim = scene.claim(dead_letters=after(grave, 1))
     assert claim is not None
@@ -88,8 +88,8 @@ def test_the_dead_letter_queue_is_made_by_the_first_dead_letter(scene: Scene, gr
     assert scene.storage.queues.count(scene.queue.project) == 2
 
 
-def test_an_existing_dead_letter_queue_keeps_what_it_has(scene: Scene, grave: Scene):
-    """Metadata stay, and dead letters queue behind the messages that were there."""
+def test_an_existing_dead_letter_queue_keeps_metadata_and_messages(scene: Scene, grave: Scene):
+    """The queue keeps its metadata, and dead letters follow the messages that it already had."""
     scene.storage.queues.create(scene.at(GRAVE).queue, b'{"a": 1}')
     waiting = grave.post(2)
     moved = scene.post(2)
@@ -103,7 +103,7 @@ def test_an_existing_dead_letter_queue_keeps_what_it_has(scene: Scene, grave: Sc
 
 
 def test_a_dead_letter_comes_after_every_issued_marker(scene: Scene, grave: Scene):
-    """It takes its sequence in its new queue with the move, so a reader of that queue does not miss it (L6)."""
+    """The move gives it a new sequence, so that a reader of the dead-letter queue does not miss it (L6)."""
     moved = scene.post(1)
     seen = grave.post(5)
     marker = grave.one(seen[-1]).sequence
@@ -113,7 +113,7 @@ def test_a_dead_letter_comes_after_every_issued_marker(scene: Scene, grave: Scen
 
 
 def test_the_source_cannot_reach_a_moved_message(scene: Scene, grave: Scene):
-    """Its id belongs to the dead letter queue now; the owner of the source deletes nothing there."""
+    """The dead-letter queue has the message; a delete in the source queue does not remove it."""
     [id] = scene.post(1)
     handed_out(scene, 1)
     assert scene.claim(dead_letters=after(grave, 1)) is None
@@ -127,8 +127,8 @@ def test_the_source_cannot_reach_a_moved_message(scene: Scene, grave: Scene):
     assert grave.is_empty()
 
 
-def test_the_fresh_ones_of_a_mixed_claim_are_handed_out(scene: Scene, grave: Scene):
-    """Used-up messages move, the others come to the holder, in order."""
+def test_a_claim_returns_fresh_messages_and_buries_used_up_ones(scene: Scene, grave: Scene):
+    """Used-up messages move; the claim returns the other ones in order."""
     old = scene.post(2)
     handed_out(scene, 1)
     fresh = scene.post(2)
@@ -139,8 +139,8 @@ def test_the_fresh_ones_of_a_mixed_claim_are_handed_out(scene: Scene, grave: Sce
     assert grave.page() == old
 
 
-def test_a_claim_that_only_moved_looks_again(scene: Scene, grave: Scene):
-    """A hundred used-up messages ahead of a fresh one do not leave the claimer empty-handed."""
+def test_a_claim_that_only_buried_continues_behind_the_buried(scene: Scene, grave: Scene):
+    """A hundred used-up messages in front of a fresh one do not make a claim return nothing."""
     old = scene.post(100)
     handed_out(scene, 1, limit=100)
     fresh = scene.post(3)
@@ -152,7 +152,7 @@ def test_a_claim_that_only_moved_looks_again(scene: Scene, grave: Scene):
 
 
 def test_a_claim_that_moved_everything_makes_no_claim(scene: Scene, grave: Scene):
-    """When all are used up the answer is None, and all of them are in the dead letter queue, in order."""
+    """If all messages are used up, the claim returns None, and all are in the dead-letter queue in order."""
     old = scene.post(250)
     handed_out(scene, 1, limit=250)
     assert scene.claim(10, dead_letters=after(grave, 1)) is None
@@ -162,7 +162,7 @@ def test_a_claim_that_moved_everything_makes_no_claim(scene: Scene, grave: Scene
 
 
 def test_renewal_and_lapse_do_not_save_a_message(scene: Scene, grave: Scene):
-    """The count survives lapse, renewal and release; a renewal adds nothing to it."""
+    """Lapse, renewal and release keep the count, and a renewal does not raise it."""
     posted = scene.post(1)
     claim = scene.take(ttl=60)
     for _ in range(3):
@@ -176,31 +176,31 @@ def test_renewal_and_lapse_do_not_save_a_message(scene: Scene, grave: Scene):
     assert grave.page() == posted
 
 
-def test_counts_from_before_the_rule_count(scene: Scene, grave: Scene):
-    """A message that was handed out more often than is allowed now moves as well."""
+def test_claims_from_before_the_rule_count(scene: Scene, grave: Scene):
+    """A message that was delivered more often than a new rule allows moves too."""
     posted = scene.post(1)
     handed_out(scene, 5)
     assert scene.claim(dead_letters=after(grave, 3)) is None
     assert grave.page() == posted
 
 
-def test_no_claim_allowed_moves_at_once(scene: Scene, grave: Scene):
-    """With a maximum of 0 every message is a dead letter at the first attempt."""
+def test_a_maximum_of_zero_claims_buries_at_the_first_attempt(scene: Scene, grave: Scene):
+    """If no claims are allowed, the first attempt buries every message."""
     posted = scene.post(2)
     assert scene.claim(dead_letters=after(grave, 0)) is None
     assert grave.page() == posted
 
 
 def test_without_the_rule_nothing_moves(scene: Scene, grave: Scene):
-    """A claim that names no dead letter queue hands out whatever the count."""
+    """A claim without a dead-letter queue returns messages with any claim count."""
     posted = scene.post(1)
     handed_out(scene, 7)
     assert scene.claimable() == posted
     assert not grave.exists()
 
 
-def test_a_pop_takes_what_claims_would_move(scene: Scene, grave: Scene):
-    """Popping knows no count."""
+def test_a_pop_takes_messages_that_a_claim_would_bury(scene: Scene, grave: Scene):
+    """Pops ignore the claim count."""
     posted = scene.post(1)
     handed_out(scene, 3)
     assert scene.pop() == posted
@@ -208,7 +208,7 @@ def test_a_pop_takes_what_claims_would_move(scene: Scene, grave: Scene):
 
 
 def test_only_ready_messages_move(scene: Scene, grave: Scene):
-    """Held and delayed messages stay where they are, whatever their count."""
+    """Claimed and delayed messages with any claim count stay in their queue."""
     held = scene.post(1)
     handed_out(scene, 1)
     claim = scene.take()
@@ -220,8 +220,8 @@ def test_only_ready_messages_move(scene: Scene, grave: Scene):
     assert not grave.exists()
 
 
-def test_a_dead_letter_can_die_again(scene: Scene, grave: Scene):
-    """The dead letter queue may have one of its own, and back: the message is in exactly one queue each time."""
+def test_a_dead_letter_can_be_buried_again(scene: Scene, grave: Scene):
+    """Two queues may be each other's dead-letter queue: the message is in exactly one of them each time."""
     posted = scene.post(1)
     places = [scene, grave, scene]
     for here, there in pairwise(places):

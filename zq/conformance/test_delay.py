@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delayed messages: not before their time (law L4, contract 7.8). A draft's delay is already decided."""
+"""Delayed messages: no claim or pop before their time (law L4, contract 7.8)."""
 
 import pytest
 
@@ -10,8 +10,8 @@ pytestmark = pytest.mark.objects
 
 
 @pytest.mark.parametrize("delay", [1, 5, 30, 900])
-def test_a_delayed_message_waits_for_its_moment(scene: Scene, delay: int):
-    """Hidden from claim, pop and default listing to the last millisecond, there for all three at the moment itself."""
+def test_a_delayed_message_is_hidden_until_its_available_time(scene: Scene, delay: int):
+    """Claims, pops and default listings hide the message to the last millisecond and return it from its time on."""
     posted = scene.post(2, delay=delay)
     scene.tick(delay - 0.001)
     assert scene.claim() is None
@@ -24,7 +24,7 @@ def test_a_delayed_message_waits_for_its_moment(scene: Scene, delay: int):
 
 
 def test_the_three_ways_to_a_delay_live_side_by_side(scene: Scene):
-    """The queue's delay, the message's own and none at all: each becomes claimable at its own moment."""
+    """Messages with the queue's delay, with their own and with none become claimable at their own times."""
     ids = new_ids(3, scene.now)
     terms = zip(ids, [30, 5, 0], strict=True)
     scene.storage.messages.post(scene.queue, [Draft(id, b"1", 3600, delay, "alice") for id, delay in terms], scene.now)
@@ -37,8 +37,8 @@ def test_the_three_ways_to_a_delay_live_side_by_side(scene: Scene):
     assert scene.claimable() == [ids[0]]
 
 
-def test_a_delayed_message_behind_a_ready_one_does_not_ride_along(scene: Scene):
-    """A claim or pop that takes the ready message never takes the delayed one with it, in whichever order they came."""
+def test_a_claim_of_a_ready_message_leaves_a_delayed_one_behind_it(scene: Scene):
+    """A claim or pop that takes the ready message never takes the delayed one, whichever was posted first."""
     first = scene.post(1)
     delayed = scene.post(1, delay=60)
     last = scene.post(1)
@@ -49,8 +49,8 @@ def test_a_delayed_message_behind_a_ready_one_does_not_ride_along(scene: Scene):
     assert scene.claimable(10) == delayed
 
 
-def test_a_delayed_message_does_not_ride_along_after_a_lapse(scene: Scene):
-    """A lapsed message in front opens nothing for the delayed one behind it."""
+def test_a_claim_of_a_lapsed_message_leaves_a_delayed_one_behind_it(scene: Scene):
+    """A claim that takes a lapsed message does not take the delayed one behind it."""
     lapsed = scene.post(1)
     delayed = scene.post(1, delay=900)
     for _ in range(3):
@@ -61,15 +61,15 @@ def test_a_delayed_message_does_not_ride_along_after_a_lapse(scene: Scene):
 
 
 def test_waiting_messages_do_not_block_ready_ones(scene: Scene):
-    """A thousand delayed ones in front leave the ready one claimable."""
+    """A claim returns the ready message behind a thousand delayed ones."""
     scene.post(1000, delay=900)
     ready = scene.post(1)
     assert scene.claimable(10) == ready
     assert scene.claim() is None
 
 
-def test_a_delayed_message_is_shown_to_those_who_ask(scene: Scene):
-    """By id always, in listings with the delayed view, in the stats as free."""
+def test_a_delayed_message_is_shown_by_id_and_by_the_delayed_view(scene: Scene):
+    """Reads by id and listings with the delayed view show the message; statistics count it as free."""
     delayed = scene.post(2, delay=60)
     assert ids_of(scene.get(delayed)) == delayed
     assert scene.page(ListFilter(delayed=True)) == delayed
@@ -80,7 +80,7 @@ def test_a_delayed_message_is_shown_to_those_who_ask(scene: Scene):
 
 
 def test_a_life_shorter_than_the_delay_ends_unclaimed(scene: Scene):
-    """With ttl < delay, and with ttl = delay, the message expires without ever being claimable."""
+    """If the ttl is at most the delay, the message expires without becoming claimable."""
     scene.post(1, ttl=60, delay=90)
     scene.post(1, ttl=60, delay=60)
     scene.tick(59.999)
@@ -93,8 +93,8 @@ def test_a_life_shorter_than_the_delay_ends_unclaimed(scene: Scene):
     assert scene.is_empty()
 
 
-def test_a_life_runs_from_the_post_not_from_the_moment(scene: Scene):
-    """A delay eats into the ttl; claiming extends the life like any other's."""
+def test_a_ttl_starts_at_the_post_and_not_after_the_delay(scene: Scene):
+    """A delay uses up part of the ttl; a claim extends the life like any other message's."""
     [id] = scene.post(1, ttl=100, delay=60)
     scene.tick(60)
     assert scene.one(id).expires == pytest.approx(scene.now + 40, abs=0.0005)
@@ -102,8 +102,8 @@ def test_a_life_runs_from_the_post_not_from_the_moment(scene: Scene):
     assert (message.ttl, message.expires) == (65, pytest.approx(scene.now + 65, abs=0.0005))
 
 
-def test_a_message_keeps_its_moment_when_the_queue_changes(scene: Scene):
-    """Neither clearing nor setting a default delay moves a message that is already there."""
+def test_a_message_keeps_its_available_time_when_the_default_delay_changes(scene: Scene):
+    """Changing the default delay does not change messages that are already stored."""
     scene.storage.queues.create(scene.queue, b'{"_default_message_delay": 60}')
     delayed = scene.post(1, delay=60)
     scene.storage.queues.update(scene.queue, b'{"_default_message_delay": 60}', b"{}")
@@ -115,8 +115,8 @@ def test_a_message_keeps_its_moment_when_the_queue_changes(scene: Scene):
     assert scene.claimable() == delayed
 
 
-def test_a_due_message_is_a_plain_message(scene: Scene):
-    """After its moment nothing tells it from a fresh one: lapse and release bring it back ready, not delayed."""
+def test_a_delayed_message_is_ready_like_others_after_its_time(scene: Scene):
+    """After its time the message is like a fresh one: a lapse or a release makes it ready, not delayed."""
     [id] = scene.post(1, delay=60)
     scene.tick(60)
     claim = scene.take(ttl=60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deleting one message or many: who may, and what a claim has to do with it (contract 7.6, 7.7; law L2)."""
+"""Deleting one or many messages: permissions and claims (contract 7.6, 7.7; law L2)."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed
 
 
 def test_a_deleted_message_is_gone_for_every_verb(scene: Scene):
-    """Get, list, claim, pop and stats know nothing of it."""
+    """Get, list, claim, pop and stats do not show a deleted message."""
     a, b = scene.post(2)
     scene.delete(a)
     assert scene.get([a]) == []
@@ -19,8 +19,8 @@ def test_a_deleted_message_is_gone_for_every_verb(scene: Scene):
 
 @pytest.mark.parametrize("claim", ["", "unknown"])
 @pytest.mark.parametrize("message", ["missing", "", "x" * 32])
-def test_deleting_a_missing_message_is_fine_whatever_the_claim(scene: Scene, message: str, claim: str):
-    """A message that is not there is deleted already, in a missing queue and in a living one."""
+def test_deleting_a_missing_message_with_any_claim_succeeds(scene: Scene, message: str, claim: str):
+    """Deleting a message that does not exist succeeds, in a missing queue and in an existing one."""
     scene.delete(message, claim)
     assert not scene.exists()
     posted = scene.post(2)
@@ -28,8 +28,8 @@ def test_deleting_a_missing_message_is_fine_whatever_the_claim(scene: Scene, mes
     assert ids_of(scene.walk()) == posted
 
 
-def test_deleting_a_missing_message_with_a_live_claim_is_fine(scene: Scene):
-    """A second delete by the holder is quiet and leaves the rest of the claim alone."""
+def test_deleting_a_message_twice_with_a_live_claim_succeeds(scene: Scene):
+    """A second delete by the holder succeeds and keeps the rest of the claim."""
     a, b = scene.post(2)
     claim = scene.take()
     scene.delete(a, claim.id)
@@ -38,7 +38,7 @@ def test_deleting_a_missing_message_with_a_live_claim_is_fine(scene: Scene):
 
 
 def test_a_delayed_message_may_be_deleted(scene: Scene):
-    """An unclaimed message needs no claim, due or not."""
+    """An unclaimed message needs no claim, delayed or not."""
     [id] = scene.post(1, delay=60)
     scene.delete(id)
     scene.tick(60)
@@ -47,7 +47,7 @@ def test_a_delayed_message_may_be_deleted(scene: Scene):
 
 
 def test_an_unclaimed_message_is_not_deleted_by_a_claim(scene: Scene):
-    """A live claim that holds other messages and an unknown one are both refused, and the message stays."""
+    """A live claim of other messages and an unknown claim are refused, and the message stays."""
     held, free = scene.post(2)
     claim = scene.take(1)
     for named in [claim.id, "unknown"]:
@@ -58,7 +58,7 @@ def test_an_unclaimed_message_is_not_deleted_by_a_claim(scene: Scene):
 
 
 def test_a_claimed_message_is_not_deleted_without_its_claim(scene: Scene):
-    """No claim, an unknown one and another live one are refused; the holder keeps the message."""
+    """A delete without a claim, with an unknown one or with another live one is refused; the message stays."""
     held, other = scene.post(2)
     claim = scene.take(1)
     stranger = scene.take(1)
@@ -81,7 +81,7 @@ def test_the_holder_deletes_its_message(scene: Scene):
 
 
 def test_a_released_claim_deletes_nothing(scene: Scene):
-    """After release the message is unclaimed, and its former claim holds it no more."""
+    """After a release, the former claim no longer holds the message."""
     [id] = scene.post()
     claim = scene.take()
     scene.release(claim.id)
@@ -93,7 +93,7 @@ def test_a_released_claim_deletes_nothing(scene: Scene):
 
 
 def test_a_lapsed_claim_deletes_nothing(scene: Scene):
-    """At the claim's end its holder loses the right, and anybody may delete the message."""
+    """At the end of the claim its holder loses the right, and any caller may delete the message."""
     [id] = scene.post()
     claim = scene.take(ttl=60)
     scene.tick(59.999)
@@ -107,8 +107,8 @@ def test_a_lapsed_claim_deletes_nothing(scene: Scene):
     assert scene.is_empty()
 
 
-def test_a_late_holder_cannot_delete_what_another_holds_now(scene: Scene):
-    """A lapsed claim meets the new holder's right and changes nothing (L2)."""
+def test_a_lapsed_claim_cannot_delete_a_message_of_a_new_claim(scene: Scene):
+    """A delete with a lapsed claim is refused if a new claim holds the message (L2)."""
     [id] = scene.post()
     late = scene.take(ttl=60)
     scene.tick(60)
@@ -119,7 +119,7 @@ def test_a_late_holder_cannot_delete_what_another_holds_now(scene: Scene):
 
 
 def test_a_claim_of_another_queue_deletes_nothing(scene: Scene):
-    """A live claim counts in its own queue only."""
+    """A live claim of one queue is refused in another one."""
     [id] = scene.post()
     other = scene.at("other")
     other.post()
@@ -133,8 +133,8 @@ def test_a_claim_of_another_queue_deletes_nothing(scene: Scene):
     assert scene.held(claim.id) == [id]
 
 
-def test_many_are_deleted_claimed_or_not(scene: Scene):
-    """The owner's bulk delete stands above claims, skips what is missing and repeats, and ends emptied claims."""
+def test_a_bulk_delete_by_the_owner_ignores_claims(scene: Scene):
+    """The owner's bulk delete ignores claims, missing ids and repeated ids, and ends claims that become empty."""
     posted = scene.post(4) + scene.post(1, delay=60)
     claim = scene.take(2)
     emptied = scene.take(1)
@@ -147,8 +147,8 @@ def test_many_are_deleted_claimed_or_not(scene: Scene):
     assert scene.claimable() == [posted[3]]
 
 
-def test_many_leave_other_queues_alone(scene: Scene):
-    """Ids of another queue are missing here."""
+def test_a_bulk_delete_ignores_ids_of_other_queues(scene: Scene):
+    """Ids of another queue are treated as missing."""
     kept = scene.post(2)
     other = scene.at("other")
     other.post()
@@ -157,8 +157,8 @@ def test_many_leave_other_queues_alone(scene: Scene):
     assert scene.page() == kept
 
 
-def test_many_with_claims_go_when_each_is_held(scene: Scene):
-    """Several claims together cover the messages; repeated ids, claims and a spare claim do no harm."""
+def test_a_bulk_delete_with_claims_removes_messages_that_they_hold(scene: Scene):
+    """The claims together hold all messages; repeated ids, repeated claims and a spare claim do no harm."""
     posted = scene.post(4)
     one, two, spare = scene.take(2), scene.take(1), scene.take(1)
     scene.delete_many(posted[:3] + posted[:1], [one.id, two.id, two.id, spare.id, "unknown"])
@@ -168,9 +168,11 @@ def test_many_with_claims_go_when_each_is_held(scene: Scene):
         scene.held(one.id)
 
 
-def test_many_with_claims_stay_when_one_is_not_held(scene: Scene):
-    """A single free message, or one of another claim, refuses the whole call, as the first such one says, and nothing
-    goes."""
+def test_a_bulk_delete_with_claims_is_refused_if_one_message_is_not_held(scene: Scene):
+    """One free message, or one of another claim, refuses the whole call.
+
+    The error is that of the first such message, and nothing is deleted.
+    """
     posted = scene.post(3)
     mine, other = scene.take(1), scene.take(1)
     for ids, claims in [
@@ -195,8 +197,8 @@ def test_many_with_claims_stay_when_one_is_not_held(scene: Scene):
     assert scene.held(other.id) == posted[1:2]
 
 
-def test_many_go_without_claims_when_nobody_holds_them(scene: Scene):
-    """A caller without claims deletes what is ready, delayed or lapsed, and what is missing does no harm."""
+def test_a_bulk_delete_without_claims_removes_unclaimed_messages(scene: Scene):
+    """A caller without claims deletes ready, delayed and lapsed messages; missing ids do no harm."""
     posted = scene.post(2) + scene.post(1, delay=60) + scene.post(1)
     scene.take(1, ttl=60)
     scene.tick(60)
@@ -204,8 +206,8 @@ def test_many_go_without_claims_when_nobody_holds_them(scene: Scene):
     assert ids_of(scene.walk()) == posted[3:]
 
 
-def test_many_with_a_lapsed_claim_stay(scene: Scene):
-    """A claim that has run out or was released covers nothing."""
+def test_a_bulk_delete_with_a_lapsed_claim_is_refused(scene: Scene):
+    """A lapsed or released claim permits no delete."""
     posted = scene.post(2)
     lapsed = scene.take(1, ttl=60)
     released = scene.take(1)
@@ -217,16 +219,16 @@ def test_many_with_a_lapsed_claim_stay(scene: Scene):
     assert ids_of(scene.walk()) == posted
 
 
-def test_many_missing_with_claims_are_fine(scene: Scene):
-    """What is not there needs no holder: the held ones go."""
+def test_a_bulk_delete_with_claims_ignores_missing_ids(scene: Scene):
+    """Missing ids need no claim: the claimed messages are deleted."""
     posted = scene.post(2)
     claim = scene.take()
     scene.delete_many(["missing", posted[0]], [claim.id])
     assert scene.held(claim.id) == posted[1:]
 
 
-def test_a_thousand_are_deleted_at_once(scene: Scene):
-    """Bulk delete takes as many ids as it is given."""
+def test_a_bulk_delete_removes_a_thousand_messages(scene: Scene):
+    """Bulk delete accepts any number of ids."""
     posted = scene.post(1100)
     claim = scene.take(600)
     scene.delete_many(posted[:1000])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many messages one queue has in each state; of drivers, too, that inherit how they are counted."""
+"""The depth of one queue by state, also on drivers that inherit the implementation."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def depth_of(scene: Scene, most: int = 10_000) -> Depth:
 
 
 def test_a_missing_queue_has_nothing(scene: Scene):
-    """As an empty one has."""
+    """A missing queue has the same depth as an empty one."""
     assert depth_of(scene) == Depth()
     scene.storage.queues.create(scene.queue, b"{}")
     assert depth_of(scene) == Depth()
@@ -25,7 +25,7 @@ def test_a_missing_queue_has_nothing(scene: Scene):
 
 
 def test_messages_of_each_state_are_counted(scene: Scene):
-    """Ready, delayed and claimed ones, in this queue alone; since when the first is ready, if the driver tells."""
+    """Ready, delayed and claimed messages of this queue count; the first ready time is right if the driver has it."""
     scene.at("other").post(9)
     scene.post(5)
     began = scene.now
@@ -40,7 +40,7 @@ def test_messages_of_each_state_are_counted(scene: Scene):
 
 
 def test_expired_messages_are_in_no_state(scene: Scene):
-    """Though they may be there still."""
+    """Expired messages do not count, even if they are not removed yet."""
     scene.post(3, ttl=60)
     scene.post(2, ttl=600)
     scene.tick(60)
@@ -48,8 +48,8 @@ def test_expired_messages_are_in_no_state(scene: Scene):
     assert (depth.ready, depth.delayed, depth.claimed) == (2, 0, 0)
 
 
-def test_beyond_the_bound_no_more_need_be_counted(scene: Scene):
-    """But so many are told, where there are so many."""
+def test_a_depth_reaches_its_bound(scene: Scene):
+    """The count reaches the bound if there are enough messages."""
     scene.post(20)
     scene.take(8)
     depth = depth_of(scene, 5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many messages a queue has in each state, for whoever watches: bounded, and never more than true."""
+"""The depths of all queues by state: bounded, and never more than the true numbers."""
 
 import pytest
 
@@ -17,7 +17,7 @@ pytestmark = [
 
 
 def states(scene: Scene, most: int = 10_000) -> tuple[int, int, int, int]:
-    """(ready, delayed, claimed, expired)."""
+    """Return the numbers of ready, delayed, claimed and expired messages."""
     depth = scene.depth(most)
     assert depth is not None
     return depth.ready, depth.delayed, depth.claimed, depth.expired
@@ -29,12 +29,12 @@ def oldest(scene: Scene) -> float | None:
 
 
 def test_a_store_without_queues_has_no_depths(scene: Scene):
-    """Nothing to be told."""
+    """The listing of depths is empty."""
     assert list(scene.storage.depths(scene.now, 10, 10)) == []
 
 
-def test_an_empty_queue_is_told_with_zeros(scene: Scene):
-    """Created, and emptied by a pop or a purge; a deleted one is not named any more."""
+def test_an_empty_queue_is_listed_with_zeros(scene: Scene):
+    """Queues that were created, popped empty or purged are listed; a deleted one is not."""
     scene.storage.queues.create(scene.queue, b"{}")
     assert scene.depth() == Depth()
     scene.post(3)
@@ -49,7 +49,7 @@ def test_an_empty_queue_is_told_with_zeros(scene: Scene):
 
 
 def test_each_message_is_in_one_state(scene: Scene):
-    """Ready, delayed, claimed and expired ones side by side, each counted once."""
+    """Ready, delayed, claimed and expired messages each count once."""
     scene.post(5)
     scene.take(3, ttl=600)
     scene.post(1, ttl=60)
@@ -60,8 +60,8 @@ def test_each_message_is_in_one_state(scene: Scene):
     assert scene.counts() == (3, 6)
 
 
-def test_a_claimed_message_is_no_expired_one(scene: Scene):
-    """The claim's life is its own; when that ends too, it is."""
+def test_a_claimed_message_does_not_count_as_expired(scene: Scene):
+    """A claimed message expires with its claim, not with its own life."""
     scene.post(2, ttl=60)
     scene.take(ttl=120, grace=0)
     scene.tick(60)
@@ -73,7 +73,7 @@ def test_a_claimed_message_is_no_expired_one(scene: Scene):
 
 
 def test_states_change_at_the_millisecond(scene: Scene):
-    """A delayed message is ready at its moment and expired at its end, nothing else having happened."""
+    """A delayed message is ready at its time and expired at its end, without any other call."""
     scene.post(1, ttl=60, delay=30)
     scene.tick(29.999)
     assert states(scene) == (0, 1, 0, 0)
@@ -87,8 +87,8 @@ def test_states_change_at_the_millisecond(scene: Scene):
     assert oldest(scene) is None
 
 
-def test_a_message_that_expires_before_its_moment_is_never_ready(scene: Scene):
-    """Delayed, then expired."""
+def test_a_message_that_expires_before_its_available_time_is_never_ready(scene: Scene):
+    """The message is delayed, then expired."""
     scene.post(1, ttl=60, delay=100)
     scene.tick(59)
     assert states(scene) == (0, 1, 0, 0)
@@ -98,7 +98,7 @@ def test_a_message_that_expires_before_its_moment_is_never_ready(scene: Scene):
 
 @pytest.mark.parametrize("wait", [0, 30])
 def test_a_lapsed_claim_s_messages_wait_and_are_ready(scene: Scene, wait: int):
-    """Delayed while they wait for redelivery, ready from then on, with that moment as their age."""
+    """The messages are delayed until their redelivery, then ready with that time as their age."""
     scene.post(2)
     scene.take(ttl=60, redelivery=Redelivery(wait, cap=600))
     end = scene.now + 60
@@ -112,7 +112,7 @@ def test_a_lapsed_claim_s_messages_wait_and_are_ready(scene: Scene, wait: int):
 
 
 def test_a_released_message_counts_as_it_was_given_back(scene: Scene):
-    """To its place, with its former moment; or with a delay, delayed."""
+    """A release returns the message to its former place and time; a release with a delay delays it."""
     posted = scene.now
     scene.post(1)
     scene.tick(5)
@@ -126,7 +126,7 @@ def test_a_released_message_counts_as_it_was_given_back(scene: Scene):
 
 
 def test_the_oldest_ready_message_is_the_first_in_the_order_of_claims(scene: Scene):
-    """Not an expired one in front of it, not a claimed one, not one that waits."""
+    """Expired, claimed and delayed messages in front do not count as the oldest one."""
     claimed = scene.post(1)
     assert ids_of(scene.take(1, ttl=600).messages) == claimed
     scene.post(3, ttl=60)
@@ -141,7 +141,7 @@ def test_the_oldest_ready_message_is_the_first_in_the_order_of_claims(scene: Sce
 
 
 def test_deletes_pops_moves_and_burials_leave_their_queue(scene: Scene):
-    """What goes is counted where it is, and nowhere else."""
+    """A message counts only in the queue that has it."""
     posted = scene.post(6)
     scene.delete(posted[0])
     scene.delete_many(posted[1:2])
@@ -161,7 +161,7 @@ def test_deletes_pops_moves_and_burials_leave_their_queue(scene: Scene):
 
 
 def test_expired_messages_count_until_they_are_removed(scene: Scene):
-    """Waiting for the sweeper they are told; a round takes them out of the count."""
+    """Expired messages count until a maintenance round removes them."""
     scene.post(20, ttl=60)
     scene.post(5)
     scene.tick(60)
@@ -170,8 +170,8 @@ def test_expired_messages_count_until_they_are_removed(scene: Scene):
     assert states(scene) == (5, 0, 0, 0)
 
 
-def test_every_queue_of_every_project_is_told(scene: Scene):
-    """Names that look like parts of a path, an empty project and other alphabets: each with its own count."""
+def test_every_queue_of_every_project_is_listed(scene: Scene):
+    """Names like parts of a path, an empty project and other alphabets each have their own count."""
     names = [("acme", "a/b"), ("acme/a", "b"), ("", "jobs"), ("Ünïcode ☃", "jobs"), ("acme", "jobs.2"), ("*", "[a-z]?")]
     places = [scene.at(name, project) for project, name in names if project]
     places.append(Scene(scene.storage, scene.clock, scene.queue._replace(project="")))
@@ -185,7 +185,7 @@ def test_every_queue_of_every_project_is_told(scene: Scene):
 
 
 def test_the_same_queues_come_first_each_time(scene: Scene):
-    """A bound on queues cuts one order, which does not depend on what lies in them or when it is asked."""
+    """A bound on the number of queues always cuts the same order, independent of their contents and of the time."""
     for number in range(12):
         scene.at(f"q{number}", project=f"p{number % 3}").post(1)
     everything = [queue for queue, _ in scene.storage.depths(scene.now, 100, 10)]
@@ -197,8 +197,8 @@ def test_the_same_queues_come_first_each_time(scene: Scene):
 
 
 @pytest.mark.parametrize("most", [1, 10, 24])
-def test_a_count_is_exact_below_its_bound_and_no_less_than_it_above(scene: Scene, most: int):
-    """Never more than there are, never less than the bound or all, in queues that hold one kind of messages each."""
+def test_a_depth_is_exact_below_its_bound_and_at_least_the_bound_above(scene: Scene, most: int):
+    """The count is never more than the true number, and never less than the bound or the true number."""
     ready, delayed, claimed, expired, few = (scene.at(name) for name in ("ready", "delayed", "claimed", "old", "few"))
     claimed.post(26)
     claimed.take(26, ttl=600)

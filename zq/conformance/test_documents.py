@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents: small documents, each changed as a whole and by its version (extensions 8)."""
+"""Documents: small keyed values, each replaced as a whole by compare-and-set on its version (extensions 8)."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -19,7 +19,7 @@ ODD = ["", "a", "a/b", "a:b", "a\x00", "a\x00b", "a\x01", "\x7f", "\xe9", "e\u03
 
 
 class Shelf:
-    """Documents of one store, at one clock."""
+    """The documents of a store, with a clock."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
@@ -43,7 +43,7 @@ class Shelf:
     def names(
         self, project: str = "acme", kind: str = "topic", prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[str]:
-        """Of one page, which agrees with ``get`` about each of them."""
+        """Return the names of one page, checked against ``get``."""
         page = self.storage.documents.list(project, kind, prefix, after, limit, self.clock.now())
         names = [document.ref.name for document in page.items]
         assert page.next == (names[-1] if names else None)
@@ -60,8 +60,8 @@ def shelf(storage: Storage) -> Shelf:
     return Shelf(storage)
 
 
-def test_a_record_comes_back_as_it_was_put(shelf: Shelf):
-    """Any bytes, however many; with its end, or without one."""
+def test_a_document_comes_back_as_it_was_put(shelf: Shelf):
+    """Documents of any bytes and size come back, with an expiry or without one."""
     for at, value in enumerate([b"", b"{}", b"\x00\xff", bytes(range(256)) * 2000]):
         assert shelf.get(ref(f"n{at}")) is None
         assert shelf.put(ref(f"n{at}"), value, ttl=60 if at % 2 else None)
@@ -70,8 +70,8 @@ def test_a_record_comes_back_as_it_was_put(shelf: Shelf):
         assert found.version != ""
 
 
-def test_a_record_is_put_only_if_it_is_the_expected_one(shelf: Shelf):
-    """ "" expects none, a version that very state, None nothing; a refusal changes nothing."""
+def test_a_document_is_put_only_if_it_is_the_expected_one(shelf: Shelf):
+    """The expected version "" means no document, ``None`` any; a refused put changes nothing."""
     assert not shelf.put(ref(), b"0", expected="no-such-version")
     assert shelf.get(ref()) is None
     assert shelf.put(ref(), b"1", expected="")
@@ -87,8 +87,8 @@ def test_a_record_is_put_only_if_it_is_the_expected_one(shelf: Shelf):
     assert (shelf.one(ref()).value, shelf.one(ref()).expires) == (b"3", None)
 
 
-def test_no_version_comes_again(shelf: Shelf):
-    """Though the value is the same, and the document was deleted or had expired meanwhile."""
+def test_a_version_never_repeats(shelf: Shelf):
+    """A new state has a new version, even with the same value or after a deletion or expiry."""
     versions = []
     for at in range(30):
         assert shelf.put(ref(), b"same", ttl=60 if at % 5 == 1 else None)
@@ -103,8 +103,8 @@ def test_no_version_comes_again(shelf: Shelf):
         assert not shelf.delete(ref(), expected=version)
 
 
-def test_a_record_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
-    """And only once; whether there was one is told."""
+def test_a_document_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
+    """The document is deleted once, and the result says whether it existed."""
     assert not shelf.delete(ref())
     assert shelf.put(ref())
     assert not shelf.delete(ref(), expected="no-such-version")
@@ -117,8 +117,8 @@ def test_a_record_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
     assert shelf.delete(ref())
 
 
-def test_an_expired_record_exists_for_no_verb(shelf: Shelf):
-    """From its very end on; it can be made anew, maintenance does not touch the new one, and it does not return."""
+def test_an_expired_document_exists_for_no_verb(shelf: Shelf):
+    """From its expiry on the document can be created again; maintenance keeps the new one."""
     for name in ("a", "b", "c"):
         assert shelf.put(ref(name), b"old", ttl=60)
     assert shelf.put(ref("d"), b"old", ttl=61)
@@ -140,8 +140,8 @@ def test_an_expired_record_exists_for_no_verb(shelf: Shelf):
     assert shelf.names() == ["a"]
 
 
-def test_a_listing_goes_by_bytes_from_any_name(shelf: Shelf):
-    """Prefix, marker and limit together; a marker need not exist; nothing of another kind or project is there."""
+def test_documents_are_listed_in_byte_order_from_any_marker(shelf: Shelf):
+    """Prefix, marker and limit combine; a marker need not exist; other kinds and projects are not listed."""
     names = sorted(
         {*ODD, "b", "b.a", "b.b", "b.", "ba", "B"} - {""}, key=lambda name: name.encode("utf-8", "surrogatepass")
     )
@@ -160,8 +160,8 @@ def test_a_listing_goes_by_bytes_from_any_name(shelf: Shelf):
     assert shelf.names(prefix="a\x00") == ["a\x00", "a\x00b"]
 
 
-def test_records_with_odd_names_do_not_meet(shelf: Shelf):
-    """Whatever stands in project, kind and name: each is put, listed and deleted by its own full name."""
+def test_documents_with_odd_names_are_distinct(shelf: Shelf):
+    """Documents with any characters in project, kind and name are put, listed and deleted by their full name only."""
     refs = [DocumentRef(project, "topic", "b") for project in ["", *PROJECTS, "\udfff"]]
     refs += [DocumentRef("acme", kind, "b") for kind in ODD] + [DocumentRef("acme", "odd", name) for name in ODD[1:]]
     for at, each in enumerate(refs):
@@ -178,8 +178,8 @@ def test_records_with_odd_names_do_not_meet(shelf: Shelf):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_of_many_who_change_one_state_one_succeeds(shelf: Shelf):
-    """Making, changing and deleting, thirty rounds each: one winner a round, and its value stands."""
+def test_one_of_many_concurrent_changes_of_a_document_succeeds(shelf: Shelf):
+    """Concurrent creations, changes and deletions have one winner in each of thirty rounds, and its value is kept."""
 
     for at in range(15):
         version = shelf.one(ref()).version if at else ""
@@ -193,8 +193,8 @@ def test_of_many_who_change_one_state_one_succeeds(shelf: Shelf):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_no_change_of_many_is_lost(shelf: Shelf):
-    """Four who count up by compare and set, each with retries: every step is there."""
+def test_concurrent_changes_of_a_document_are_all_kept(shelf: Shelf):
+    """Four writers that count by compare-and-set with retries lose no step."""
     assert shelf.put(ref(), b"0")
 
     def counter() -> None:
@@ -216,8 +216,8 @@ def reopened(open_store: OpenStore) -> Iterator[Shelf]:
 
 
 @pytest.mark.durable
-def test_records_survive_a_restart(open_store: OpenStore, reopened: Shelf):
-    """With value, version and end; the deleted stay away, and what expires meanwhile has expired."""
+def test_documents_survive_a_restart(open_store: OpenStore, reopened: Shelf):
+    """Value, version and expiry survive; deleted documents stay deleted, and closed stores expire documents too."""
     shelf = reopened
     for at in range(50):
         assert shelf.put(ref(f"n{at:02}"), b"%d" % at, ttl=[None, 60, 600][at % 3])

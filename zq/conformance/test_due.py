@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a waiter asks a queue: how much is ready, and when something will be (extensions 2)."""
+"""How many messages of a queue are ready, and when the next one becomes ready (extensions 2)."""
 
 from zq.conformance.builders import Scene, near
 from zq.core.redelivery import Redelivery
@@ -8,8 +8,8 @@ from zq.model import Move, Release
 AFTER_30 = Redelivery(30, cap=600)
 
 
-def test_ready_counts_what_can_be_claimed_now(scene: Scene):
-    """Neither claimed, delayed, waiting nor expired messages; lapsed and released ones again."""
+def test_ready_counts_claimable_messages(scene: Scene):
+    """Claimed, delayed and expired messages do not count; lapsed and released ones do."""
     assert scene.ready() == 0
     scene.post(2, ttl=60)
     scene.post(3)
@@ -30,14 +30,14 @@ def test_ready_counts_what_can_be_claimed_now(scene: Scene):
     assert scene.ready() == 5
 
 
-def test_ready_counts_no_further_than_asked(scene: Scene):
-    """The count is exact up to the given number, and that number beyond it."""
+def test_ready_counts_up_to_its_bound(scene: Scene):
+    """The count is exact up to the given bound, and equals the bound beyond it."""
     scene.post(30)
     assert [scene.ready(most) for most in (1, 29, 30, 31, 10000)] == [1, 29, 30, 30, 30]
 
 
 def test_ready_counts_behind_thousands_that_are_not(scene: Scene):
-    """Expired, delayed and claimed ones in front hide nothing and are not counted."""
+    """The count ignores expired, delayed and claimed messages in front of ready ones."""
     scene.post(1000, ttl=60)
     scene.post(1000, delay=900)
     scene.post(1003)
@@ -47,7 +47,7 @@ def test_ready_counts_behind_thousands_that_are_not(scene: Scene):
 
 
 def test_every_way_out_lowers_the_count(scene: Scene):
-    """Pop, delete, move, settlement, purge; and every way in raises it."""
+    """Pop, delete, move, settlement and purge lower the count; every way into the queue raises it."""
     posted = scene.post(6)
     scene.pop(1)
     scene.delete(posted[1])
@@ -65,7 +65,7 @@ def test_every_way_out_lowers_the_count(scene: Scene):
 
 
 def test_nothing_is_due_where_nothing_waits(scene: Scene):
-    """A missing queue, an empty one, and one whose messages are all ready."""
+    """A missing queue, an empty one and one whose messages are all ready have no next time."""
     assert scene.due() is None
     scene.post(2)
     assert scene.due() is None
@@ -74,7 +74,7 @@ def test_nothing_is_due_where_nothing_waits(scene: Scene):
 
 
 def test_the_next_moment_is_that_of_the_first_to_come(scene: Scene):
-    """A delay, the end of a claim, or the end of its wait; each until it has come, then the next one."""
+    """The next time is the end of a delay, of a claim or of a redelivery delay, whichever comes first."""
     scene.post(1)
     start = scene.now
     scene.take(ttl=100)
@@ -91,7 +91,7 @@ def test_the_next_moment_is_that_of_the_first_to_come(scene: Scene):
 
 
 def test_a_renewal_and_a_release_change_the_next_moment(scene: Scene):
-    """Later, earlier, after the delay of a release, and none after a plain one."""
+    """A renewal moves the next time; a release with a delay sets it, and one without removes it."""
     posted = scene.post(2)
     claim = scene.take(ttl=60)
     scene.renew(claim.id, ttl=600)
@@ -107,7 +107,7 @@ def test_a_renewal_and_a_release_change_the_next_moment(scene: Scene):
 
 
 def test_ready_messages_do_not_hide_the_next_moment(scene: Scene):
-    """Thousands that are ready, in front and behind, with one delayed among them."""
+    """Thousands of ready messages around one delayed message do not hide its time."""
     scene.post(1000)
     scene.post(1, delay=60)
     scene.post(1000)
@@ -116,8 +116,8 @@ def test_ready_messages_do_not_hide_the_next_moment(scene: Scene):
     assert scene.at("next").due() == near(scene.now + 90)
 
 
-def test_other_queues_are_not_asked(scene: Scene):
-    """A queue of a like name and one of another project have moments of their own."""
+def test_the_next_moment_ignores_other_queues(scene: Scene):
+    """A queue with a similar name and a queue of another project have their own times."""
     for room in (scene.at("jobs2"), scene.rival):
         room.post(2)
         room.post(1, delay=30)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A post that expects certain metadata: the rules that it was made by are checked in the step that stores it."""
+"""A post that expects certain metadata: the check and the post are one step."""
 
 from functools import partial
 from itertools import pairwise
@@ -18,8 +18,8 @@ def post(scene: Scene, expected: bytes | None, count: int = 2) -> bytes | None:
     return scene.storage.messages.post(scene.queue, drafts(count, scene.now), scene.now, expected)
 
 
-def test_a_post_that_finds_what_it_expects_is_stored(scene: Scene):
-    """In a queue with metadata, in one without, and in one that is missing, which has none."""
+def test_a_post_with_matching_expected_metadata_is_stored(scene: Scene):
+    """The post is stored in a queue with metadata, in one without and in a missing one, which has none."""
     assert post(scene, NONE) is None
     assert scene.exists()
     assert post(scene, NONE) is None
@@ -29,14 +29,14 @@ def test_a_post_that_finds_what_it_expects_is_stored(scene: Scene):
 
 
 def test_a_post_that_expects_nothing_is_stored(scene: Scene):
-    """None stands for any metadata."""
+    """``None`` accepts any metadata."""
     scene.storage.queues.create(scene.queue, SOME)
     assert post(scene, None) is None
     assert len(scene.walk()) == 2
 
 
-def test_a_post_that_expects_other_metadata_is_told_and_not_stored(scene: Scene):
-    """The answer is what the metadata are; a second try that expects these is stored."""
+def test_a_post_that_expects_other_metadata_returns_them_and_is_not_stored(scene: Scene):
+    """The post returns the current metadata; a second attempt that expects them is stored."""
     scene.storage.queues.create(scene.queue, SOME)
     for wrong in (NONE, SOME + b" "):
         assert post(scene, wrong) == SOME
@@ -45,8 +45,8 @@ def test_a_post_that_expects_other_metadata_is_told_and_not_stored(scene: Scene)
     assert len(scene.walk()) == 2
 
 
-def test_a_post_to_a_missing_queue_that_expects_metadata_is_told_that_there_are_none(scene: Scene):
-    """A queue that was deleted, and made anew by nobody yet."""
+def test_a_post_to_a_missing_queue_that_expects_metadata_returns_none(scene: Scene):
+    """A deleted queue that was not created again has no metadata."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.storage.queues.delete(scene.queue)
     assert post(scene, SOME) == NONE
@@ -56,8 +56,11 @@ def test_a_post_to_a_missing_queue_that_expects_metadata_is_told_that_there_are_
 
 
 def test_a_post_need_not_create_the_queue(scene: Scene):
-    """A missing one is told apart from one without metadata, whatever is expected and whoever posts beside; one that a
-    post has made exists for whoever would create it."""
+    """A post may refuse to create a missing queue, which differs from a queue without metadata.
+
+    It is refused with any expectation and next to concurrent posts. A queue that a post has created exists for a later
+    create.
+    """
     messages, there = scene.storage.messages, scene.at("there")
     there.post(1)
     new = partial(drafts, 1, scene.now)
@@ -81,8 +84,8 @@ def test_a_post_need_not_create_the_queue(scene: Scene):
     assert refused(NONE)
 
 
-def test_posts_beside_updates_are_stored_under_what_they_expect_only(scene: Scene):
-    """While the metadata go from version to version, no message made by an older one arrives behind a newer one's."""
+def test_posts_racing_updates_are_stored_only_under_expected_metadata(scene: Scene):
+    """No message that was posted under an older version of the metadata arrives behind one of a newer version."""
     versions = [b'{"version": %d}' % number for number in range(20)]
     stored = Semaphore(0)
     scene.storage.queues.create(scene.queue, versions[0])
@@ -101,7 +104,7 @@ def test_posts_beside_updates_are_stored_under_what_they_expect_only(scene: Scen
         for former, latter in pairwise(versions):
             assert stored.acquire(timeout=30)
             assert scene.storage.queues.update(scene.queue, former, latter)
-            while stored.acquire(blocking=False):  # what was stored so far says nothing of the new version
+            while stored.acquire(blocking=False):  # earlier posts do not prove the new version
                 pass
 
     together(write, write, write, update)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expired messages exist for no verb (law L3), and their space comes back (law L9)."""
+"""Expired messages are invisible to every verb (law L3), and their space is reclaimed (law L9)."""
 
 import pytest
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.fresh_store
 
 
 def test_a_message_lives_to_the_last_millisecond(scene: Scene):
-    """Just before created + ttl every reading verb still has it."""
+    """Every reading verb shows the message until just before created + ttl."""
     posted = scene.post(1, ttl=60)
     scene.tick(59.999)
     assert ids_of(scene.get(posted)) == posted
@@ -22,7 +22,7 @@ def test_a_message_lives_to_the_last_millisecond(scene: Scene):
 
 
 def test_a_message_is_gone_from_its_expiry_on(scene: Scene):
-    """At created + ttl exactly no verb knows it: get, list, claim, pop, stats."""
+    """From created + ttl on, get, list, claim, pop and stats do not show the message."""
     posted = scene.post(2, ttl=60)
     scene.tick(60)
     assert scene.get(posted) == []
@@ -36,7 +36,7 @@ def test_a_message_is_gone_from_its_expiry_on(scene: Scene):
 
 @pytest.mark.parametrize("verb", ["claim", "pop", "get", "list", "stats"])
 def test_each_verb_finds_the_expiry_by_itself(scene: Scene, verb: str):
-    """No verb leans on another one, or on maintenance, to have noticed the expiry first."""
+    """Each verb detects the expiry without an earlier verb or maintenance."""
     posted = scene.post(1, ttl=60)
     kept = scene.post(1, ttl=120)
     scene.tick(60)
@@ -51,7 +51,7 @@ def test_each_verb_finds_the_expiry_by_itself(scene: Scene, verb: str):
 
 
 def test_deleting_an_expired_message_is_deleting_a_missing_one(scene: Scene):
-    """Quiet with any claim, alone and in bulk, as contract 7.6 has it for what is not there."""
+    """The delete succeeds with any claim, alone and in bulk, as contract 7.6 says of missing messages."""
     [id] = scene.post(1, ttl=60)
     scene.post(1)
     claim = scene.claim(1, ttl=30, grace=0)
@@ -66,7 +66,7 @@ def test_deleting_an_expired_message_is_deleting_a_missing_one(scene: Scene):
 
 
 def test_a_free_message_beside_an_expired_one_still_needs_its_claim(scene: Scene):
-    """Expired ids in a bulk delete with claims excuse none of the living ones."""
+    """Expired ids in a bulk delete with claims do not excuse a living message that the claims do not hold."""
     [gone] = scene.post(1, ttl=60)
     [kept] = scene.post(1)
     scene.tick(60)
@@ -76,7 +76,7 @@ def test_a_free_message_beside_an_expired_one_still_needs_its_claim(scene: Scene
 
 
 def test_a_held_message_lives_as_long_as_its_claim(scene: Scene):
-    """The extension holds against the first expiry, with maintenance running, until claim end + grace."""
+    """The extended message outlives its first expiry, with maintenance running, until claim end + grace."""
     posted = scene.post(2, ttl=60)
     claim = scene.take(ttl=600, grace=30)
     scene.tick(60)
@@ -97,7 +97,7 @@ def test_a_held_message_lives_as_long_as_its_claim(scene: Scene):
 
 
 def test_a_renewed_message_lives_as_long_as_its_claim(scene: Scene):
-    """Maintenance between renewals takes nothing that a renewal has kept alive."""
+    """Maintenance between renewals removes no message that a renewal has extended."""
     posted = scene.post(1, ttl=60)
     claim = scene.take(ttl=60, grace=1)
     for _ in range(5):
@@ -111,7 +111,7 @@ def test_a_renewed_message_lives_as_long_as_its_claim(scene: Scene):
 
 
 def test_without_grace_message_and_claim_end_together(scene: Scene):
-    """At the common end the claim is unknown and the message gone."""
+    """At their common end the claim is unknown and the message is gone."""
     posted = scene.post(1, ttl=60)
     claim = scene.take(ttl=120, grace=0)
     scene.tick(119.999)
@@ -126,7 +126,7 @@ def test_without_grace_message_and_claim_end_together(scene: Scene):
 
 
 def test_expired_messages_in_front_do_not_block_the_living(scene: Scene):
-    """Behind a thousand expired ones a claim and a pop get what they ask for."""
+    """A claim and a pop return living messages behind a thousand expired ones."""
     scene.post(1000, ttl=60)
     living = scene.post(4)
     scene.tick(60)
@@ -136,7 +136,7 @@ def test_expired_messages_in_front_do_not_block_the_living(scene: Scene):
 
 @pytest.mark.parametrize("verb", ["claim", "pop"])
 def test_ten_thousand_expired_messages_are_passed_in_a_few_calls(scene: Scene, verb: str):
-    """One call may step over a bounded number (L10), but each comes nearer: no living message is out of reach."""
+    """One call may skip a bounded number (L10), but repeated calls reach every living message."""
     for _ in range(10):
         scene.post(1000, ttl=60)
     living = scene.post(2)
@@ -146,7 +146,7 @@ def test_ten_thousand_expired_messages_are_passed_in_a_few_calls(scene: Scene, v
 
 
 def test_expired_messages_among_the_living_are_stepped_over(scene: Scene):
-    """A claim is full when enough living messages wait between the expired ones."""
+    """A claim is full if there are enough living messages between expired ones."""
     living: list[str] = []
     for _ in range(20):
         scene.post(2, ttl=60)
@@ -157,7 +157,7 @@ def test_expired_messages_among_the_living_are_stepped_over(scene: Scene):
 
 
 def test_an_expired_message_is_no_dead_letter(scene: Scene):
-    """What expired before its last claim attempt goes nowhere."""
+    """A message that expired before its last claim attempt is not moved."""
     scene.post(1, ttl=600)
     scene.release(scene.take(ttl=60).id)
     scene.tick(600)
@@ -166,8 +166,8 @@ def test_an_expired_message_is_no_dead_letter(scene: Scene):
     assert not grave.exists()
 
 
-def test_maintenance_gives_back_what_expired(scene: Scene):
-    """Each expired message once, in whatever rounds, and nothing after."""
+def test_maintenance_removes_each_expired_message_once(scene: Scene):
+    """Rounds remove each expired message once, and nothing after that."""
     scene.post(30, ttl=60)
     scene.at("other", project="rival").post(12, ttl=60, delay=900)
     kept = scene.post(7, ttl=61)
@@ -181,7 +181,7 @@ def test_maintenance_gives_back_what_expired(scene: Scene):
 
 
 def test_maintenance_at_the_last_millisecond_takes_nothing(scene: Scene):
-    """The boundary is the same as for every other verb: gone from created + ttl on."""
+    """Maintenance removes messages from created + ttl on, like every other verb."""
     posted = scene.post(3, ttl=60)
     scene.tick(59.999)
     assert scene.reclaimed() == 0
@@ -191,7 +191,7 @@ def test_maintenance_at_the_last_millisecond_takes_nothing(scene: Scene):
 
 
 def test_maintenance_gives_back_thousands(scene: Scene):
-    """Rounds are bounded but go on until all is done; what a claim kept alive and the living are not touched."""
+    """Bounded rounds remove all expired messages, and neither extended nor living ones."""
     short = [id for _ in range(5) for id in scene.post(1000, ttl=60)]
     living = scene.post(10)
     claim = scene.take(3, ttl=3000)
@@ -204,7 +204,7 @@ def test_maintenance_gives_back_thousands(scene: Scene):
 
 
 def test_maintenance_takes_nothing_alive(scene: Scene):
-    """Ready, delayed, claimed, lapsed and released messages and their claims outlast any number of rounds."""
+    """Ready, delayed, claimed, lapsed and released messages and their claims survive any number of rounds."""
     posted = scene.post(6)
     delayed = scene.post(2, delay=900)
     lapsed = scene.take(1, ttl=60)
@@ -219,8 +219,8 @@ def test_maintenance_takes_nothing_alive(scene: Scene):
     assert scene.claimable() == free + ids_of(lapsed.messages)
 
 
-def test_maintenance_does_not_take_what_a_dead_letter_became(scene: Scene):
-    """The first life of a dead letter does not end its second."""
+def test_maintenance_keeps_a_dead_letter_past_its_first_expiry(scene: Scene):
+    """The expiry of the message's first life does not remove the dead letter."""
     posted = scene.post(1, ttl=600)
     scene.release(scene.take(ttl=60).id)
     grave = scene.at("dead")
@@ -233,7 +233,7 @@ def test_maintenance_does_not_take_what_a_dead_letter_became(scene: Scene):
 
 
 def test_maintenance_after_deletion_keeps_the_new_queue(scene: Scene):
-    """What a deleted or purged queue left behind is given back without touching its successor."""
+    """Reclaiming the contents of a deleted or purged queue does not change its successor."""
     scene.post(20, ttl=60)
     scene.take(5, ttl=600)
     scene.storage.queues.delete(scene.queue)

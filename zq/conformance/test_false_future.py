@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that was used under a wrong clock, which stood days ahead and was then set right."""
+"""A store that was used with a clock days ahead, which was then set right."""
 
 import pytest
 
@@ -9,7 +9,7 @@ pytestmark = pytest.mark.fresh_store
 
 
 def test_posts_after_a_false_future_can_be_claimed(scene: Scene):
-    """What was posted in the false future keeps its moment; what comes after it does not wait for that moment."""
+    """Messages posted in the false future keep their time; later messages do not wait for it."""
     future = scene.now + 864_000
     scene.storage.messages.post(scene.queue, drafts(1, future, ttl=864_000 * 2), future)
     fresh = scene.post(2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences: whoever holds an epoch that is not the last one cannot work on (extensions 9)."""
+"""Fences: a holder of an epoch that is not the latest is refused (extensions 9)."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ NAME = "etl.0"
 
 
 def test_epochs_of_a_fence_rise_from_one(scene: Scene):
-    """One at a time, for each name and each project alone."""
+    """Epochs rise by one, independently for each name and each project."""
     own, rival = scene.queue.project, scene.rival.queue.project
     advance = scene.storage.transactions.advance_fence
     assert [advance(own, "job", scene.now) for _ in range(3)] == [1, 2, 3]
@@ -27,8 +27,8 @@ def test_epochs_of_a_fence_rise_from_one(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_epochs_that_are_given_out_at_once_differ(scene: Scene):
-    """Eight threads: nobody gets an epoch that another has, and none is skipped."""
+def test_concurrently_issued_epochs_are_distinct(scene: Scene):
+    """Eight threads get different epochs, and none is skipped."""
     advance = scene.storage.transactions.advance_fence
 
     def some() -> list[int]:
@@ -39,8 +39,8 @@ def test_epochs_that_are_given_out_at_once_differ(scene: Scene):
     assert all(epochs == sorted(epochs) for epochs in given)
 
 
-def test_the_last_epoch_passes(scene: Scene):
-    """In every verb that takes a fence, as often as it is used."""
+def test_the_latest_epoch_is_accepted(scene: Scene):
+    """Every verb that takes a fence accepts the latest epoch any number of times."""
     posted = scene.post(3)
     fence = scene.fence()
     for there in (False, True):
@@ -53,8 +53,8 @@ def test_the_last_epoch_passes(scene: Scene):
 
 
 @pytest.mark.parametrize("epoch", [1, 3, 2**31])
-def test_no_other_epoch_passes(scene: Scene, epoch: int):
-    """Neither an older one nor one that was never given out; and nothing is done."""
+def test_other_epochs_are_refused(scene: Scene, epoch: int):
+    """An older epoch and one that was never issued are refused, and nothing changes."""
     posted = scene.post(3)
     scene.named(NAME, 2, ttl=60)
     scene.stage("s1", 2)
@@ -78,7 +78,7 @@ def test_no_other_epoch_passes(scene: Scene, epoch: int):
     assert scene.commit(1, ["s1"]).published == 2
 
 
-def test_a_fence_of_another_name_or_project_does_not_pass(scene: Scene):
+def test_a_fence_of_another_name_or_project_is_refused(scene: Scene):
     """An epoch is good for its own fence only, and a fence for its own project."""
     scene.post(2)
     scene.named(NAME, 2)
@@ -96,7 +96,7 @@ def test_a_fence_of_another_name_or_project_does_not_pass(scene: Scene):
 
 
 def test_a_zombie_is_stopped_at_its_next_step(scene: Scene):
-    """A second job advances the fence: the first one's claim lives on, but only the second can work with it."""
+    """A second job advances the fence: the first job's claim lives on, but only the second job can use it."""
     posted = scene.post(2)
     first = scene.fence()
     scene.named(NAME, 2, fence=first)
@@ -112,14 +112,14 @@ def test_a_zombie_is_stopped_at_its_next_step(scene: Scene):
 
 
 def renewing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
-    """Ever longer; to be seen in the message's moment."""
+    """Renew for ever longer; the message's time shows the effect."""
     [id] = scene.post(1)
     scene.named(NAME)
     return lambda at, fence: scene.renew(NAME, ttl=300 + at, fence=fence), lambda: scene.one(id).available
 
 
 def settling(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
-    """One message after the other; to be seen in the history."""
+    """Settle one message after the other; the history shows the effect."""
 
     def step(at: int, fence: Fence) -> None:
         scene.post(1)
@@ -129,7 +129,7 @@ def settling(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[],
 
 
 def claiming(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
-    """One message after the other; to be seen in the count of the claimed."""
+    """Claim one message after the other; the number of claimed messages shows the effect."""
 
     def step(at: int, fence: Fence) -> None:
         scene.post(1)
@@ -139,7 +139,7 @@ def claiming(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[],
 
 
 def committing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[], object]]:
-    """One staged message after the other; to be seen in the queue and in the last batch."""
+    """Commit one staged message after the other; the queue and the last batch show the effect."""
 
     def step(at: int, fence: Fence) -> None:
         scene.stage(f"s{at}", 1)
@@ -151,7 +151,7 @@ def committing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[
 @ONE_OR_TWO_CONNECTIONS
 @pytest.mark.parametrize("work", [renewing, settling, claiming, committing], ids=lambda work: work.__name__)
 def test_nothing_takes_effect_after_its_fence_was_advanced(scene: Scene, work):
-    """What the newcomer sees once it has its epoch, the zombie that works beside it changes no more."""
+    """A zombie changes nothing that the new holder has read after it got its epoch."""
     for turn in range(3):
         room = scene.at("jobs", project=f"{scene.queue.project}.{turn}")
         step, seen = work(room)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues in which messages of one group are handed out in order, or groups take turns (decision 0129)."""
+"""Queues that deliver each group's messages in order, or whose groups take turns (decision 0129)."""
 
 import pytest
 from msgspec import structs
@@ -14,35 +14,35 @@ KINDS = [Grouping.ORDERED, Grouping.FAIR]
 
 @pytest.fixture
 def ordered(scene: Scene) -> Scene:
-    """A queue that hands out each group in order."""
+    """Return a queue that delivers each group in order."""
     assert scene.storage.queues.create(scene.queue, b"{}", Grouping.ORDERED)
     return scene
 
 
 @pytest.fixture
 def fair(scene: Scene) -> Scene:
-    """A queue whose groups take turns."""
+    """Return a queue whose groups take turns."""
     assert scene.storage.queues.create(scene.queue, b"{}", Grouping.FAIR)
     return scene
 
 
 @pytest.fixture(params=KINDS)
 def grouped(request: pytest.FixtureRequest, scene: Scene) -> Scene:
-    """One of either kind."""
+    """Return a queue of either kind."""
     assert scene.storage.queues.create(scene.queue, b"{}", request.param)
     return scene
 
 
 def send(scene: Scene, *groups: str, ttl: int = 3600, delay: int = 0) -> list[str]:
-    """A post of one message for each of these groups; their ids."""
+    """Post one message for each of these groups; return their ids."""
     plain = drafts(len(groups), scene.now, ttl=ttl, delay=delay)
     new = [structs.replace(draft, group=group) for draft, group in zip(plain, groups, strict=True)]
     scene.storage.messages.post(scene.queue, new, scene.now)
     return ids_of(new)
 
 
-def test_without_groups_a_message_keeps_its_own(scene: Scene):
-    """It is told and has no effect; messages of other queues have none."""
+def test_a_group_in_a_queue_without_groups_is_returned_without_effect(scene: Scene):
+    """The group is returned and has no effect; messages posted without a group have none."""
     [first, second, third] = send(scene, "a", "a", "")
     assert [message.group for message in scene.take(1).messages] == ["a"]
     assert scene.claimable() == [second, third]
@@ -50,7 +50,7 @@ def test_without_groups_a_message_keeps_its_own(scene: Scene):
 
 
 def test_a_group_is_busy_while_its_first_message_is_held(ordered: Scene):
-    """Other groups are not; what was taken together is held together."""
+    """Other groups are not busy; messages claimed together are held together."""
     a1, b1, a2, a3, b2 = send(ordered, "a", "b", "a", "a", "b")
     first = ordered.take(2)
     assert ids_of(first.messages) == [a1, a2]
@@ -63,8 +63,8 @@ def test_a_group_is_busy_while_its_first_message_is_held(ordered: Scene):
     assert ordered.claimable() == [a3]
 
 
-def test_one_group_is_filled_up_from_before_the_next(ordered: Scene):
-    """In the order in which groups became free, and within a group in the order of posts."""
+def test_a_claim_takes_one_group_before_the_next(ordered: Scene):
+    """Groups are claimed in the order in which they became free, and messages of a group in the order of posts."""
     a1, b1, a2, c1, b2 = send(ordered, "a", "b", "a", "c", "b")
     assert ids_of(ordered.take(3).messages) == [a1, a2, b1]
     assert ordered.claimable() == [c1]
@@ -72,7 +72,7 @@ def test_one_group_is_filled_up_from_before_the_next(ordered: Scene):
 
 
 def test_groups_take_turns(ordered: Scene):
-    """A group whose message is done stands behind those that were free before."""
+    """A group whose message is finished comes after the groups that were free before."""
     a1, a2, b1, c1 = send(ordered, "a", "a", "b", "c")
     claim = ordered.take(1)
     assert ids_of(claim.messages) == [a1]
@@ -81,7 +81,7 @@ def test_groups_take_turns(ordered: Scene):
     assert [ids_of(ordered.take(1).messages) for _ in range(3)] == [[b1], [c1], [a2]]
 
 
-def test_what_comes_behind_a_busy_group_waits(ordered: Scene):
+def test_messages_behind_a_busy_group_are_not_ready(ordered: Scene):
     [a1] = send(ordered, "a")
     claim = ordered.take()
     [a2] = send(ordered, "a")
@@ -91,7 +91,7 @@ def test_what_comes_behind_a_busy_group_waits(ordered: Scene):
 
 
 def test_hiding_the_second_of_three_leaves_the_first(ordered: Scene):
-    """The longest prefix that is ready; hiding the first leaves none."""
+    """A hidden message leaves only the ready messages in front of it; hiding the first one leaves none."""
     a1, a2, a3 = send(ordered, "a", "a", "a")
     claim = ordered.take()
     ordered.settle(claim.id, release=[Release(a1, 0), Release(a3, 0)])
@@ -105,8 +105,8 @@ def test_hiding_the_second_of_three_leaves_the_first(ordered: Scene):
 
 
 @pytest.mark.parametrize("way", ["release", "lapse"])
-def test_what_comes_back_has_its_former_place(ordered: Scene, way: str):
-    """In its group, not at the end."""
+def test_a_returned_message_has_its_former_place_in_its_group(ordered: Scene, way: str):
+    """The message returns to its place in its group, not to the end."""
     a1, a2 = send(ordered, "a", "a")
     claim = ordered.take(1, ttl=60)
     send(ordered, "b")
@@ -130,7 +130,7 @@ def test_a_renewed_claim_keeps_its_group_busy(ordered: Scene):
 
 
 def test_a_delayed_message_holds_up_its_group(ordered: Scene):
-    """Those behind it wait for it, those before it do not."""
+    """Messages behind the delayed one wait for it, those in front do not."""
     [a1] = send(ordered, "a")
     [a2] = send(ordered, "a", delay=30)
     [a3] = send(ordered, "a")
@@ -143,8 +143,8 @@ def test_a_delayed_message_holds_up_its_group(ordered: Scene):
 
 
 @pytest.mark.fresh_store
-def test_an_expired_head_gives_way(ordered: Scene):
-    """Removed or not; and so does one that expires while it is held."""
+def test_an_expired_head_of_a_group_frees_the_next_message(ordered: Scene):
+    """The next message becomes ready, whether the expired head is removed yet or not, also if it was claimed."""
     [_a1] = send(ordered, "a", ttl=60)
     [a2] = send(ordered, "a", ttl=120)
     [a3] = send(ordered, "a")
@@ -160,7 +160,7 @@ def test_an_expired_head_gives_way(ordered: Scene):
 
 @pytest.mark.fresh_store
 def test_removal_of_expired_heads_places_the_next(ordered: Scene):
-    """Though nobody claimed meanwhile."""
+    """The next message is ready even if no claim came after the expiry."""
     send(ordered, "a", "b", ttl=60)
     a2, b2 = send(ordered, "a", "b")
     ordered.tick(61)
@@ -169,8 +169,8 @@ def test_removal_of_expired_heads_places_the_next(ordered: Scene):
 
 
 @pytest.mark.parametrize("way", ["delete", "move", "pop", "settle", "bury"])
-def test_whatever_takes_the_first_lets_the_next_come(ordered: Scene, way: str):
-    """Deletes by id, moves, pops, settles and dead letters."""
+def test_removing_the_head_of_a_group_frees_the_next_message(ordered: Scene, way: str):
+    """Deletes by id, moves, pops, settlements and dead letters free the next message."""
     a1, a2 = send(ordered, "a", "a")
     if way == "delete":
         ordered.delete_many([a1])
@@ -205,7 +205,7 @@ def test_pops_go_by_groups_too(ordered: Scene):
 
 
 def test_a_dead_letter_keeps_its_group_which_goes_on(ordered: Scene):
-    """Into a queue that has groups itself."""
+    """The dead-letter queue has groups too."""
     dead = ordered.at("dead")
     assert dead.storage.queues.create(dead.queue, b"{}", Grouping.ORDERED)
     a1, a2, b1 = send(ordered, "a", "a", "b")
@@ -231,20 +231,20 @@ def test_moved_messages_join_the_end_of_their_group(ordered: Scene):
 
 
 def test_staged_messages_join_their_groups(ordered: Scene):
-    """A commit's deletes and posts keep the order, too."""
+    """Deletes and posts of a commit keep the order too."""
     a1, a2 = send(ordered, "a", "a")
     ordered.stage("s", 2)
     ordered.commit(1, ["s"])
     claim = ordered.take(1)
     assert ids_of(claim.messages) == [a1]
-    assert len(ordered.claimable()) == 2  # those without a group are one
+    assert len(ordered.claimable()) == 2  # messages without a group form one group
     ordered.delete(a1, claim.id)
     assert ordered.claimable() == [a2]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 10])
-def test_what_is_claimable_is_ready(grouped: Scene, limit: int):
-    """Counted as a claim would find it, with the moment of the next one."""
+def test_ready_counts_agree_with_claims_of_groups(grouped: Scene, limit: int):
+    """The count of ready messages and the next ready time agree with a claim."""
     send(grouped, "a", "a", "b", "c", "c", "c")
     send(grouped, "d", delay=45)
     assert [grouped.ready(most) for most in (0, 2, 100)] == [0, 2, 6]
@@ -260,8 +260,8 @@ def test_what_is_claimable_is_ready(grouped: Scene, limit: int):
 
 
 @pytest.mark.fresh_store
-def test_what_waits_behind_a_busy_group_is_counted(ordered: Scene):
-    """Neither claimed nor delayed: it is free in the counts, and shown."""
+def test_messages_behind_a_busy_group_count_as_free(ordered: Scene):
+    """The messages count as free, not as claimed or delayed, and are listed."""
     a1, a2, a3 = send(ordered, "a", "a", "a")
     ordered.take(1)
     assert ordered.counts() == (1, 2)
@@ -281,7 +281,7 @@ def test_purge_frees_all_groups(grouped: Scene):
 
 
 def test_a_fair_queue_gives_each_group_its_turn(fair: Scene):
-    """A group with much waiting holds up no other, and is not locked."""
+    """A group with a backlog neither blocks nor delays other groups."""
     busy = send(fair, *["a"] * 6)
     [b1] = send(fair, "b")
     fair.tick(1)
@@ -293,7 +293,7 @@ def test_a_fair_queue_gives_each_group_its_turn(fair: Scene):
 
 
 def test_a_fair_group_goes_on_while_its_messages_are_held(fair: Scene):
-    """What comes back is taken before what is newer."""
+    """Returned messages are claimed before newer ones."""
     a1, a2 = send(fair, "a", "a")
     claim = fair.take(1)
     assert ids_of(claim.messages) == [a1]
@@ -303,8 +303,8 @@ def test_a_fair_group_goes_on_while_its_messages_are_held(fair: Scene):
     assert fair.claimable() == [a1]
 
 
-def test_a_fair_group_has_a_held_message_back_when_its_hold_ends(fair: Scene):
-    """However often its end was changed, also in one request with the deletion of another one, or of its own."""
+def test_a_fair_group_gets_a_held_message_back_at_the_end_of_its_hold(fair: Scene):
+    """The message returns at its latest end, also if one request changes it and deletes another message or itself."""
     a1, a2 = send(fair, "a", "a")
     [first, second] = fair.take(2).messages
     assert fair.handle([first, second], hold=100) == [Handled.DONE, Handled.DONE]
@@ -331,7 +331,7 @@ def test_a_fair_group_does_not_wait_for_its_delayed_ones(fair: Scene):
 
 
 def test_many_groups_are_each_served_once(grouped: Scene):
-    """A group whose names share much is still its own; also one with zero bytes and the longest name."""
+    """Groups with long common prefixes, zero bytes or the longest name are distinct."""
     names = [f"group-{at}" for at in range(150)] + ["", "a\0b", "a\0", "ä" * 64, "x" * 128]
     ids = send(grouped, *names)
     more = send(grouped, *names)
@@ -346,7 +346,7 @@ def test_many_groups_are_each_served_once(grouped: Scene):
 
 
 def test_a_busy_group_with_many_behind_it_is_not_walked(ordered: Scene):
-    """Other groups' messages are found behind thousands that wait."""
+    """Messages of other groups are found behind thousands that wait."""
     for _ in range(20):
         send(ordered, *["a"] * 500)
     [b1] = send(ordered, "b")
@@ -357,7 +357,7 @@ def test_a_busy_group_with_many_behind_it_is_not_walked(ordered: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_many_consumers_keep_the_order_of_each_group(ordered: Scene):
-    """Each group is handed out by one claim at a time, in the order of posts."""
+    """One claim at a time delivers a group, in the order of posts."""
     names = [f"g{at % 5}" for at in range(100)]
     ids = send(ordered, *names)
     done: dict[str, list[str]] = {name: [] for name in names}
@@ -375,14 +375,14 @@ def test_many_consumers_keep_the_order_of_each_group(ordered: Scene):
                     for message in messages[1:]:
                         ordered.delete(message, claim.id)
                     del holding[group]
-                    ordered.delete(messages[0], claim.id)  # from here on it is somebody else's
+                    ordered.delete(messages[0], claim.id)  # the group is now free for other consumers
 
     together(*[consume] * 4)
     assert done == {name: [id for id, its in zip(ids, names, strict=True) if its == name] for name in done}
 
 
 def by_group(claim: Claim | None) -> dict[str, list[str]]:
-    """Ids of what a claim holds."""
+    """Return the ids that a claim holds, by group."""
     found: dict[str, list[str]] = {}
     for message in claim.messages if claim is not None else ():
         found.setdefault(message.group, []).append(message.id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the holder of single messages may still do with them: delete them, and have its hold on them end otherwise."""
+"""Handling single messages by receipt (a ``Grip``): delete them or change the end of their hold."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,12 +27,12 @@ from zq.model.claims import runs
 
 DONE, GONE, LOST, EXPIRED = Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED
 TOO_LONG = Handled.TOO_LONG
-# Messages over which two fight.
+# Number of messages in races.
 MANY = 30
 
 
 def nothing(scene: Scene, taken: Claim) -> None:
-    """It is held still."""
+    """Keep the claim."""
 
 
 def lapses(scene: Scene, taken: Claim) -> None:
@@ -66,7 +66,7 @@ def expires(scene: Scene, taken: Claim) -> None:
     scene.tick(4000)
 
 
-# What happens, what becomes of the message by its last holder, and if that may be late.
+# The event, the result for the last holder, and the result if late deletes are allowed.
 FATES: list[tuple[Callable[[Scene, Claim], None], Handled, Handled]] = [
     (nothing, DONE, DONE),
     (lapses, EXPIRED, DONE),
@@ -80,8 +80,8 @@ FATES: list[tuple[Callable[[Scene, Claim], None], Handled, Handled]] = [
 
 
 @pytest.mark.parametrize(("happens", "soon", "late"), FATES, ids=[fate[0].__name__ for fate in FATES])
-def test_a_grip_is_good_for_what_its_claim_handed_out(scene: Scene, happens, soon: Handled, late: Handled):
-    """Until somebody else takes the message; afterwards it changes nothing."""
+def test_a_receipt_works_until_another_claim_takes_the_message(scene: Scene, happens, soon: Handled, late: Handled):
+    """A receipt works until another claim takes the message; afterwards it changes nothing."""
     scene.post(1)
     taken = scene.take(1, ttl=60)
     happens(scene, taken)
@@ -97,8 +97,8 @@ def test_a_grip_is_good_for_what_its_claim_handed_out(scene: Scene, happens, soo
     assert scene.walk() == ([] if late is DONE else before)
 
 
-def test_a_claim_holds_no_message_for_longer_than_a_grip_allows(scene: Scene):
-    """Counted from the claim's creation or last renewal, also after its end, and whatever its id is."""
+def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
+    """The limit counts from the creation or last renewal of the claim, also after its end, and for any claim id."""
     scene.post(1)
     [message] = scene.take(1, ttl=60).messages
 
@@ -121,8 +121,8 @@ def test_a_claim_holds_no_message_for_longer_than_a_grip_allows(scene: Scene):
     assert held(1000) is GONE
 
 
-def test_each_message_of_a_claim_goes_by_itself(scene: Scene):
-    """Some are deleted, some are held for longer or less, and the claim holds the rest, until nothing is left."""
+def test_messages_of_a_claim_are_handled_separately(scene: Scene):
+    """Some are deleted, some are held longer or shorter, and the claim holds the rest until none is left."""
     scene.post(5)
     taken = scene.take(5, name="a", ttl=60)
     [first, second, third, *rest] = taken.messages
@@ -142,8 +142,8 @@ def test_each_message_of_a_claim_goes_by_itself(scene: Scene):
         scene.held("a")
 
 
-def test_a_hold_of_no_time_makes_a_message_ready_and_leaves_the_grip(scene: Scene):
-    """It counts, shows and is found as ready behind those that were so before; whoever held it last may delete it."""
+def test_a_hold_of_zero_seconds_makes_a_message_ready_and_keeps_its_receipt(scene: Scene):
+    """The message is ready behind earlier ready messages, in every verb; its last holder may delete it."""
     scene.post(2)
     [one, other] = scene.take(2, name="a", ttl=600).messages
     fresh = scene.post(1)
@@ -163,7 +163,7 @@ def test_a_hold_of_no_time_makes_a_message_ready_and_leaves_the_grip(scene: Scen
 
 
 def test_a_message_comes_again_after_its_redelivery_delay(scene: Scene):
-    """That of its claim, whatever end the hold was given."""
+    """The claim's redelivery delay applies to any end of the hold."""
     scene.post(1)
     [taken] = scene.storage.claims.create(scene.queue, waiting(scene, 1), scene.now).claim.messages
     for hold in (600, 0):
@@ -181,7 +181,7 @@ def waiting(scene: Scene, limit: int) -> ClaimRequest:
 
 
 def test_a_hold_lengthens_no_life(scene: Scene):
-    """A message dies at the end that it had when it was hidden."""
+    """A message expires at the end that it had when it was hidden."""
     scene.post(1, ttl=100)
     [taken] = scene.take(1, ttl=60).messages
     assert scene.handle([taken], 1000) == [DONE]
@@ -190,8 +190,8 @@ def test_a_hold_lengthens_no_life(scene: Scene):
     assert (scene.handle([taken], late=True), scene.walk(EVERYTHING)) == ([GONE], [])
 
 
-def test_what_dies_while_it_is_held_is_held_by_nobody(scene: Scene):
-    """No claim has it, counts it or can do anything with it, whether its hold or its lease ended later."""
+def test_a_message_that_expires_while_held_leaves_its_claim(scene: Scene):
+    """A message that expires while it is held leaves its claim, whether the hold or the claim would end later."""
     scene.post(2, ttl=100)
     longer = scene.take(1, name="a", ttl=60)
     lease = Lease("b", 600, 60, prolong=False)
@@ -219,15 +219,17 @@ def test_what_dies_while_it_is_held_is_held_by_nobody(scene: Scene):
 
 
 def states(scene: Scene) -> tuple[int, int, int]:
-    """How many messages are ready, delayed and claimed."""
+    """Return the numbers of ready, delayed and claimed messages."""
     depth = scene.storage.depth(scene.queue, scene.now, 1000)
     return depth.ready, depth.delayed, depth.claimed
 
 
 @pytest.mark.parametrize("commit", [Scene.commit, Scene.decide])
-def test_a_commit_takes_what_its_claim_still_holds(scene: Scene, commit: Callable[..., Committed]):
-    """Be it small or large, whatever other ends the holds on single messages were given: none of it that others may
-    have by now, and none that is dead."""
+def test_a_commit_leaves_messages_whose_hold_has_ended(scene: Scene, commit: Callable[..., Committed]):
+    """Small and large commits settle the messages that the claim still holds.
+
+    Messages whose hold has ended may belong to other claims: the commit leaves them alone, and expired ones too.
+    """
     scene.post(2)
     scene.post(1, ttl=30)
     scene.post(1)
@@ -240,12 +242,12 @@ def test_a_commit_takes_what_its_claim_still_holds(scene: Scene, commit: Callabl
 
 
 def dying(scene: Scene, limit: int) -> ClaimRequest:
-    """A claim that lengthens no life."""
+    """Return a request for a claim that does not extend lives."""
     return ClaimRequest(Lease("a", 60, 0, prolong=False), limit)
 
 
-def test_what_is_held_again_is_shown_as_claimed(scene: Scene):
-    """A listing of claimed messages that has seen none, because all wait for their redelivery, shows it then."""
+def test_a_message_held_again_is_listed_as_claimed(scene: Scene):
+    """A listing of claimed messages that was empty during the redelivery delay shows the message afterwards."""
     scene.post(70)
     taken = scene.storage.claims.create(scene.queue, waiting(scene, 70), scene.now).claim.messages
     scene.tick(61)
@@ -258,8 +260,8 @@ def test_what_is_held_again_is_shown_as_claimed(scene: Scene):
 
 
 @pytest.mark.every_server
-def test_what_is_deleted_leaves_a_record(scene: Scene):
-    """Where history is kept, as of any deletion, of late ones too."""
+def test_a_deletion_by_receipt_leaves_a_history_entry(scene: Scene):
+    """Early and late deletions leave a history entry where history is kept."""
     scene.post(2)
     [one, other] = scene.take(2, ttl=60).messages
     assert scene.handle([one], history=600) == [DONE]
@@ -268,8 +270,8 @@ def test_what_is_deleted_leaves_a_record(scene: Scene):
     assert scene.finished() == [(one.id, Outcome.DELETED), (other.id, Outcome.DELETED)]
 
 
-def test_a_record_tells_how_long_a_message_was_held_last(scene: Scene):
-    """Though it was deleted at once by the next grip of the same call."""
+def test_a_history_entry_has_the_last_hold(scene: Scene):
+    """The entry has the last hold, even if the next receipt of the same call deletes the message."""
     scene.post(1)
     [taken] = scene.take(1, ttl=60).messages
     grips = [Grip(taken.id, taken.claim, 1, 400), Grip(taken.id, taken.claim, 1)]
@@ -279,8 +281,8 @@ def test_a_record_tells_how_long_a_message_was_held_last(scene: Scene):
 
 
 @pytest.mark.every_server
-def test_grips_are_taken_in_order(scene: Scene):
-    """Two on one message included; the answers have the same order."""
+def test_receipts_are_handled_in_order(scene: Scene):
+    """Results have the order of the receipts, also for two receipts of one message."""
     scene.post(2)
     [one, other] = scene.take(2, ttl=60).messages
     wanted = [(one, 5), (other, None), (one, 100), (other, 7), (one, None), (one, 3)]
@@ -296,7 +298,7 @@ def test_grips_are_taken_in_order(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_a_late_holder_and_a_new_one_never_both_have_a_message(scene: Scene):
-    """Each message is either deleted by the late one or handed out to the new one, at one moment."""
+    """Each message is deleted by the late holder or delivered to the new one, never both."""
     scene.post(MANY)
     late = scene.take(MANY, ttl=60).messages
     scene.tick(61)
@@ -319,8 +321,8 @@ def taken(scene: Scene, limit: int) -> list[str]:
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_two_holds_of_one_message_leave_one_of_them(scene: Scene):
-    """At one moment, of one claim: its index entries are those of one of the two."""
+def test_concurrent_holds_of_one_message_leave_one_hold(scene: Scene):
+    """Two concurrent changes of one hold leave the index entries of one of them."""
     scene.post(4)
     held: list[Message] = scene.take(4, ttl=60).messages
     first, second = together(partial(scene.handle, held, 100), partial(scene.handle, held, 200))
@@ -331,8 +333,8 @@ def test_two_holds_of_one_message_leave_one_of_them(scene: Scene):
     assert sorted(scene.claimable()) == sorted(ids_of(held))
 
 
-def test_a_claim_of_no_time_keeps_nothing(scene: Scene):
-    """Its messages are ready again at the moment at which they were claimed, as often as that happens."""
+def test_a_claim_of_zero_seconds_keeps_no_message(scene: Scene):
+    """The messages are ready again at the time of the claim, each time."""
     ids = scene.post(3)
     for count in range(1, 5):
         taken = scene.take(ttl=0).messages

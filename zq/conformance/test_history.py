@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""History: a record of each message that finishes, for as long as the queue wants it (extensions 5, law L6)."""
+"""History: an entry for each finished message, kept for the queue's history time (extensions 5, law L6)."""
 
 from collections.abc import Callable
 
@@ -80,8 +80,8 @@ WAYS: dict[Callable[[Scene, str, int], None], Outcome] = {
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_each_way_out_leaves_a_record(scene: Scene, way: Callable[[Scene, str, int], None]):
-    """Of the message as it was just before, without its claim's id; and none where the queue keeps none."""
+def test_each_way_to_finish_leaves_a_history_entry(scene: Scene, way: Callable[[Scene, str, int], None]):
+    """The entry has the message's last state without its claim id; a queue without history keeps no entry."""
     [id] = scene.post(1, ttl=600, client="bob")
     scene.release(scene.take(ttl=60).id)
     scene.tick(5)
@@ -103,7 +103,7 @@ def test_each_way_out_leaves_a_record(scene: Scene, way: Callable[[Scene, str, i
 
 
 @pytest.mark.fresh_store
-def test_only_finishing_leaves_a_record(scene: Scene):
+def test_only_finishing_leaves_a_history_entry(scene: Scene):
     """Posts, claims, renewals, releases, lapses, expiry, purge and refused or missing deletes leave none."""
     posted = scene.post(3, ttl=600)
     claim = scene.take(2)
@@ -128,8 +128,8 @@ def test_only_finishing_leaves_a_record(scene: Scene):
     assert scene.tail() == []
 
 
-def test_the_target_of_a_move_has_no_record_of_it(scene: Scene):
-    """The message lives there; its record is the source's."""
+def test_the_target_of_a_move_has_no_history_entry_of_it(scene: Scene):
+    """The message lives in the target queue; its history entry belongs to the source."""
     posted = scene.post(2)
     scene.move(posted, "next", history=KEPT)
     there = scene.at("next")
@@ -139,8 +139,8 @@ def test_the_target_of_a_move_has_no_record_of_it(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_a_record_lives_as_long_as_it_was_kept(scene: Scene):
-    """From finishing on, to the last millisecond, whatever became of the life of its message; then for no verb."""
+def test_a_history_entry_lives_as_long_as_it_was_kept(scene: Scene):
+    """The entry lives to the last millisecond after finishing, independent of the message's own life."""
     short, long = scene.post(1, ttl=60)[0], scene.post(1, ttl=9999)[0]
     scene.delete_many([short], history=KEPT)
     scene.delete_many([long], history=KEPT // 2)
@@ -161,8 +161,8 @@ def test_a_record_lives_as_long_as_it_was_kept(scene: Scene):
     assert (scene.history(), scene.tail()) == ([], [])
 
 
-def test_records_are_no_messages(scene: Scene):
-    """No other verb shows, counts, claims, pops, moves, deletes or extends them (L3, L10)."""
+def test_history_entries_are_not_messages(scene: Scene):
+    """Other verbs do not show, count, claim, pop, move, delete or extend history entries (L3, L10)."""
     posted = scene.post(3)
     scene.pop(history=KEPT)
     assert scene.is_empty()
@@ -176,8 +176,8 @@ def test_records_are_no_messages(scene: Scene):
     assert scene.finished() == [(id, "popped") for id in posted]
 
 
-def test_a_claim_among_many_records_finds_the_living(scene: Scene):
-    """Records stand in nobody's way."""
+def test_a_claim_among_many_history_entries_finds_the_living(scene: Scene):
+    """History entries do not hide living messages from claims."""
     scene.post(1500)
     assert len(scene.pop(1500, KEPT)) == 1500
     living = scene.post(4)
@@ -187,8 +187,8 @@ def test_a_claim_among_many_records_finds_the_living(scene: Scene):
     assert scene.pop(10) == living[2:]
 
 
-def test_the_latest_record_of_a_message_is_the_one_to_get(scene: Scene):
-    """In the order asked for, each once, of this queue only; an id that went and came back has its last one."""
+def test_the_latest_history_entry_of_a_message_is_the_one_to_get(scene: Scene):
+    """Entries come in the requested order, each once, of this queue only; the latest entry of an id is returned."""
     posted = scene.post(3)
     scene.move(posted[:1], "next", history=KEPT)
     scene.at("next").move(posted[:1], "jobs", history=KEPT)
@@ -205,8 +205,8 @@ def test_the_latest_record_of_a_message_is_the_one_to_get(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_purge_keeps_records_and_deletion_drops_them(scene: Scene):
-    """A queue that is made again starts without a past, also after maintenance."""
+def test_purge_keeps_history_entries_and_deletion_drops_them(scene: Scene):
+    """A queue that is created again has no history, also after maintenance."""
     posted = scene.post(3)
     scene.delete(posted[0], history=KEPT)
     scene.storage.queues.purge(scene.queue)
@@ -223,8 +223,8 @@ def test_purge_keeps_records_and_deletion_drops_them(scene: Scene):
     assert scene.finished() == [(new[0], "deleted")]
 
 
-def test_a_living_message_in_the_tail_is_what_get_shows(scene: Scene):
-    """Ready, claimed, lapsed, waiting and delayed ones, with neither outcome nor position."""
+def test_the_tail_shows_living_messages_like_get(scene: Scene):
+    """Ready, claimed, lapsed and delayed messages have neither outcome nor position."""
     posted = scene.post(4) + scene.post(1, delay=900)
     scene.take(1, ttl=60)
     scene.release(scene.take(1).id, 900)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading history: the order of finishing, markers, spans of time, and the living beside the finished (L6)."""
+"""Reading history: order, markers, time ranges, and living messages together with finished ones (L6)."""
 
 import contextlib
 import time
@@ -20,14 +20,14 @@ def finished_ids(records: list[HistoryEntry]) -> list[str]:
 
 
 def finish_each(scene: Scene, ids: list[str]) -> None:
-    """One after the other, a second apart."""
+    """Finish the messages one after the other, a second apart."""
     for id in ids:
         scene.tick(1)
         scene.delete(id, history=KEPT)
 
 
-def test_records_stand_in_the_order_of_finishing(scene: Scene):
-    """Not in that of posting; positions rise and the moments of finishing never fall."""
+def test_history_entries_are_in_the_order_of_finishing(scene: Scene):
+    """Entries follow the order of finishing, not of posting; positions rise and finish times never fall."""
     posted = scene.post(6)
     claim = scene.take(2)
     scene.move(posted[5:], "next", history=KEPT)
@@ -46,8 +46,8 @@ def test_records_stand_in_the_order_of_finishing(scene: Scene):
     assert [record.finished - scene.now for record in records] == [near(at) for at in (-2, -1, -1, 0, 0, 0)]
 
 
-def test_a_slower_clock_finishes_no_earlier(scene: Scene):
-    """Along the order of finishing its moment never falls: a server that is behind takes the last one."""
+def test_finish_times_never_fall_under_a_slower_clock(scene: Scene):
+    """Finish times never fall: a server whose clock is behind uses the last finish time."""
     posted = scene.post(3)
     delete = scene.storage.messages.delete
     delete(scene.queue, [posted[2]], scene.now + 0.05, history=KEPT)
@@ -60,8 +60,8 @@ def test_a_slower_clock_finishes_no_earlier(scene: Scene):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
-def test_pages_of_history_show_every_record_once(scene: Scene, limit: int):
-    """Each page is full while there are enough, next is its last position, and the empty page has none."""
+def test_pages_of_history_show_every_entry_once(scene: Scene, limit: int):
+    """Pages are full while there are enough entries, next is the last position, and an empty page has none."""
     posted = scene.post(7)
     finish_each(scene, posted[::-1])
     seen: list[HistoryEntry] = []
@@ -76,7 +76,7 @@ def test_pages_of_history_show_every_record_once(scene: Scene, limit: int):
 
 
 def test_a_span_of_time_includes_its_beginning_and_not_its_end(scene: Scene):
-    """At or after since, before until, together with marker and limit."""
+    """The range is since <= finished < until, and combines with marker and limit."""
     posted = scene.post(5)
     start = scene.now
     finish_each(scene, posted)
@@ -92,8 +92,8 @@ def test_a_span_of_time_includes_its_beginning_and_not_its_end(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_a_marker_outlives_its_record(scene: Scene):
-    """A record that has expired leaves the continuation where it was; new ones come after every issued marker."""
+def test_a_marker_outlives_its_history_entry(scene: Scene):
+    """An expired entry does not move the marker; new entries come after every issued marker."""
     posted = scene.post(3)
     scene.delete(posted[0], history=60)
     marker = scene.history()[0].position
@@ -110,8 +110,8 @@ def test_a_marker_outlives_its_record(scene: Scene):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])
-def test_the_living_and_the_finished_stand_together_in_sequence(scene: Scene, limit: int):
-    """Each message once, at its own place, with its outcome or with none."""
+def test_living_and_finished_messages_are_listed_together_in_sequence(scene: Scene, limit: int):
+    """Each message is listed once in sequence, with its outcome or without one."""
     posted = scene.post(4) + scene.post(2, delay=900) + scene.post(3)
     claim = scene.take(3)
     scene.settle(claim.id, delete=posted[1:2], move=[Move(posted[2], "next")], history=KEPT)
@@ -128,7 +128,7 @@ def test_the_living_and_the_finished_stand_together_in_sequence(scene: Scene, li
 
 
 def test_a_message_that_moved_into_its_own_queue_stands_at_both_places(scene: Scene):
-    """Its record under the old sequence, the living one under the new."""
+    """The history entry has the old sequence, the living message the new one."""
     posted = scene.post(2)
     scene.move(posted[:1], scene.queue.name, history=KEPT)
     assert [(one.message.id, one.outcome) for one in scene.tail()] == [
@@ -138,8 +138,8 @@ def test_a_message_that_moved_into_its_own_queue_stands_at_both_places(scene: Sc
     ]
 
 
-def test_messages_and_records_that_expired_are_not_in_the_tail(scene: Scene):
-    """A thousand of them make no page short."""
+def test_messages_and_history_entries_that_expired_are_not_in_the_tail(scene: Scene):
+    """A thousand expired messages and entries make no page short."""
     scene.post(1000, ttl=60)
     scene.pop(500, history=60)
     kept = scene.post(3)
@@ -152,7 +152,7 @@ def test_messages_and_records_that_expired_are_not_in_the_tail(scene: Scene):
 def follow(
     read: Callable[[int], Page[HistoryEntry]], shift: Shift, marker_of: Callable[[HistoryEntry], int]
 ) -> list[HistoryEntry]:
-    """Read by marker until the others have left and nothing more comes."""
+    """Read by marker until the workers have finished and nothing more comes."""
     seen: list[HistoryEntry] = []
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
@@ -165,7 +165,7 @@ def follow(
 
 
 def test_readers_miss_nothing_while_messages_come_and_finish(scene: Scene):
-    """One reads the records, one the whole queue: each sees every message exactly once, in rising order."""
+    """A reader of history and a reader of the whole queue each see every message exactly once, in rising order."""
     shift = Shift(4)
     history = scene.storage.history
 
@@ -201,8 +201,8 @@ def test_readers_miss_nothing_while_messages_come_and_finish(scene: Scene):
     assert [one.finished for one in results[0]] == sorted(one.finished for one in results[0])
 
 
-def test_whoever_finishes_a_message_leaves_the_only_record(scene: Scene):
-    """Poppers, holders and owners race for the same messages: one record each, of one of them."""
+def test_concurrent_finishes_of_a_message_leave_one_history_entry(scene: Scene):
+    """Pops, holders and owners race for the same messages: each message has one history entry."""
     posted = scene.post(60)
 
     def popper() -> None:
@@ -212,7 +212,7 @@ def test_whoever_finishes_a_message_leaves_the_only_record(scene: Scene):
     def holder() -> None:
         for _ in range(20):
             claim = scene.claim(1)
-            with contextlib.suppress(ClaimNotFound):  # the owner stands above claims
+            with contextlib.suppress(ClaimNotFound):  # The owner's bulk delete ignores claims.
                 scene.settle(claim.id if claim else "none", rest=True, history=KEPT)
 
     def owner() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expired and not removed yet: invisible to every verb, to the millisecond, however long the life was (S-A2, L3)."""
+"""Expired messages that are not removed yet are invisible to every verb, to the millisecond (S-A2, L3)."""
 
 import pytest
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.fresh_store
 
 
 def test_no_other_verb_knows_an_expired_message(scene: Scene):
-    """Every view, the listing of history, counts, moves: whatever asks, before anything was removed."""
+    """No view, history listing, count or move shows the message before its removal."""
     posted = scene.post(3, ttl=60)
     scene.post(2, ttl=60, delay=59)
     scene.tick(59.999)
@@ -36,7 +36,7 @@ def test_no_other_verb_knows_an_expired_message(scene: Scene):
 
 
 def test_no_verb_of_a_claim_knows_the_message_that_expired_with_it(scene: Scene):
-    """Get, renew, settle and commit find a claim that holds nothing; a release is quiet."""
+    """Get, renew, settle and commit find an empty claim; a release succeeds."""
     [id] = scene.post(1, ttl=60)
     claim = scene.take(ttl=60, grace=0).id
     scene.tick(60)
@@ -50,8 +50,8 @@ def test_no_verb_of_a_claim_knows_the_message_that_expired_with_it(scene: Scene)
     assert scene.is_empty()
 
 
-def test_a_settlement_reaches_what_only_the_claim_keeps_alive(scene: Scene):
-    """Past the first expiry the held messages are deleted, given back and kept as if that had never been."""
+def test_a_settlement_applies_to_messages_that_only_the_claim_keeps_alive(scene: Scene):
+    """After their first expiry, claimed messages can be deleted, released and kept."""
     first, second, third = scene.post(3, ttl=60)
     claim = scene.take(ttl=600, grace=60)
     scene.tick(60)
@@ -66,7 +66,7 @@ def test_a_settlement_reaches_what_only_the_claim_keeps_alive(scene: Scene):
 @pytest.mark.needs_part("depths")
 @pytest.mark.parametrize("ttl", [1, MIN_TTL, MAX_LIFE])
 def test_the_shortest_and_the_longest_life_end_at_the_millisecond(scene: Scene, ttl: int):
-    """Created + ttl, neither rounded nor run over; a round takes each when it is due and not before."""
+    """Both expire at created + ttl exactly; a round removes each then and not before."""
     posted = scene.post(2, ttl=ttl)
     scene.reclaimed()
     scene.tick(ttl - 0.001)
@@ -80,7 +80,7 @@ def test_the_shortest_and_the_longest_life_end_at_the_millisecond(scene: Scene, 
 
 
 def test_the_longest_claim_with_the_longest_grace_keeps_its_messages(scene: Scene):
-    """Lives that no clock of thirty-two bits can tell are kept as they are."""
+    """Lives beyond 32-bit clocks are kept unchanged."""
     posted = scene.post(1, ttl=MIN_TTL)
     claim = scene.take(ttl=MAX_LIFE, grace=MAX_LIFE)
     scene.tick(MAX_LIFE - 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A new claim tells how many of its messages another one let lapse (S-A3: no background work is needed for that)."""
+"""A new claim counts its messages whose former claim lapsed (S-A3), without background work."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from zq.core.redelivery import DeadLetters, Redelivery
 
 @pytest.fixture(params=["create", "create_named"])
 def lapsed(request: pytest.FixtureRequest, scene: Scene):
-    """A function that claims in one of the two ways: (how many messages, how many of them had lapsed)."""
+    """Return a function that claims, by name or not, and returns the numbers of messages and of lapsed ones."""
     numbers = iter(range(100))
 
     def claim(limit: int = 10, name: str = "", **terms) -> tuple[int, int]:
@@ -24,7 +24,7 @@ def lapsed(request: pytest.FixtureRequest, scene: Scene):
 
 
 def test_fresh_messages_have_not_lapsed(scene: Scene, lapsed):
-    """Ready ones, and delayed ones whose moment has come."""
+    """Ready messages and delayed messages that became ready have not lapsed."""
     scene.post(2)
     scene.post(3, delay=30)
     scene.tick(30)
@@ -32,7 +32,7 @@ def test_fresh_messages_have_not_lapsed(scene: Scene, lapsed):
 
 
 def test_messages_of_a_claim_that_ended_have_lapsed(scene: Scene, lapsed):
-    """They alone, among others, and again each time; nobody had to do anything in between."""
+    """Only these messages count, on every lapse, without a call in between."""
     scene.post(3)
     assert lapsed(2, ttl=60) == (2, 0)
     scene.tick(59.999)
@@ -46,8 +46,8 @@ def test_messages_of_a_claim_that_ended_have_lapsed(scene: Scene, lapsed):
     assert lapsed(100) == (7, 7)
 
 
-def test_the_lapse_is_told_after_a_redelivery_wait_too(scene: Scene, lapsed):
-    """However long it was away."""
+def test_a_lapse_counts_after_a_redelivery_delay(scene: Scene, lapsed):
+    """The lapse counts after a redelivery delay of any length."""
     scene.post(2)
     assert lapsed(ttl=60, redelivery=Redelivery(30, cap=60)) == (2, 0)
     scene.tick(89.999)
@@ -58,7 +58,7 @@ def test_the_lapse_is_told_after_a_redelivery_wait_too(scene: Scene, lapsed):
 
 @pytest.mark.parametrize("delay", [None, 0, 20])
 def test_a_released_message_has_not_lapsed(scene: Scene, lapsed, delay: int | None):
-    """Its holder gave it back in time."""
+    """The holder returned the message in time."""
     scene.post(2)
     assert lapsed(name="first", ttl=60) == (2, 0)
     scene.release("first", delay)
@@ -67,7 +67,7 @@ def test_a_released_message_has_not_lapsed(scene: Scene, lapsed, delay: int | No
 
 
 def test_a_renewed_claim_lapses_once(scene: Scene, lapsed):
-    """Renewals move the end, and one lapse follows however many there were."""
+    """A claim lapses once after any number of renewals."""
     scene.post(2)
     assert lapsed(name="first", ttl=60) == (2, 0)
     for _ in range(3):
@@ -79,16 +79,16 @@ def test_a_renewed_claim_lapses_once(scene: Scene, lapsed):
     assert lapsed() == (2, 2)
 
 
-def test_a_claim_under_the_same_name_took_over_too(scene: Scene, lapsed):
-    """The name says nothing: the claim that bore it has lapsed."""
+def test_a_new_claim_of_a_lapsed_name_counts_the_lapse(scene: Scene, lapsed):
+    """A claim that reuses the name of a lapsed one counts the lapse."""
     scene.post(2)
     assert lapsed(name="first", ttl=60) == (2, 0)
     scene.tick(60)
     assert lapsed(name="first", ttl=60) == (2, 2)
 
 
-def test_a_claim_that_is_found_again_tells_nothing(scene: Scene):
-    """Told when it is made only."""
+def test_a_repeated_named_claim_reports_no_lapses(scene: Scene):
+    """A repeat of a named claim does not report the count again."""
     scene.post(2)
     scene.take(ttl=60)
     scene.tick(60)
@@ -100,7 +100,7 @@ def test_a_claim_that_is_found_again_tells_nothing(scene: Scene):
 
 
 def test_messages_that_are_buried_are_not_the_claim_s(scene: Scene, lapsed):
-    """Those that lapsed for the last time go to the dead letters; what the claim holds is counted."""
+    """Messages that lapsed for the last time become dead letters; only the claim's messages count."""
     scene.post(3)
     assert lapsed(2, ttl=60) == (2, 0)
     scene.tick(60)
@@ -110,7 +110,7 @@ def test_messages_that_are_buried_are_not_the_claim_s(scene: Scene, lapsed):
 
 
 def test_a_message_that_was_moved_has_not_lapsed(scene: Scene, lapsed):
-    """Its claims are forgotten on the way."""
+    """A move clears the message's claims."""
     posted = scene.post(1)
     assert lapsed(ttl=60) == (1, 0)
     scene.tick(60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits that are more than one step: decided, then carried out in slices by whoever comes (extensions 9)."""
+"""Large commits: decided in one step, then carried out in slices by any server (extensions 9)."""
 
 from functools import partial
 
@@ -31,7 +31,7 @@ FIGURES = Committed(1, 8, 6)
 
 
 class Job:
-    """Two claims of three messages each, and two stages of four messages each for two queues."""
+    """A commit of two claims of three messages and two stages of four messages for two queues."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene, self.other, self.source = scene, scene.at("other"), scene.at(SOURCE.name)
@@ -51,7 +51,7 @@ class Job:
         raise AssertionError("The commit does not come to an end.")
 
     def assert_done(self) -> None:
-        """All has happened, once, in order."""
+        """Assert that the commit took effect once and in order."""
         assert (self.scene.page(), self.other.page()) == (self.here, self.there)
         assert ids_of(self.source.walk()) == self.posted[6:]
         assert sorted(self.source.finished()) == sorted((id, Outcome.DELETED) for id in self.posted[:3])
@@ -66,7 +66,7 @@ def job(scene: Scene) -> Job:
 
 
 def test_a_large_commit_is_decided_and_then_carried_out(job: Job):
-    """The answer has its figures and says that it is open; slices do it."""
+    """The decided commit returns its counts and is open; slices carry it out."""
     assert job.decide() == Committed(1, 8, 6, open=True)
     assert job.scene.last() == Committed(1, 8, 6, open=True)
     assert job.scene.page() == job.other.page() == []
@@ -74,7 +74,7 @@ def test_a_large_commit_is_decided_and_then_carried_out(job: Job):
     job.assert_done()
 
 
-def test_a_list_of_claims_leaves_out_what_a_decided_commit_holds(job: Job):
+def test_claims_of_a_decided_commit_are_not_listed(job: Job):
     """The commit has taken over two claims; the list has the third claim of the queue only."""
     other = job.source.take(1)
     job.decide()
@@ -83,15 +83,15 @@ def test_a_list_of_claims_leaves_out_what_a_decided_commit_holds(job: Job):
 
 
 @pytest.mark.parametrize("most", [1, 3, 4, 100])
-def test_slices_of_any_size_come_to_the_same(job: Job, most: int):
-    """One by one, across stages, and all at once."""
+def test_slices_of_any_size_have_the_same_result(job: Job, most: int):
+    """Slices of one message, across stages and of everything have the same result."""
     job.decide()
     job.finish(most)
     job.assert_done()
 
 
 def test_each_slice_is_bounded_and_goes_in_order(job: Job):
-    """What claims held goes first; then messages appear in order, stage by stage, no more at a time than was asked."""
+    """Claimed messages are deleted first; then messages appear by stage, at most the requested number per slice."""
     job.decide()
     before, shown = 6, []
     for _ in range(50):
@@ -108,8 +108,8 @@ def test_each_slice_is_bounded_and_goes_in_order(job: Job):
     job.assert_done()
 
 
-def test_what_a_decided_commit_holds_is_nobodys(job: Job):
-    """Its claims are gone for their holder, their messages stay claimed, and none lapses, however late it is."""
+def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
+    """Its claims are unknown to their holder, and their messages stay claimed and never lapse."""
     job.decide()
     source = job.source
     for seconds in (0, 61, 100):
@@ -151,7 +151,7 @@ def test_the_name_of_a_settled_claim_is_free(job: Job):
 
 
 def test_stages_of_a_decided_commit_are_safe(job: Job):
-    """Dropping does nothing, their time does not run out, and what is staged under their names is something else."""
+    """A drop has no effect, the stages do not expire, and messages staged under their names form new stages."""
     job.decide()
     for stage in STAGES:
         job.scene.drop_stage(stage)
@@ -164,7 +164,7 @@ def test_stages_of_a_decided_commit_are_safe(job: Job):
 
 
 def test_messages_live_from_their_publishing_on(job: Job):
-    """Of the slice that publishes them."""
+    """Published messages live from their slice on."""
     job.decide()
     while job.scene.carry_on(1) and not job.scene.page():
         pass
@@ -178,7 +178,7 @@ def test_messages_live_from_their_publishing_on(job: Job):
 
 
 def test_a_repeated_commit_finishes_the_open_one(job: Job):
-    """And answers with its figures; what it has staged besides is dropped."""
+    """The repeat returns the counts of the open commit and drops its own stages."""
     job.decide()
     job.scene.carry_on()
     job.scene.stage("again", 1)
@@ -189,7 +189,7 @@ def test_a_repeated_commit_finishes_the_open_one(job: Job):
 
 
 def test_the_next_batch_finishes_the_one_before_it(job: Job):
-    """Whoever comes; the producer's batches take effect in order."""
+    """Any attempt finishes the open batch first; a producer's batches take effect in order."""
     job.decide()
     more = job.scene.stage("next", 2)
     assert job.scene.commit(2, ["next"]) == Committed(2, 2, 0)
@@ -197,8 +197,8 @@ def test_the_next_batch_finishes_the_one_before_it(job: Job):
     assert job.other.page() == job.there
 
 
-def test_what_is_unfinished_is_listed_and_told_by_its_progress(job: Job):
-    """For whoever goes on with it: of all projects, another text after each slice, nothing once it is done."""
+def test_open_commits_are_listed_with_their_progress(job: Job):
+    """The listing covers all projects, shows another progress after each slice, and is empty in the end."""
     transactions = job.scene.storage.transactions
     assert transactions.unfinished(job.scene.now) == []
     job.decide()
@@ -217,15 +217,15 @@ def test_what_is_unfinished_is_listed_and_told_by_its_progress(job: Job):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_many_may_carry_one_commit_out(job: Job):
-    """Each message is published once, in order, whoever does which slice."""
+def test_concurrent_slices_of_a_commit_publish_each_message_once(job: Job):
+    """Concurrent slices publish each message once and in order."""
     job.decide()
     together(*[partial(job.finish, 1)] * 4)
     job.assert_done()
 
 
-def test_others_use_the_queues_between_two_slices(job: Job):
-    """Posts come between published messages, claims take them, and nothing is lost or doubled."""
+def test_posts_and_claims_run_between_slices(job: Job):
+    """Posts come between published messages, claims take them, and nothing is lost or duplicated."""
     job.decide()
     mine, taken = [], []
     while job.scene.carry_on(1):
@@ -237,7 +237,7 @@ def test_others_use_the_queues_between_two_slices(job: Job):
 
 
 def test_purge_and_deletion_beside_an_open_commit(job: Job):
-    """Pinned messages go with their queue; published ones go with theirs, and later ones are there."""
+    """A purge deletes the claimed messages; after the deletion of a target queue, later slices create it again."""
     job.decide()
     job.source.storage.queues.purge(SOURCE)
     assert job.source.counts() == (0, 0)
@@ -250,8 +250,8 @@ def test_purge_and_deletion_beside_an_open_commit(job: Job):
     assert job.scene.last() == FIGURES
 
 
-def test_messages_that_were_deleted_meanwhile_are_no_hindrance(job: Job):
-    """Bulk deletion asks nobody's leave."""
+def test_messages_deleted_during_an_open_commit_do_not_block_it(job: Job):
+    """Bulk deletion ignores claims."""
     job.decide()
     job.source.delete_many(job.posted[1:5])
     job.finish()
@@ -259,8 +259,8 @@ def test_messages_that_were_deleted_meanwhile_are_no_hindrance(job: Job):
     assert job.scene.last() == FIGURES
 
 
-def test_a_commit_beyond_the_most_is_refused_before_anything_changed(job: Job):
-    """Both numbers are told; claims, stages and producer are as they were."""
+def test_a_commit_beyond_its_limits_is_refused_without_changes(job: Job):
+    """The error has both numbers; claims, stages and producer are unchanged."""
     with pytest.raises(CommitTooLarge, match="13 messages in total, not 14"):
         job.scene.commit(1, STAGES, HELD, bounds=Bounds(2, 13))
     with pytest.raises(ProducerNotFound):
@@ -271,8 +271,8 @@ def test_a_commit_beyond_the_most_is_refused_before_anything_changed(job: Job):
 
 
 @pytest.mark.parametrize("step", [1, 1000])
-def test_a_commit_whose_stages_hold_something_else_is_refused(job: Job, step: int):
-    """A.9: fewer or more than the job has staged, large or small; nothing has changed, and then it can be committed."""
+def test_a_commit_with_another_staged_count_is_refused(job: Job, step: int):
+    """A.9: a commit that expects fewer or more messages changes nothing and can be repeated with the right number."""
     bounds = Bounds(step, 1000)
     for expected in ({"s1": 3}, {"s1": 4, "s2": 5}):
         with pytest.raises(StageDiffers, match="has 4 messages"):
@@ -285,7 +285,7 @@ def test_a_commit_whose_stages_hold_something_else_is_refused(job: Job, step: in
 
 
 def test_a_large_commit_with_a_lapsed_claim_is_refused(job: Job):
-    """Nothing has changed: the other claim is held, the stages can be published."""
+    """Nothing changes: the other claim is still held, and the stages can be published."""
     job.source.renew(CLAIMS[0], ttl=600)
     job.scene.tick(61)
     with pytest.raises(ClaimLapsed):
@@ -296,7 +296,7 @@ def test_a_large_commit_with_a_lapsed_claim_is_refused(job: Job):
 
 
 def test_a_large_commit_of_large_messages_is_carried_out_too(scene: Scene):
-    """However few they are, megabytes are no one step."""
+    """A few messages with megabytes of bodies are carried out in slices too."""
     new = [Draft(id, b'"%b"' % (b"x" * 200_000), 600, 0, "alice") for id in new_ids(30, scene.now)]
     for first in range(0, 30, 10):
         scene.storage.transactions.stage("acme", "s1", scene.queue, new[first : first + 10], scene.now, 600, 1 << 28)
@@ -308,8 +308,8 @@ def test_a_large_commit_of_large_messages_is_carried_out_too(scene: Scene):
     assert scene.page(limit=50) == ids_of(new)
 
 
-def test_what_nobody_carries_on_is_finished_by_whoever_looks_twice(job: Job):
-    """A look that sees progress since the last one leaves it to others; one that sees none goes on."""
+def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
+    """A round leaves a commit that progressed since the last round to others, and carries on one that did not."""
     looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     for _ in range(3):
@@ -317,16 +317,16 @@ def test_what_nobody_carries_on_is_finished_by_whoever_looks_twice(job: Job):
         assert job.scene.carry_on(1)
     assert job.scene.last().open
     looking.resume()
-    for _ in range(100):  # each goes on where the last one was when its time was up
+    for _ in range(100):  # Each round continues where the last one ran out of time.
         looking.resume()
         if not job.scene.last().open:
             break
     job.assert_done()
 
 
-def test_who_carries_on_what_was_left_does_not_wait_for_itself(job: Job, monkeypatch: pytest.MonkeyPatch):
-    """Its own progress is no sign of another at work: each look after the second one goes on."""
-    monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice a look
+def test_a_round_does_not_wait_for_its_own_progress(job: Job, monkeypatch: pytest.MonkeyPatch):
+    """A round's own progress does not count as another server's: every round after the second carries on."""
+    monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
     looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     looking.resume()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listeners hear of every queue in which a verb makes a message ready, whoever calls it (extensions 2)."""
+"""Listeners are notified of every queue in which a verb makes a message ready, in any process (extensions 2)."""
 
 import threading
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from zq.storage.api import Storage
 pytestmark = [pytest.mark.needs_part("listen"), pytest.mark.every_server, pytest.mark.fresh_store]
 
 SOON = 30.0
-"""Seconds within which a listener must have heard; drivers need milliseconds."""
+"""Seconds within which a notification must arrive; drivers need milliseconds."""
 SPARE = ".spare"
-"""What the name of a queue ends with in which a deed is done once more, for a hint may be lost."""
+"""Suffix of the queue in which an action is repeated, since a notification may be lost."""
 
 
 class Ear:
-    """A listener that remembers which queues it heard of."""
+    """A listener that remembers the queues of its notifications."""
 
     def __init__(self) -> None:
         self._heard: set[QueueRef] = set()
@@ -34,7 +34,7 @@ class Ear:
             self._news.notify_all()
 
     def hears(self, queue: QueueRef) -> bool:
-        """Whether it has heard of the queue, or does so soon."""
+        """Return whether a notification of the queue has arrived or arrives soon."""
         with self._news:
             return self._news.wait_for(lambda: queue in self._heard, SOON)
 
@@ -44,7 +44,7 @@ Deed = Callable[[Scene], object]
 
 
 def nothing(scene: Scene) -> None:
-    """The deed needs no preparation."""
+    """Prepare nothing."""
 
 
 def posted(scene: Scene) -> None:
@@ -166,7 +166,7 @@ WAYS: dict[str, tuple[Preparation, Deed]] = {
 
 @pytest.fixture
 def prepared(storage: Storage) -> Storage:
-    """A store with a queue and a spare one for each way, in which nothing is ready, left as the deeds need it."""
+    """Prepare two queues for each action, in which no message is ready."""
     for name, (prepare, _) in WAYS.items():
         for queue in (name, name + SPARE):
             prepare(Scene(storage, ManualClock(storage.now()), QueueRef("acme", queue)))
@@ -174,7 +174,7 @@ def prepared(storage: Storage) -> Storage:
 
 
 def check(listening: Storage, acting: Storage) -> None:
-    """Every deed is heard, and what it brought is there when it is."""
+    """Check that each action notifies the listener and that its message is ready then."""
     ear = Ear()
     listening.listen(ear)
     for name, (_, deed) in WAYS.items():
@@ -190,21 +190,21 @@ def check(listening: Storage, acting: Storage) -> None:
         assert ids_of(found.take(1).messages) != []
 
 
-def test_a_listener_hears_what_its_own_process_does(prepared: Storage):
-    """Post, release, settlement, move, dead letters and publishing, each in a queue of its own."""
+def test_a_listener_is_notified_by_its_own_connection(prepared: Storage):
+    """Post, release, settlement, move, burial and publishing notify, each in a queue of its own."""
     check(prepared, prepared)
 
 
 @pytest.mark.shared
-def test_a_listener_hears_what_another_process_does(open_store: OpenStore, prepared: Storage):
-    """The same by another connection to the store."""
+def test_a_listener_is_notified_by_another_connection(open_store: OpenStore, prepared: Storage):
+    """A listener on one connection is notified of actions on another one."""
     acting = open_store()
     check(prepared, acting)
     acting.close()
 
 
-def test_a_listener_hears_of_a_groups_next_head_once_a_claimed_one_has_expired(storage: Storage, scene: Scene):
-    """Or the store says when that is, so that a timer wakes those who wait."""
+def test_a_listener_is_notified_of_a_next_head_after_a_claimed_one_expired(storage: Storage, scene: Scene):
+    """Either the listener is notified, or the store reports the time, so that a timer wakes the waiters."""
     assert storage.queues.create(scene.queue, b"{}", Grouping.ORDERED)
     for ttl in (60, 3600):
         [draft] = drafts(1, scene.now, ttl=ttl)
@@ -222,7 +222,7 @@ def test_a_listener_hears_of_a_groups_next_head_once_a_claimed_one_has_expired(s
 
 
 def test_a_listener_that_waits_wakes_a_claimer(storage: Storage, scene: Scene):
-    """What a server does with it: claim, wait for news, claim again; every message arrives."""
+    """A consumer that claims, waits for a notification and claims again gets every message."""
     news = threading.Semaphore(0)
     storage.listen(lambda queue: news.release())
     taken: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings: views, markers and full pages (contract 7.3), however much is hidden in front."""
+"""Listings: views, markers and full pages (contract 7.3), behind any number of hidden messages."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from zq.model import ListFilter
 pytestmark = pytest.mark.pools
 
 MANY = 3000
-"""More than any block that a driver may skip as a whole."""
+"""More messages than any block that a driver skips at once."""
 
 
 def test_a_listing_shows_ready_messages_in_sequence(scene: Scene):
@@ -42,7 +42,7 @@ def test_a_marker_beyond_the_end_shows_nothing(scene: Scene):
 
 
 def test_a_marker_outlives_its_message(scene: Scene):
-    """Deleting or claiming what a marker was taken from does not move the continuation."""
+    """Deleting or claiming a marker's message does not change where the next page starts."""
     posted = scene.post(6)
     marker = scene.one(posted[2]).sequence
     scene.delete(posted[2])
@@ -56,7 +56,7 @@ def test_a_marker_outlives_its_message(scene: Scene):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10, 11])
 def test_a_walk_by_marker_sees_every_message_once(scene: Scene, limit: int):
-    """Whatever the page size, pages put together are the whole queue in sequence."""
+    """Pages of any size together are the whole queue in sequence."""
     posted = scene.post(6) + scene.post(2, delay=60) + scene.post(2)
     scene.take(3)
     assert ids_of(scene.walk(EVERYTHING, limit)) == posted
@@ -67,13 +67,13 @@ CLIENTS = ["alice", "bob"]
 
 
 def one_of_each(scene: Scene, **terms: int) -> list[str]:
-    """A message of every client."""
+    """Post a message of every client."""
     return [scene.post(1, client=client, **terms)[0] for client in CLIENTS]
 
 
 @pytest.mark.parametrize("without", ["", "alice", "bob", "carol"])
 def test_each_view_shows_exactly_what_it_says(scene: Scene, without: str):
-    """Client, claimed and delayed filters combine freely; released, lapsed and due messages are plain ones."""
+    """Client, claimed and delayed filters combine; released, lapsed and due messages are ready."""
     released = one_of_each(scene)
     scene.release(scene.take(2).id)
     lapsed = one_of_each(scene)
@@ -94,7 +94,7 @@ def test_each_view_shows_exactly_what_it_says(scene: Scene, without: str):
 
 
 def test_pages_are_full_while_enough_match(scene: Scene):
-    """Filters apply before the page is cut: hidden messages never make a page short."""
+    """Filters apply before the limit: hidden messages never make a page short."""
     for _ in range(20):
         scene.post(1, client="alice")
         scene.post(1, delay=600)
@@ -106,7 +106,7 @@ def test_pages_are_full_while_enough_match(scene: Scene):
 
 
 def test_a_delayed_view_does_not_show_claimed_messages(scene: Scene):
-    """A claimed message is claimed, not delayed, though its moment lies ahead; and a lapsed one is neither."""
+    """A claimed message with a future time is not delayed, and a lapsed one is neither claimed nor delayed."""
     posted = scene.post(1)
     scene.take(ttl=60)
     assert scene.page(ListFilter(delayed=True)) == []
@@ -149,7 +149,7 @@ HIDDEN = pytest.mark.parametrize("hide", [claimed_in_front, lapsing_in_front, re
 
 @HIDDEN
 def test_messages_behind_thousands_of_hidden_ones_are_listed(scene: Scene, hide):
-    """A page is full however many hidden messages stand in front, the first time and the next."""
+    """A page is full behind any number of hidden messages, on the first and on later calls."""
     front, _ = hide(scene)
     behind = scene.post(5)
     for _ in range(3):
@@ -161,7 +161,7 @@ def test_messages_behind_thousands_of_hidden_ones_are_listed(scene: Scene, hide)
 
 @HIDDEN
 def test_hidden_messages_are_listed_again_when_they_come_back(scene: Scene, hide):
-    """Having skipped them once, a listing shows them as soon as release, lapse, renewal or due moment frees them."""
+    """A listing that skipped messages shows them as soon as a release, lapse, renewal or due time frees them."""
     front, reveal = hide(scene)
     behind = scene.post(5)
     assert scene.page(ListFilter(), 5) == behind
@@ -173,7 +173,7 @@ def test_hidden_messages_are_listed_again_when_they_come_back(scene: Scene, hide
 
 
 def test_one_message_in_a_hidden_block_is_listed_when_it_comes_back(scene: Scene):
-    """A single release, lapse, shorter renewal or due moment in the midst of thousands hidden is enough."""
+    """A listing shows one message that is freed between thousands of hidden ones."""
     front = scene.post(MANY)
     claims: dict[int, str] = {}
     for place in range(0, MANY, 500):
@@ -193,7 +193,7 @@ def test_one_message_in_a_hidden_block_is_listed_when_it_comes_back(scene: Scene
 
 
 def test_a_longer_renewal_keeps_a_hidden_block_hidden(scene: Scene):
-    """A listing that knew the first end of a claim does not show its messages at that moment, but at the new end."""
+    """A listing that used the first end of a claim shows its messages at the new end only."""
     front = scene.post(2500)
     first, second, third = (scene.take(1000, ttl=60).id for _ in range(3))
     behind = scene.post(2)
@@ -206,8 +206,8 @@ def test_a_longer_renewal_keeps_a_hidden_block_hidden(scene: Scene):
     assert scene.page(ListFilter(), 5) == front[:5]
 
 
-def test_a_view_that_skips_does_not_blind_another_view(scene: Scene):
-    """What one filter has stepped over is still there for the others."""
+def test_messages_skipped_by_one_view_are_visible_in_another(scene: Scene):
+    """Messages that one filter skipped are still visible to the other filters."""
     claimed = scene.post(2200)
     for _ in range(3):
         scene.take(1000)
@@ -224,7 +224,7 @@ def test_a_view_that_skips_does_not_blind_another_view(scene: Scene):
 
 
 def test_expired_messages_in_front_never_make_a_page_short(scene: Scene):
-    """Thousands that expired are stepped over by every view."""
+    """Every view skips thousands of expired messages."""
     scene.post(MANY, ttl=60)
     behind = scene.post(5)
     scene.tick(60)
@@ -234,7 +234,7 @@ def test_expired_messages_in_front_never_make_a_page_short(scene: Scene):
 
 
 def test_a_large_page_holds_a_thousand_messages(scene: Scene):
-    """Page sizes are the broker's matter: a driver gives as many as it is asked for."""
+    """A driver returns pages of any requested size."""
     posted = scene.post(1500)
     assert scene.page(ListFilter(), 1000) == posted[:1000]
     assert ids_of(scene.walk(ListFilter(), 1000)) == posted

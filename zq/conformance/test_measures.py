@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a store tells of itself, beside its queues: the figures exist, mean what they say, and only totals rise."""
+"""Metrics of a store besides those of its queues: known names, true values, and counters that never fall."""
 
 import pytest
 
@@ -45,12 +45,12 @@ EVERYWHERE = {"expired_removed_total", "expired_waiting", "store_messages", "swe
 
 
 def figure(scene: Scene, name: str) -> float:
-    """The sum of a measure over its labels."""
+    """Return the sum of a metric over its labels."""
     return sum(measure.value for measure in scene.storage.measures(scene.now) if measure.name == name)
 
 
-def test_every_measure_is_a_known_one_and_told_once(scene: Scene):
-    """Names that dashboards and alerts know; no name with the same labels twice; no figure below zero."""
+def test_every_metric_is_known_and_reported_once(scene: Scene):
+    """Names are those of dashboards and alerts; no name and labels occur twice; no value is negative."""
     scene.post(3)
     told = list(scene.storage.measures(scene.now))
     names = {measure.name for measure in told}
@@ -65,7 +65,7 @@ def test_every_measure_is_a_known_one_and_told_once(scene: Scene):
 
 
 def test_an_empty_store_has_nothing_to_remove(scene: Scene):
-    """No expired message and no lag, whatever was there before."""
+    """The store reports no expired message and no lag, whatever it held before."""
     scene.reclaimed()
     assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
     scene.post(3, ttl=60)
@@ -73,8 +73,8 @@ def test_an_empty_store_has_nothing_to_remove(scene: Scene):
     assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
 
 
-def test_what_waits_for_removal_is_told_with_its_lag(scene: Scene):
-    """From the first expiry on the lag grows with the clock; a round ends it and counts what went."""
+def test_expired_messages_are_reported_with_their_lag(scene: Scene):
+    """The lag grows with the clock from the first expiry on; a round ends it and counts the removed messages."""
     scene.post(10, ttl=60)
     scene.post(4, ttl=90)
     scene.post(2)
@@ -90,8 +90,8 @@ def test_what_waits_for_removal_is_told_with_its_lag(scene: Scene):
     assert figure(scene, "expired_removed_total") == removed + 14
 
 
-def test_a_store_that_does_not_sweep_tells_how_far_it_is_behind(scene: Scene):
-    """The figures that an alert watches grow as long as nobody removes."""
+def test_a_store_that_does_not_sweep_reports_a_growing_lag(scene: Scene):
+    """The metrics that alerts watch grow while sweeping is off."""
     configure(scene.storage, Expiry(sweep=False, delete_on_read=False))
     scene.post(6, ttl=60)
     scene.tick(600)
@@ -100,8 +100,8 @@ def test_a_store_that_does_not_sweep_tells_how_far_it_is_behind(scene: Scene):
     assert 539.9 <= figure(scene, "sweep_lag_seconds") <= 540.1
 
 
-def test_what_was_deleted_purged_or_popped_is_not_counted_as_expired(scene: Scene):
-    """Only time makes a message expire."""
+def test_deleted_purged_and_popped_messages_do_not_count_as_expired(scene: Scene):
+    """Only messages whose time ran out count as expired."""
     removed = figure(scene, "expired_removed_total")
     posted = scene.post(9)
     scene.delete(posted[0])
@@ -115,7 +115,7 @@ def test_what_was_deleted_purged_or_popped_is_not_counted_as_expired(scene: Scen
 
 
 def test_removal_by_reading_counts_too(scene: Scene):
-    """Whatever layer removes a message, each is counted once."""
+    """A message counts once, whichever layer removes it."""
     configure(scene.storage, Expiry(delete_on_read=True))
     removed = figure(scene, "expired_removed_total")
     scene.post(25, ttl=60)

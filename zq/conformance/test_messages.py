@@ -10,7 +10,7 @@ pytestmark = pytest.mark.pools
 
 
 def test_a_message_comes_back_as_it_was_posted(scene: Scene):
-    """Every field of the draft survives, and the moments follow from post time, ttl and delay."""
+    """Every field of the draft is kept, and the times follow from post time, ttl and delay."""
     [id] = new_ids(1, scene.now)
     scene.storage.messages.post(scene.queue, [Draft(id, b'{"a": 1}', 120, 30, "alice", "MD5:abc")], scene.now)
     found = scene.one(id)
@@ -43,7 +43,7 @@ def test_a_message_comes_back_as_it_was_posted(scene: Scene):
     ids=["null", "empty", "zero", "odd keys", "huge numbers", "odd text", "large"],
 )
 def test_a_body_comes_back_byte_for_byte(scene: Scene, body: bytes):
-    """No store decodes, orders or rounds a body, whichever verb returns it."""
+    """No store decodes, reorders or rounds a body, in any verb."""
     [id] = new_ids(1, scene.now)
     scene.storage.messages.post(scene.queue, [Draft(id, body, 3600, 0, "alice")], scene.now)
     assert scene.one(id).body == body
@@ -63,7 +63,7 @@ def test_the_client_comes_back_as_it_was(scene: Scene):
 
 
 def test_one_post_keeps_its_array_order(scene: Scene):
-    """200 messages of one post have rising sequences in array order, whatever their ids."""
+    """200 messages of one post have rising sequences in array order, independent of their ids."""
     new = sorted(drafts(200, scene.now), key=lambda draft: draft.id, reverse=True)
     scene.storage.messages.post(scene.queue, new, scene.now)
     listed = scene.walk()
@@ -86,7 +86,7 @@ def test_messages_of_one_post_keep_their_own_terms(scene: Scene):
 
 
 def test_ids_are_answered_in_the_order_asked_each_once(scene: Scene):
-    """Get follows the caller's order, ignores repeats and skips what is not there."""
+    """Get follows the caller's order, ignores repeated ids and skips missing ones."""
     a, b, c = scene.post(3)
     asked = [c, "nothing", a, c, "", a, "z" * 32, b]
     assert ids_of(scene.get(asked)) == [c, a, b]
@@ -94,7 +94,7 @@ def test_ids_are_answered_in_the_order_asked_each_once(scene: Scene):
 
 
 def test_ids_show_messages_in_every_living_state(scene: Scene):
-    """Claimed, lapsed, delayed and own messages are all returned by id; the claim stands only while it lives."""
+    """Reads by id return claimed, lapsed, delayed and own messages, and show a claim only while it lives."""
     ready = scene.post(2)
     delayed = scene.post(1, delay=600)
     claim = scene.take(2, ttl=60)
@@ -115,7 +115,7 @@ def test_ids_of_another_queue_are_not_found(scene: Scene):
 
 
 def test_a_pop_takes_the_oldest_and_they_are_gone(scene: Scene):
-    """Popped messages come in order, whole, and are never seen again."""
+    """Popped messages are whole and in order, and no verb shows them again."""
     posted = scene.post(5)
     popped = scene.storage.messages.pop(scene.queue, 3, scene.now)
     assert ids_of(popped) == posted[:3]
@@ -128,7 +128,7 @@ def test_a_pop_takes_the_oldest_and_they_are_gone(scene: Scene):
 
 
 def test_a_pop_passes_over_claimed_and_delayed_messages(scene: Scene):
-    """Only ready messages are popped; the others stay for their holder and their moment."""
+    """A pop takes ready messages only."""
     posted = scene.post(2)
     claim = scene.take(1)
     delayed = scene.post(1, delay=60)
@@ -142,7 +142,7 @@ def test_a_pop_passes_over_claimed_and_delayed_messages(scene: Scene):
 
 
 def test_a_pop_takes_lapsed_messages(scene: Scene):
-    """What a dead consumer held can be popped from the claim's end on, not a millisecond before."""
+    """The messages of a crashed consumer can be popped from the exact end of its claim on."""
     posted = scene.post(2)
     scene.take(ttl=60)
     scene.tick(59.999)
@@ -153,7 +153,7 @@ def test_a_pop_takes_lapsed_messages(scene: Scene):
 
 
 def test_a_pop_does_not_count_as_a_claim(scene: Scene):
-    """The claim count of a popped message is what claims made it."""
+    """The claim count of a popped message is the number of claims."""
     scene.post(1)
     scene.release(scene.take().id)
     scene.post(1)
@@ -162,14 +162,14 @@ def test_a_pop_does_not_count_as_a_claim(scene: Scene):
 
 
 def test_a_thousand_messages_are_popped_at_once(scene: Scene):
-    """A pop may be large; it stops at its limit."""
+    """A large pop returns exactly its limit."""
     posted = scene.post(1100)
     assert scene.pop(1000) == posted[:1000]
     assert scene.counts() == (0, 100)
 
 
 def test_a_popped_message_leaves_the_rest_of_its_post(scene: Scene):
-    """Messages of one post live and die on their own."""
+    """Messages of one post are independent of each other."""
     a, b, c = scene.post(3)
     scene.delete(b)
     assert scene.pop(1) == [a]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves: a message goes into another queue in one step, by its owner or by its holder (extensions 3, 4, law L7)."""
+"""Moves: a message moves to another queue in one step, by the owner or the holder (extensions 3, 4, law L7)."""
 
 import json
 import threading
@@ -16,12 +16,12 @@ pytestmark = pytest.mark.pools
 
 @pytest.fixture(params=["owner", "holder"])
 def way(request: pytest.FixtureRequest) -> str:
-    """Who moves: ``messages.move`` takes ready messages, ``claims.settle`` those of the claim."""
+    """Return the verb that moves: ``messages.move`` takes ready messages, ``claims.settle`` the claim's messages."""
     return request.param
 
 
 def go(scene: Scene, way: str, moves: list[Move]) -> None:
-    """Move all, in this order; the holder claims whatever is ready first."""
+    """Move the messages in this order; for a settlement, claim the ready ones first."""
     if way == "owner":
         assert scene.storage.messages.move(scene.queue, moves, scene.now) == [move.id for move in moves]
     else:
@@ -38,7 +38,7 @@ def posted_with(scene: Scene, checksum: str, ttl: int = 600) -> str:
 
 
 def test_a_moved_message_arrives_whole_ready_and_unclaimed(scene: Scene, way: str):
-    """Id, body, client and checksum are kept; age, life and claim count start anew."""
+    """Id, body, client and checksum are kept; age, life and claim count restart."""
     id = posted_with(scene, "MD5:x")
     scene.release(scene.take().id)
     scene.tick(100)
@@ -53,7 +53,7 @@ def test_a_moved_message_arrives_whole_ready_and_unclaimed(scene: Scene, way: st
 
 @pytest.mark.fresh_store
 def test_nothing_of_a_moved_message_stays_behind(scene: Scene, way: str):
-    """The source shows, counts, claims, pops, deletes and holds it no more, then and later (L3)."""
+    """The source no longer shows, counts, claims, pops, deletes or holds the message (L3)."""
     posted = scene.post(3)
     go(scene, way, [Move(id, "next") for id in posted])
     there = scene.at("next")
@@ -75,7 +75,7 @@ def test_nothing_of_a_moved_message_stays_behind(scene: Scene, way: str):
 @pytest.mark.fresh_store
 @pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
 def test_a_moved_message_lives_from_its_move_on(scene: Scene, way: str, given: int | None, lives: int):
-    """The ttl that the move gives, else its own, counted anew; maintenance knows the new end."""
+    """The ttl is that of the move, else the message's own, and restarts; maintenance uses the new end."""
     id = posted_with(scene, "")
     scene.tick(500)
     go(scene, way, [Move(id, "next", given)])
@@ -90,7 +90,7 @@ def test_a_moved_message_lives_from_its_move_on(scene: Scene, way: str, given: i
 
 @pytest.mark.parametrize("body", [None, b"[2]"])
 def test_a_move_may_keep_the_age(scene: Scene, way: str, body: bytes | None):
-    """Its life is counted from the move all the same, move after move, until a plain one, whose age restarts."""
+    """The life restarts while repeated moves keep the age; a plain move restarts the age."""
     id, born = posted_with(scene, ""), scene.now
     source = scene
     for name, reason in (("next", ""), ("dead", "odd"), ("back", "")):
@@ -116,7 +116,7 @@ def test_a_move_may_keep_the_age(scene: Scene, way: str, body: bytes | None):
     ("body", "given", "shown"), [(None, "", "MD5:x"), (b"[2]", "MD5:y", "MD5:y"), (b"[2]", "", "")]
 )
 def test_a_move_may_bring_a_new_body(scene: Scene, way: str, body: bytes | None, given: str, shown: str):
-    """A new body has the move's checksum or none, an old one keeps its own."""
+    """A new body has the move's checksum or none; a kept body keeps its own."""
     id = posted_with(scene, "MD5:x")
     go(scene, way, [Move(id, "next", body=body, checksum=given)])
     found = scene.at("next").one(id)
@@ -124,7 +124,7 @@ def test_a_move_may_bring_a_new_body(scene: Scene, way: str, body: bytes | None,
 
 
 def test_a_move_with_a_delay_waits(scene: Scene, way: str):
-    """Hidden to the last millisecond, and holding up nobody who comes after it."""
+    """The message is hidden to the last millisecond and does not block messages behind it."""
     posted = scene.post(2)
     go(scene, way, [Move(id, "next", delay=30) for id in posted])
     there = scene.at("next")
@@ -139,7 +139,7 @@ def test_a_move_with_a_delay_waits(scene: Scene, way: str):
 
 
 def test_moved_messages_join_the_order_as_fresh_ones_do(scene: Scene, way: str):
-    """Behind what waits there, in the order of the moves, and in front of what is posted after (L5)."""
+    """Moved messages come after those of the queue, in the order of the moves, and before later posts (L5)."""
     posted = scene.post(4)
     scene.tick(10)
     there = scene.at("next")
@@ -151,7 +151,7 @@ def test_moved_messages_join_the_order_as_fresh_ones_do(scene: Scene, way: str):
 
 
 def test_a_move_by_a_slower_clock_keeps_its_place(scene: Scene, way: str):
-    """A moved message is available no earlier than the last fresh one of its new queue."""
+    """A moved message is available no earlier than the last fresh message of its new queue."""
     posted = scene.post(1)
     there = scene.at("next")
     ahead = drafts(1, scene.now)
@@ -163,7 +163,7 @@ def test_a_move_by_a_slower_clock_keeps_its_place(scene: Scene, way: str):
 
 
 def test_a_moved_message_comes_after_every_issued_marker(scene: Scene, way: str):
-    """It takes its sequence in its new queue with the move (L6)."""
+    """The move gives the message a new sequence in its new queue (L6)."""
     posted = scene.post(2)
     there = scene.at("next")
     seen = there.post(5)
@@ -174,7 +174,7 @@ def test_a_moved_message_comes_after_every_issued_marker(scene: Scene, way: str)
 
 
 def test_a_move_into_its_own_queue_is_a_new_place(scene: Scene, way: str):
-    """There once, under a new sequence, behind all others, with everything else started anew."""
+    """The message exists once, with a new sequence, behind all others, and with its counts restarted."""
     posted = scene.post(3)
     marker = scene.one(posted[-1]).sequence
     scene.tick(10)
@@ -188,7 +188,7 @@ def test_a_move_into_its_own_queue_is_a_new_place(scene: Scene, way: str):
 
 
 def test_a_missing_queue_is_made_by_the_first_message_that_comes(scene: Scene, way: str):
-    """Without metadata; one that is there keeps its own; a move of nothing makes none."""
+    """The new queue has no metadata; an existing one keeps its own; a move of no message creates none."""
     assert scene.move(["unknown"], "next") == []
     assert not scene.at("next").exists()
     posted = scene.post(2)
@@ -206,7 +206,7 @@ def test_a_missing_queue_is_made_by_the_first_message_that_comes(scene: Scene, w
 
 
 def test_one_call_moves_into_several_queues(scene: Scene, way: str):
-    """Each with terms of its own; every queue gets its messages in the order of the moves."""
+    """Each move has its own terms; every queue gets its messages in the order of the moves."""
     posted = scene.post(5)
     names = ["a", "b", "a", scene.queue.name, "b"]
     go(scene, way, [Move(id, name, ttl=100 + at) for at, (id, name) in enumerate(zip(posted, names, strict=True))])
@@ -216,7 +216,7 @@ def test_one_call_moves_into_several_queues(scene: Scene, way: str):
 
 
 def test_hundreds_of_messages_are_moved_at_once(scene: Scene, way: str):
-    """In one call, in order."""
+    """One call moves hundreds of messages in order."""
     posted = scene.post(700)
     go(scene, way, [Move(id, "next") for id in posted])
     assert scene.is_empty()
@@ -225,7 +225,7 @@ def test_hundreds_of_messages_are_moved_at_once(scene: Scene, way: str):
 
 
 def test_an_owner_moves_only_what_is_ready(scene: Scene):
-    """Claimed, delayed, waiting, expired, unknown and other queues' messages stay, and the answer leaves them out."""
+    """Claimed, delayed, expired and unknown messages and those of other queues stay and are not in the result."""
     expired = scene.post(1, ttl=5)
     claimed = scene.post(1)
     scene.tick(5)
@@ -246,7 +246,7 @@ def test_an_owner_moves_only_what_is_ready(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_movers_in_both_directions_lose_and_double_nothing(scene: Scene):
-    """Owners and holders move between two queues beside claimers: every message is in exactly one place in the end."""
+    """Owners and holders move between two queues next to consumers: every message ends in exactly one place."""
     other = scene.at("other")
     posted = scene.post(40) + other.post(40)
 
@@ -286,7 +286,7 @@ def test_movers_in_both_directions_lose_and_double_nothing(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
-    """Who looks at the source and then at the target finds it; who looks the other way round never finds it twice."""
+    """A read of the source and then of the target finds the message; the reverse order never finds it twice."""
     posted = scene.post(40)
     there = scene.at("next")
     stop = threading.Event()
@@ -314,7 +314,7 @@ def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
 
 
 def test_many_large_messages_move_together(scene: Scene):
-    """More than a store may take in one command is still one move for each."""
+    """A move larger than a store command is still one move."""
     body = b'"' + b"x" * 250_000 + b'"'
     for _ in range(7):
         drafts = [Draft(id, body, 3600, 0, "alice") for id in new_ids(10, scene.now)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named claims: the caller chooses the name, and any number of attempts under it make one claim (extensions 9)."""
+"""Named claims: any number of attempts under the caller's name create one claim (extensions 9)."""
 
 from functools import partial
 
@@ -14,8 +14,8 @@ from zq.model import ClaimRequest, Lease
 NAME = "etl-orders.17.0"
 
 
-def test_a_name_makes_a_claim_the_first_time(scene: Scene):
-    """As any claim: messages in order, whole, held, with count and end; and it was not there before."""
+def test_the_first_attempt_of_a_name_creates_a_claim(scene: Scene):
+    """The claim holds whole messages in order, with count and end, and did not exist before."""
     posted = scene.post(5)
     made = scene.storage.claims.create(scene.queue, ClaimRequest(Lease(NAME, 300, 60), 3, named=True), scene.now)
     claim, there = made.claim, made.existing
@@ -27,8 +27,8 @@ def test_a_name_makes_a_claim_the_first_time(scene: Scene):
     assert scene.get(posted[:3]) == claim.messages
 
 
-def test_a_repeat_gets_what_the_claim_still_holds(scene: Scene):
-    """Never more, whatever the limit; neither renewed nor counted nor given other terms."""
+def test_a_repeat_returns_only_messages_that_the_claim_still_holds(scene: Scene):
+    """The repeat returns no further messages for any limit and changes neither end, count nor terms."""
     posted = scene.post(6)
     assert scene.named(NAME, 4, ttl=300) == (posted[:4], False)
     scene.delete(posted[1], NAME)
@@ -46,8 +46,8 @@ def test_a_repeat_gets_what_the_claim_still_holds(scene: Scene):
     assert scene.claimable() == [posted[4], posted[5], posted[0], *posted[2:4]]
 
 
-def test_with_nothing_to_take_no_claim_is_made(scene: Scene):
-    """In a missing queue, which is not made, and in one where all are held or delayed; the name stays free."""
+def test_an_empty_named_claim_is_not_created(scene: Scene):
+    """A missing queue is not created; a queue whose messages are claimed or delayed keeps the name free."""
     assert scene.named(NAME) == ([], False)
     assert not scene.exists()
     scene.post(2)
@@ -62,7 +62,7 @@ def test_with_nothing_to_take_no_claim_is_made(scene: Scene):
 
 @pytest.mark.parametrize("end", ["lapse", "release", "settle", "delete", "lapse of all"])
 def test_a_name_is_free_again_after_its_claim(scene: Scene, end: str):
-    """Lapsed, released or emptied: the next attempt makes a new claim, which holds only what it was given anew."""
+    """After a lapse, a release or its last message, the next attempt creates a claim that holds only new messages."""
     posted = scene.post(3)
     scene.named(NAME, 2, ttl=60)
     if end == "lapse":
@@ -84,8 +84,8 @@ def test_a_name_is_free_again_after_its_claim(scene: Scene, end: str):
     assert taken[0] in scene.page()
 
 
-def test_what_lapsed_under_a_name_is_not_held_by_its_next_claim(scene: Scene):
-    """Only what the new claim took is deleted, renewed or released by it."""
+def test_messages_that_lapsed_under_a_name_are_not_held_by_its_next_claim(scene: Scene):
+    """The new claim deletes, renews and releases only messages that it took."""
     posted = scene.post(3)
     scene.named(NAME, 3, ttl=60)
     scene.tick(60)
@@ -98,7 +98,7 @@ def test_what_lapsed_under_a_name_is_not_held_by_its_next_claim(scene: Scene):
 
 
 def test_get_shows_all_that_a_named_claim_holds(scene: Scene):
-    """However many; and every other verb of claims works by name."""
+    """Get returns any number of messages, and every claim verb works by name."""
     posted = scene.post(1200)
     scene.named(NAME, 1100)
     assert scene.held(NAME) == sorted(posted[:1100])
@@ -110,8 +110,8 @@ def test_get_shows_all_that_a_named_claim_holds(scene: Scene):
     assert scene.claimable(300) == posted[1000:1100] + posted[1100:]
 
 
-def test_a_name_belongs_to_a_queue(scene: Scene):
-    """The same name in another queue and another project is another claim."""
+def test_equal_claim_names_in_two_queues_are_two_claims(scene: Scene):
+    """Equal names in two queues or projects are two claims."""
     rooms = [scene, scene.at("other"), scene.rival]
     posted = [room.post(2) for room in rooms]
     assert [room.named(NAME) for room in rooms] == [(ids, False) for ids in posted]
@@ -119,8 +119,8 @@ def test_a_name_belongs_to_a_queue(scene: Scene):
     assert [room.held(NAME) for room in rooms[1:]] == [sorted(ids) for ids in posted[1:]]
 
 
-def test_names_are_told_apart(scene: Scene):
-    """By every character."""
+def test_claim_names_that_differ_in_a_character_are_distinct(scene: Scene):
+    """Names that differ in one character are different claims."""
     names = ["a.b", "a.B", "a..b", "a.b.", ".a.b", "a.bb", "a-b.", "a_b.", "x" * 127 + "."]
     posted = scene.post(len(names))
     assert [scene.named(name, 1) for name in names] == [([id], False) for id in posted]
@@ -128,7 +128,7 @@ def test_names_are_told_apart(scene: Scene):
 
 
 def test_a_named_claim_buries_and_waits_as_any_other(scene: Scene):
-    """Dead letters move at the first attempt, redelivery counts; a repeat does neither."""
+    """Used-up messages move at the first attempt and redelivery counts; a repeat does neither."""
     old = scene.post(1)
     scene.release(scene.take().id)
     fresh = scene.post(2)
@@ -147,7 +147,7 @@ def test_a_named_claim_buries_and_waits_as_any_other(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_many_attempts_under_one_name_make_one_claim(scene: Scene):
-    """Of eight threads one makes the claim; all get the same messages, and no other message is claimed."""
+    """One of eight threads creates the claim; all get its messages, and no other message is claimed."""
     posted = scene.post(200)
     for turn in range(1, 21):
         name = f"{NAME}.{turn}"
@@ -161,7 +161,7 @@ def test_many_attempts_under_one_name_make_one_claim(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_attempts_under_many_names_share_no_message(scene: Scene):
-    """Two threads for each of four names, beside claimers without: each message has one holder."""
+    """Two threads for each of four names race unnamed claims: each message has one holder."""
     posted = scene.post(60)
     works = [partial(scene.named, f"c.{at % 4}", 5) for at in range(8)]
     told = together(*works, *[partial(scene.claimable, 5)] * 3)
@@ -173,8 +173,8 @@ def test_attempts_under_many_names_share_no_message(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_a_name_that_is_settled_meanwhile_is_taken_again_as_a_whole(scene: Scene):
-    """An attempt beside the settlement of its claim gets the old claim's messages or makes a new claim."""
+def test_a_repeat_racing_its_settlement_gets_the_old_claim_or_a_new_one(scene: Scene):
+    """An attempt next to the settlement of its claim gets the old claim's messages or creates a new claim."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         posted = room.post(4)

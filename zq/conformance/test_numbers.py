@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers pass a store as they are, whatever their size, and come back as Python's own: a driver's kind of integer,
-which cannot be encoded as JSON, or a float, which knows 53 bits, is none."""
+"""Numbers of any size pass a store unchanged and come back as Python's own types.
+
+A driver's integer type cannot be encoded as JSON, and a float has only 53 bits.
+"""
 
 from enum import Enum
 from typing import Any
@@ -25,7 +27,7 @@ PLAIN = (int, float, str, bytes, bool, type(None))
 
 
 def plain(value: Any) -> Any:
-    """The value, every part of which, however deep, is of a type that Python itself has."""
+    """Return the value after checking that each part of it has a plain Python type."""
     if isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
             plain(getattr(value, field))
@@ -41,7 +43,7 @@ def plain(value: Any) -> Any:
 
 @pytest.mark.parametrize("number", LARGE)
 def test_a_batch_s_number_comes_back_as_it_went(scene: Scene, number: int):
-    """From the commit, from a repeat and from who asks; its neighbours are other numbers."""
+    """The commit, its repeat and the lookup return the number; its neighbours are other numbers."""
     assert plain(scene.commit(number - 1)).batch == number - 1
     assert plain(scene.last()).batch == number - 1
     assert plain(scene.commit(number)) == scene.last()
@@ -53,7 +55,7 @@ def test_a_batch_s_number_comes_back_as_it_went(scene: Scene, number: int):
 
 
 def test_the_figures_of_a_large_commit_are_numbers(scene: Scene):
-    """Of one that publishes and settles, too."""
+    """Counts of a commit that publishes and settles are plain numbers."""
     scene.post(3)
     claim = scene.take(3)
     scene.stage("s", 2)
@@ -64,7 +66,7 @@ def test_the_figures_of_a_large_commit_are_numbers(scene: Scene):
 
 @pytest.mark.parametrize("number", LARGE)
 def test_a_marker_may_be_any_number(scene: Scene, storage: Storage, number: int):
-    """One beyond what there is finds nothing, in any listing; none is refused."""
+    """A marker beyond the end finds nothing in any listing and is not refused."""
     scene.post(2)
     scene.pop(1, history=600)
     log = Log(storage, scene.clock)
@@ -76,8 +78,8 @@ def test_a_marker_may_be_any_number(scene: Scene, storage: Storage, number: int)
 
 
 @pytest.mark.parametrize("number", LARGE)
-def test_an_epoch_that_no_fence_gave_passes_nowhere(scene: Scene, number: int):
-    """However large; and those that it gives are numbers."""
+def test_an_epoch_that_was_never_issued_is_refused(scene: Scene, number: int):
+    """An epoch of any size that was never issued is refused; issued epochs are plain numbers."""
     fence = scene.fence()
     assert plain(fence.epoch) == 1
     with pytest.raises(Fenced):
@@ -87,7 +89,7 @@ def test_an_epoch_that_no_fence_gave_passes_nowhere(scene: Scene, number: int):
 
 @pytest.mark.parametrize("number", LARGE)
 def test_metadata_keep_their_numbers(scene: Scene, storage: Storage, number: int):
-    """Of queues, and in records."""
+    """Metadata of queues and values of documents keep their numbers."""
     value = b'{"limit":%d}' % number
     assert storage.queues.create(scene.queue, value)
     assert plain(storage.queues.get(scene.queue)).metadata == value
@@ -99,7 +101,7 @@ def test_metadata_keep_their_numbers(scene: Scene, storage: Storage, number: int
 
 
 def test_the_longest_lives_and_delays_are_kept(scene: Scene, storage: Storage):
-    """Beyond what 32 bits hold: of messages, of claims, and of what claims lengthen."""
+    """Lives and delays beyond 32 bits are kept for messages, claims and extensions."""
     draft = Draft(new_ids(1, scene.now)[0], b"1", MAX_LIFE - 60, 0, "alice")
     later = Draft(new_ids(1, scene.now)[0], b"2", MAX_LIFE, MAX_LIFE - 60, "alice")
     storage.queues.create(scene.queue, b"{}")
@@ -118,7 +120,7 @@ def test_the_longest_lives_and_delays_are_kept(scene: Scene, storage: Storage):
 
 
 def test_every_verb_answers_in_plain_numbers(scene: Scene):
-    """Sequences, positions, counts and moments."""
+    """Sequences, positions, counts and times are plain numbers."""
     scene.post(1)
     scene.pop(1, history=600)
     Log(scene.storage, scene.clock).publish()
@@ -126,7 +128,7 @@ def test_every_verb_answers_in_plain_numbers(scene: Scene):
 
 
 def answers_in_plain_numbers(scene: Scene, counted: int = 0) -> None:
-    """Call each verb, on a store that has ``counted`` that far."""
+    """Call each verb on a store whose counters have reached ``counted``."""
     storage, queue, log = scene.storage, scene.queue, Log(scene.storage, scene.clock)
     ids = scene.post(6, ttl=600)
     assert plain(storage.messages.list(queue, 0, 100, EVERYTHING, scene.now)).items

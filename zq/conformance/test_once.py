@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idempotent requests: a repeat within the window gets the first answer and does nothing (extensions 6)."""
+"""Idempotent requests: a repeat within the window returns the first result and does nothing (extensions 6)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,14 +23,14 @@ from zq.model import Copies, Draft, IdempotencyKey, Move, Settled
 
 
 def answer_of(verb: Callable[[], object]) -> object:
-    """What the repeat of a request is told."""
+    """Return the result of a request, or the first result that a repeat gets."""
     with pytest.raises(Repeated) as told:
         verb()
     return told.value.answer
 
 
 def test_a_repeated_post_stores_nothing_and_gets_the_first_ids(scene: Scene):
-    """As often as it is repeated, however many messages it would bring."""
+    """Any number of repeats with any number of messages stores nothing."""
     posted = scene.post(3, once=once())
     for count in (3, 1, 5):
         assert answer_of(partial(scene.post, count, once=once())) == posted
@@ -38,8 +38,8 @@ def test_a_repeated_post_stores_nothing_and_gets_the_first_ids(scene: Scene):
     assert scene.counts() == (0, 3)
 
 
-def test_a_repeat_is_told_the_last_sequence(scene: Scene):
-    """That of the last of the first messages, delayed or not, while they are there, and when they have gone."""
+def test_a_repeat_returns_the_last_sequence(scene: Scene):
+    """The sequence is that of the last message of the first request, delayed or not, also after it was removed."""
     scene.post(2)
     posted = scene.post(3, delay=60, once=once())
     scene.post(2)
@@ -58,20 +58,20 @@ def test_a_repeat_is_told_the_last_sequence(scene: Scene):
 
 
 def keyed(scene: Scene, *names: str, **terms: int) -> list[Draft]:
-    """A draft for each name, which is its key; "" = it has none."""
+    """Return a draft for each name with the name as its key; "" means no key."""
     made = drafts(len(names), scene.now, **terms)
     return [structs.replace(one, once=once(name)) if name else one for one, name in zip(made, names, strict=True)]
 
 
 def repeats(scene: Scene, some: list[Draft], **more: object) -> dict[str, tuple[list[str], int]]:
-    """What a post is told of those of its drafts that were posted before: first answer and sequence, by id."""
+    """Post drafts and return first id and sequence of those that were posted before, by id."""
     with pytest.raises(DraftsRepeated) as told:
         scene.storage.messages.post(scene.queue, some, scene.now, **more)  # type: ignore[arg-type]
     return {id: (one.answer, one.last) for id, one in told.value.first.items()}
 
 
-def test_drafts_that_are_repeated_keep_the_others_out(scene: Scene):
-    """Nothing of the post is stored; whoever posts is told which drafts repeat what, and posts the others."""
+def test_a_repeated_draft_refuses_the_whole_post(scene: Scene):
+    """Nothing is stored; the error names the repeated drafts, and the caller posts the other ones."""
     first = keyed(scene, "a", "", "b")
     scene.storage.messages.post(scene.queue, first, scene.now)
     places = [scene.one(id).sequence for id in ids_of(first)]
@@ -88,8 +88,8 @@ def test_drafts_that_are_repeated_keep_the_others_out(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_keys_of_drafts_end_by_themselves(scene: Scene):
-    """Each after its own window; one of a key's drafts is stored again then."""
+def test_keys_of_drafts_have_separate_windows(scene: Scene):
+    """Each key ends after its own window; then one of the key's drafts is stored again."""
     some = keyed(scene, "a", "b")
     some[1] = structs.replace(some[1], once=once("b", window=60))
     scene.storage.messages.post(scene.queue, some, scene.now)
@@ -105,9 +105,12 @@ def test_keys_of_drafts_end_by_themselves(scene: Scene):
     assert scene.page() == ids_of(anew)
 
 
-def test_keys_of_drafts_beside_all_else(scene: Scene):
-    """Copies stay out as well; a key of a whole post goes first; metadata that are not expected come after; another
-    digest refuses all."""
+def test_keys_of_drafts_combine_with_copies_and_other_keys(scene: Scene):
+    """Keys of drafts combine with copies, the key of the post and expected metadata.
+
+    Copies are not stored either; the key of the post is checked first and expected metadata last. Another digest
+    refuses the whole post.
+    """
     beside = scene.at("beside")
     copies = Copies(beside.queue, drafts(2, scene.now))
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
@@ -132,7 +135,7 @@ def test_keys_of_drafts_beside_all_else(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_each_of_many_drafts_is_stored_once(scene: Scene):
-    """Eight threads with overlapping posts: every key has one message, whoever stored it."""
+    """Eight threads post overlapping drafts: every key has one message."""
 
     def work(number: int) -> dict[str, str]:
         names = [f"k{(number + at) % 6}" for at in range(3)]
@@ -159,7 +162,7 @@ def test_each_of_many_drafts_is_stored_once(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_key_outlives_its_messages(scene: Scene):
-    """Consumed, purged or expired meanwhile: the repeat is still a repeat."""
+    """A repeat is recognized after its messages were consumed, purged or expired."""
     posted = scene.post(2, ttl=60, once=once())
     assert scene.pop(1) == posted[:1]
     assert answer_of(partial(scene.post, once=once())) == posted
@@ -182,7 +185,7 @@ def test_a_key_for_another_request_is_refused(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_key_is_forgotten_after_its_window(scene: Scene):
-    """Known to the last millisecond; then a new request, whatever its digest, with a window of its own."""
+    """After its last millisecond the key is free for any digest, with a new window."""
     first = scene.post(1, once=once(window=60))
     scene.tick(59.999)
     scene.reclaimed()
@@ -198,8 +201,8 @@ def test_a_key_is_forgotten_after_its_window(scene: Scene):
     assert len(scene.post(1, once=once())) == 1
 
 
-def test_keys_are_told_apart(scene: Scene):
-    """By every character, and by queue and project."""
+def test_keys_that_differ_in_a_character_are_distinct(scene: Scene):
+    """Keys that differ in a character, in the queue or in the project are different."""
     keys = ["post:a", "post:A", "post:a ", "post:", "settle:a", "post:" + "x" * 255, "post:a/b", "post:a:", "a"]
     rooms = [scene, scene.at("other"), scene.rival]
     made = {(room.queue, key): room.post(1, once=once(key)) for room in rooms for key in keys}
@@ -210,7 +213,7 @@ def test_keys_are_told_apart(scene: Scene):
 
 
 def test_a_post_that_was_not_stored_is_not_remembered(scene: Scene):
-    """Where the metadata were not the expected ones, the next attempt is the first."""
+    """A post that was refused for its expected metadata is not a first attempt."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     new = drafts(1, scene.now)
     post = partial(scene.storage.messages.post, scene.queue, new, scene.now)
@@ -219,8 +222,8 @@ def test_a_post_that_was_not_stored_is_not_remembered(scene: Scene):
     assert scene.page() == ids_of(new)
 
 
-def test_a_repeat_goes_before_what_is_expected(scene: Scene):
-    """Metadata that changed after the first attempt do not turn its repeat away."""
+def test_a_repeat_is_recognized_before_expected_metadata(scene: Scene):
+    """A repeat is recognized even if the metadata have changed since the first attempt."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     posted = scene.post(1, once=once())
     post = scene.storage.messages.post
@@ -229,8 +232,8 @@ def test_a_repeat_goes_before_what_is_expected(scene: Scene):
         post(scene.queue, drafts(1, scene.now), scene.now, b"{}", once(digest=b"other"))
 
 
-def test_keys_go_with_their_queue(scene: Scene):
-    """Deleted and made again, the queue knows no key; another queue keeps its own."""
+def test_keys_are_deleted_with_their_queue(scene: Scene):
+    """A queue that is deleted and created again has no keys; another queue keeps its own."""
     scene.post(1, once=once())
     other = scene.at("jobs2")
     kept = other.post(1, once=once())
@@ -241,7 +244,7 @@ def test_keys_go_with_their_queue(scene: Scene):
 
 
 def test_a_repeated_settlement_gets_the_first_answer(scene: Scene):
-    """While the claim lives, when it is gone, and under a claim that took what was put back; nothing is done."""
+    """The repeat does nothing while the claim lives, after its end, and under a later claim of released messages."""
     posted = scene.post(4)
     claim = scene.take(4, name="c1")
     settlement = {"delete": [posted[0], "unknown"], "move": [Move(posted[1], "next")], "once": once("settle:k")}
@@ -258,7 +261,7 @@ def test_a_repeated_settlement_gets_the_first_answer(scene: Scene):
 
 
 def test_a_settlement_that_found_no_claim_is_not_remembered(scene: Scene):
-    """The same key settles when there is something to settle."""
+    """A later settlement with this key succeeds when there is a claim."""
     with pytest.raises(ClaimNotFound):
         scene.settle("c1", rest=True, once=once("settle:k"))
     scene.post(2)
@@ -267,7 +270,7 @@ def test_a_settlement_that_found_no_claim_is_not_remembered(scene: Scene):
 
 
 def test_a_settlement_of_nothing_but_the_lost_is_remembered(scene: Scene):
-    """It was carried out: the claim was there."""
+    """The claim existed, so the settlement was carried out."""
     posted = scene.post(1)
     claim = scene.take()
     told = scene.settle(claim.id, delete=["unknown"], once=once("settle:k"))
@@ -276,7 +279,7 @@ def test_a_settlement_of_nothing_but_the_lost_is_remembered(scene: Scene):
 
 
 def test_a_repeated_staging_stages_nothing(scene: Scene):
-    """It gets the first ids, and the stage has its messages once; another digest is refused."""
+    """The repeat returns the first ids, and the stage has its messages once; another digest is refused."""
     staged = scene.stage("s1", 2, once=once())
     assert answer_of(partial(scene.stage, "s1", 2, once=once())) == staged
     with pytest.raises(KeyReused):
@@ -289,7 +292,7 @@ def test_a_repeated_staging_stages_nothing(scene: Scene):
 
 
 def test_a_key_of_a_staging_makes_no_queue(scene: Scene):
-    """It is the queue's all the same: who deletes the queue, missing or not, deletes it."""
+    """The key belongs to the queue and is deleted with it, whether the queue exists or not."""
     staged = scene.stage("s1", 1, once=once())
     assert not scene.exists()
     assert scene.storage.queues.count(scene.queue.project) == 0
@@ -300,7 +303,7 @@ def test_a_key_of_a_staging_makes_no_queue(scene: Scene):
 
 
 def test_a_staging_that_found_no_room_is_not_remembered(scene: Scene):
-    """The same key stages when there is room."""
+    """A later staging with this key succeeds when there is space."""
     with pytest.raises(StageFull):
         scene.stage("s1", 3, most_bytes=2, once=once())
     staged = scene.stage("s1", 3, most_bytes=3, once=once())
@@ -309,7 +312,7 @@ def test_a_staging_that_found_no_room_is_not_remembered(scene: Scene):
 
 
 def tried(work: Callable[[], object]) -> object:
-    """An answer; of a repeat the first one, of a refusal its class."""
+    """Return the result, the first result of a repeat, or the class of a refusal."""
     try:
         return work()
     except Repeated as told:
@@ -320,7 +323,7 @@ def tried(work: Callable[[], object]) -> object:
 
 @ONE_OR_TWO_CONNECTIONS
 def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
-    """Eight threads with one key, beside others without: one stores, and all are told its ids."""
+    """Eight threads with one key race posts without keys: one request stores, and all get its ids."""
     for turn in range(8):
         room = scene.at(f"q{turn % 4}")
         before = len(room.walk())
@@ -333,7 +336,7 @@ def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_one_of_two_requests_under_one_key_is_carried_out(scene: Scene):
-    """Eight threads, two digests: whichever is first is stored once, the others of its kind are repeats."""
+    """Eight threads use two digests: the first one is stored once, and others with its digest are repeats."""
     for turn in range(5):
         room = scene.at(f"q{turn}")
         works = [partial(room.post, once=once(digest=b"%d" % (at % 2))) for at in range(8)]
@@ -346,7 +349,7 @@ def test_one_of_two_requests_under_one_key_is_carried_out(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_one_of_many_settlements_with_one_key_is_carried_out(scene: Scene):
-    """All are told what it did, though the claim ends with it."""
+    """All callers get the result of the settlement, although the claim ends with it."""
     for turn in range(8):
         room = scene.at(f"q{turn}")
         posted = room.post(4)

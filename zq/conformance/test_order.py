@@ -8,7 +8,7 @@ from zq.model import ListFilter
 
 
 def test_fresh_posts_are_claimed_in_posting_order(scene: Scene):
-    """Across posts, within a post, at one moment and at several."""
+    """The order holds within a post and across posts, at one time and at several."""
     posted = scene.post(3) + scene.post(2)
     scene.tick(0.001)
     posted += scene.post(3)
@@ -17,7 +17,7 @@ def test_fresh_posts_are_claimed_in_posting_order(scene: Scene):
 
 
 def test_a_pop_follows_the_order_of_claims(scene: Scene):
-    """(Available, sequence) decides for pops too: a due delayed message stands where its moment puts it."""
+    """Pops use (available, sequence) too: a delayed message is ordered by its time."""
     late = scene.post(1, delay=10)
     early = scene.post(1)
     scene.tick(20)
@@ -25,8 +25,8 @@ def test_a_pop_follows_the_order_of_claims(scene: Scene):
     assert scene.pop() == early + late + fresh
 
 
-def test_a_delay_orders_by_its_moment(scene: Scene):
-    """Available = post time + delay; at equal moments the lower sequence comes first."""
+def test_delayed_messages_are_ordered_by_their_available_time(scene: Scene):
+    """Available = post time + delay; at equal times the lower sequence comes first."""
     delayed = scene.post(1, delay=10)
     longer = scene.post(1, delay=11)
     scene.tick(5)
@@ -39,7 +39,7 @@ def test_a_delay_orders_by_its_moment(scene: Scene):
 
 
 def test_a_post_by_a_slower_clock_keeps_its_place(scene: Scene):
-    """A fresh post is available no earlier than the post before it, though its server's clock is behind."""
+    """If its server's clock is behind, a fresh post is available no earlier than the post before it."""
     ahead = drafts(2, scene.now)
     behind = drafts(2, scene.now)
     scene.storage.messages.post(scene.queue, ahead, scene.now + 0.05)
@@ -51,7 +51,7 @@ def test_a_post_by_a_slower_clock_keeps_its_place(scene: Scene):
 
 
 def test_a_delayed_post_does_not_hold_up_the_next_one(scene: Scene):
-    """Only undelayed posts raise the moment that the next one may not fall below."""
+    """Only posts without a delay raise the earliest available time of the next one."""
     delayed = scene.post(1, delay=600)
     fresh = scene.post(1)
     assert scene.one(fresh[0]).available == pytest.approx(scene.now, abs=0.0005)
@@ -60,7 +60,7 @@ def test_a_delayed_post_does_not_hold_up_the_next_one(scene: Scene):
 
 
 def test_a_release_restores_the_former_place(scene: Scene):
-    """What was claimed first is claimed first again, renewals notwithstanding."""
+    """The message claimed first is claimed first again, also after renewals."""
     posted = scene.post(2)
     scene.tick(1)
     posted += scene.post(2)
@@ -76,7 +76,7 @@ def test_a_release_restores_the_former_place(scene: Scene):
 
 
 def test_releases_in_any_order_restore_the_whole_queue(scene: Scene):
-    """Interleaved claims given back last first leave the queue as it was."""
+    """Claims released in reverse order restore the order of the queue."""
     posted = scene.post(9)
     claims = [scene.take(2).id for _ in range(4)]
     for claim in (claims[2], claims[0], claims[3], claims[1]):
@@ -86,7 +86,7 @@ def test_releases_in_any_order_restore_the_whole_queue(scene: Scene):
 
 
 def test_a_delayed_message_returns_to_its_due_moment(scene: Scene):
-    """The former place of a message that was delayed is the moment when it became due."""
+    """A released message that was delayed is ordered by the time at which it became due."""
     delayed = scene.post(1, delay=10)
     before = scene.post(1)
     scene.tick(15)
@@ -97,7 +97,7 @@ def test_a_delayed_message_returns_to_its_due_moment(scene: Scene):
 
 
 def test_a_lapsed_message_queues_at_the_end_of_its_claim(scene: Scene):
-    """Available = the claim's end: behind what was posted before it, ahead of what came after, ties by sequence."""
+    """Available is the claim's end: behind earlier posts, in front of later ones, equal times by sequence."""
     lapsing, waiting = scene.post(2)
     scene.take(1, ttl=60)
     scene.tick(59)
@@ -111,7 +111,7 @@ def test_a_lapsed_message_queues_at_the_end_of_its_claim(scene: Scene):
 
 
 def test_lapsed_messages_follow_the_ends_of_their_claims(scene: Scene):
-    """The claim that ended first is redelivered first, though it was made last."""
+    """Messages of the claim that ended first are redelivered first, even if it was made last."""
     first, second, third = scene.post(3)
     scene.take(1, ttl=180)
     scene.take(1, ttl=120)
@@ -121,7 +121,7 @@ def test_lapsed_messages_follow_the_ends_of_their_claims(scene: Scene):
 
 
 def test_a_renewed_claim_lapses_at_its_new_end(scene: Scene):
-    """The place after a lapse is that of the last renewal, longer or shorter."""
+    """A lapsed message is ordered by the end that the last renewal set, longer or shorter."""
     first, second, third = scene.post(3)
     longer, kept, shorter = scene.take(1, ttl=60), scene.take(1, ttl=90), scene.take(1, ttl=120)
     scene.renew(longer.id, ttl=120)
@@ -132,7 +132,7 @@ def test_a_renewed_claim_lapses_at_its_new_end(scene: Scene):
 
 
 def test_a_release_after_a_lapse_returns_to_the_lapse(scene: Scene):
-    """The former place of a redelivered message is where its lapse had put it."""
+    """A released message that had lapsed before is ordered by its lapse."""
     lapsed, other = scene.post(2)
     scene.take(1, ttl=60)
     scene.tick(60)
@@ -145,7 +145,7 @@ def test_a_release_after_a_lapse_returns_to_the_lapse(scene: Scene):
 
 
 def test_a_late_release_does_not_restore_the_place(scene: Scene):
-    """Releasing a lapsed claim is fine and moves nothing: the lapse had decided."""
+    """Releasing a lapsed claim succeeds and changes nothing."""
     lapsed, other = scene.post(2)
     claim = scene.take(1, ttl=60)
     scene.tick(60)
@@ -153,7 +153,7 @@ def test_a_late_release_does_not_restore_the_place(scene: Scene):
     assert scene.claimable() == [other, lapsed]
 
 
-def test_a_listing_goes_by_sequence_not_by_moment(scene: Scene):
+def test_a_listing_is_in_sequence_and_not_by_available_time(scene: Scene):
     """Delay, release and lapse change the order of claims, never that of listings."""
     posted = scene.post(1, delay=10) + scene.post(3)
     scene.take(1, ttl=20)
@@ -166,7 +166,7 @@ def test_a_listing_goes_by_sequence_not_by_moment(scene: Scene):
 @pytest.mark.fresh_store
 @pytest.mark.parametrize("removal", ["delete", "pop", "purge", "expire"])
 def test_new_posts_sort_after_every_issued_marker(scene: Scene, removal: str):
-    """Even when the newest messages, or all of them, are gone and reclaimed: a marker misses nothing (L6)."""
+    """A marker misses no new message, even if the newest or all messages were removed and reclaimed (L6)."""
     old = scene.post(3, ttl=60)
     marker = scene.one(old[2]).sequence
     if removal == "delete":
@@ -184,7 +184,7 @@ def test_new_posts_sort_after_every_issued_marker(scene: Scene, removal: str):
 
 
 def test_a_message_keeps_its_sequence_for_life(scene: Scene):
-    """Claim, renewal, release and lapse leave the sequence alone, so a reader meets a message once."""
+    """Claim, renewal, release and lapse keep the sequence, so that a reader gets a message once."""
     [id] = scene.post()
     sequence = scene.one(id).sequence
     claim = scene.take(ttl=60)

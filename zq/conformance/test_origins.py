@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead letters remember where they come from and why, however they died, until they move on (extensions 4)."""
+"""Dead letters keep their origin and reason, however they were buried, until they move on (extensions 4)."""
 
 import pytest
 
@@ -11,7 +11,7 @@ GRAVE = "dead.letters"
 
 
 def bury(scene: Scene, id: str, way: str, grave: str = GRAVE, ttl: int | None = None) -> None:
-    """The message ``id``, which must be the only one that is ready, by one of the three ways to die."""
+    """Bury the message ``id``, which must be the only ready one, by one of three verbs."""
     move = Move(id, grave, ttl, reason="max_claim_count")
     if way == "claim":
         assert scene.claim(dead_letters=DeadLetters(scene.at(grave).queue, 0, ttl)) is None
@@ -30,7 +30,7 @@ def story(message: Message) -> tuple[str, int, str]:
 
 @WAYS
 def test_a_dead_letter_remembers_origin_count_and_reason(scene: Scene, way: str):
-    """Get, listing, claim and pop show them; its age is kept, its life starts anew, its claim count is 0."""
+    """Get, listing, claim and pop return them; the age is kept, the life restarts, and the claim count is 0."""
     [id] = scene.post(1, ttl=600)
     born = scene.now
     for _ in range(3):
@@ -52,7 +52,7 @@ def test_a_dead_letter_remembers_origin_count_and_reason(scene: Scene, way: str)
 
 @pytest.mark.parametrize("way", ["owner", "holder"])
 def test_a_reason_is_kept_as_it_was_given(scene: Scene, way: str):
-    """Any text, of any length that the callers allow."""
+    """The reason may be any text of any accepted length."""
     reason = 'schema "mismatch" \u00e9 \U0001f600 \x00 \n' + "x" * 1000
     [id] = scene.post(1)
     move = Move(id, GRAVE, reason=reason)
@@ -64,8 +64,8 @@ def test_a_reason_is_kept_as_it_was_given(scene: Scene, way: str):
 
 
 @WAYS
-def test_the_last_death_is_remembered(scene: Scene, way: str):
-    """A dead letter that dies again comes from where it died last; its age is still the first one."""
+def test_a_dead_letter_buried_again_has_its_last_origin(scene: Scene, way: str):
+    """A dead letter that is buried again has its last queue as origin and keeps its first age."""
     [id] = scene.post(1)
     born = scene.now
     scene.tick(10)
@@ -80,8 +80,8 @@ def test_the_last_death_is_remembered(scene: Scene, way: str):
 
 
 @pytest.mark.parametrize("way", ["owner", "holder"])
-def test_a_dead_letter_that_moves_back_forgets_its_death(scene: Scene, way: str):
-    """A move without a reason restarts its age and clears what it remembered."""
+def test_a_dead_letter_that_moves_back_has_no_origin(scene: Scene, way: str):
+    """A move without a reason restarts the age and clears origin and reason."""
     [id] = scene.post(1)
     scene.tick(10)
     bury(scene, id, "claim")
@@ -97,8 +97,8 @@ def test_a_dead_letter_that_moves_back_forgets_its_death(scene: Scene, way: str)
     assert scene.claimable() == [id]
 
 
-def test_plain_messages_have_no_story(scene: Scene):
-    """Neither fresh, claimed, released nor lapsed ones."""
+def test_plain_messages_have_no_origin(scene: Scene):
+    """Fresh, claimed, released and lapsed messages have neither origin nor reason."""
     posted = scene.post(3)
     scene.release(scene.take(1).id)
     scene.take(2, ttl=60)
@@ -106,8 +106,8 @@ def test_plain_messages_have_no_story(scene: Scene):
     assert [story(message) for message in scene.get(posted)] == [("", 0, "")] * 3
 
 
-def test_claims_keep_the_story(scene: Scene):
-    """Claiming, renewing, releasing and lapsing change nothing of it."""
+def test_claims_keep_origin_and_reason(scene: Scene):
+    """Claims, renewals, releases and lapses keep origin and reason."""
     [id] = scene.post(1)
     bury(scene, id, "owner")
     grave = scene.at(GRAVE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rounds of giving space back go at the pace that they are told, and give an account of it (law L9)."""
+"""Maintenance rounds follow their pace and report what they removed (law L9)."""
 
 import threading
 from collections import Counter
@@ -13,18 +13,18 @@ from zq.model.expiry import Expiry, Steps
 
 pytestmark = [pytest.mark.needs_part("depths"), pytest.mark.usefixtures("by_sweeps_alone"), pytest.mark.fresh_store]
 IDLE = 8
-"""Most questions of one queue's round beyond those that removed something: one for each kind of thing, to find none."""
+"""Most steps of one queue's round that remove nothing: one for each kind of data."""
 UNSWEPT = Expiry(sweep=False, delete_on_read=False)
 SWEPT = Expiry(delete_on_read=False)
 
 
 class Account(Steps):
-    """Steps of one size, a bound on all of them, and what happened in each."""
+    """Steps of one size with a common bound, and a record of each step."""
 
     def __init__(self, size: int, most: int = 100_000) -> None:
         super().__init__(size, most)
         self.steps: list[int] = []
-        """What each step has removed."""
+        """Number of items that each step has removed."""
         self.allowed: list[int] = []
         self.by_queue: Counter[QueueRef | None] = Counter()
 
@@ -45,7 +45,7 @@ class Account(Steps):
 
 
 def expire(scene: Scene, count: int, ttl: int = 60) -> None:
-    """So many messages in the queue that have expired, and nothing but time has gone by."""
+    """Post ``count`` messages and let them expire without any other call."""
     for start in range(0, count, 1000):
         scene.post(min(1000, count - start), ttl=ttl)
     scene.tick(ttl)
@@ -53,8 +53,10 @@ def expire(scene: Scene, count: int, ttl: int = 60) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_no_step_removes_more_than_it_may(scene: Scene, size: int):
-    """Each step is asked for and told, and together they remove everything; a store that is several takes as many more
-    as it takes where there is nothing."""
+    """Each step is requested and reported, and together the steps remove everything.
+
+    A store of several servers may use as many further steps as it uses when there is nothing to remove.
+    """
     idle = Account(size)
     scene.storage.maintain(scene.now, None, idle)
     expire(scene, 23)
@@ -66,7 +68,7 @@ def test_no_step_removes_more_than_it_may(scene: Scene, size: int):
 
 
 def test_a_round_stops_when_there_is_nothing_more(scene: Scene):
-    """What is not due is not asked for step by step: the number of steps follows the expired, not the living."""
+    """The number of steps depends on the expired messages, not on the living ones."""
     scene.post(500, ttl=600)
     scene.at("other").post(500, ttl=600)
     expire(scene, 10)
@@ -80,8 +82,8 @@ def test_a_round_stops_when_there_is_nothing_more(scene: Scene):
     assert len(scene.walk()) == 500
 
 
-def test_a_zero_ends_the_round_and_the_next_goes_on(scene: Scene):
-    """Exactly what the bound allows goes, the rest stays for the next rounds, and nobody sees any of it."""
+def test_a_round_stops_at_its_bound_and_the_next_one_continues(scene: Scene):
+    """The round removes exactly what the bound allows; the rest is invisible and left for later rounds."""
     expire(scene, 50)
     kept = scene.post(3)
     gone = []
@@ -91,8 +93,8 @@ def test_a_zero_ends_the_round_and_the_next_goes_on(scene: Scene):
     assert gone == [20, 20, 10, 0]
 
 
-def test_a_pace_that_allows_nothing_ends_the_round_at_once(scene: Scene):
-    """Nothing is removed, and the next round does it."""
+def test_a_pace_of_zero_ends_the_round_at_once(scene: Scene):
+    """The round removes nothing, and the next round does."""
     expire(scene, 5)
     account = Account(0)
     assert scene.storage.maintain(scene.now, None, account) == 0
@@ -100,8 +102,8 @@ def test_a_pace_that_allows_nothing_ends_the_round_at_once(scene: Scene):
     assert scene.reclaimed() == 5
 
 
-def test_each_queue_is_told_with_what_it_lost(scene: Scene):
-    """Queues of two projects, some with nothing expired: the account is each one's own, and the answer is its sum."""
+def test_each_queue_is_reported_with_its_number_of_removed_messages(scene: Scene):
+    """The report has each queue's own number, also of queues without expired messages, and the result is the sum."""
     lost = {scene: 30, scene.at("b"): 5, scene.at("jobs", project="acme/"): 12, scene.at("a/b", project=""): 1}
     for place, count in lost.items():
         place.post(count, ttl=60)
@@ -115,7 +117,7 @@ def test_each_queue_is_told_with_what_it_lost(scene: Scene):
 
 
 def test_a_message_whose_life_a_claim_extended_is_not_removed(scene: Scene):
-    """Whether the claim came long before the expiry, at the last millisecond, or was renewed, lapsed and came anew."""
+    """The claim may come early, at the last millisecond, or be renewed, lapse and be made again."""
     posted = scene.post(6, ttl=60)
     early = scene.take(2, ttl=120, grace=60)
     scene.tick(59.999)
@@ -126,7 +128,7 @@ def test_a_message_whose_life_a_claim_extended_is_not_removed(scene: Scene):
     scene.tick(59)
     scene.renew(early.id, ttl=120, grace=60)
     assert scene.storage.maintain(scene.now, None, Account(1)) == 0
-    scene.tick(61)  # the late claim has ended a second ago, its messages live on
+    scene.tick(61)  # The late claim ended a second ago, and its messages live on.
     assert scene.storage.maintain(scene.now, None, Account(1)) == 0
     assert scene.held(early.id) == sorted(posted[:2])
     assert scene.take(ttl=600, grace=60).messages[0].claim != late.id
@@ -136,7 +138,7 @@ def test_a_message_whose_life_a_claim_extended_is_not_removed(scene: Scene):
 
 
 def test_a_released_message_keeps_the_life_that_the_claim_gave_it(scene: Scene):
-    """The entry of its first expiry removes nothing, however the message was given back."""
+    """The entry of the first expiry removes nothing after any kind of release."""
     posted = scene.post(2, ttl=60)
     scene.release(scene.take(1, ttl=300, grace=60).id)
     scene.release(scene.take(2, ttl=300, grace=60).id, delay=100)
@@ -146,8 +148,8 @@ def test_a_released_message_keeps_the_life_that_the_claim_gave_it(scene: Scene):
     assert scene.claimable() == posted
 
 
-def test_what_is_no_message_is_told_without_a_queue(scene: Scene):
-    """Records of history and known keys go in the same rounds and are not counted as expired messages."""
+def test_removed_history_and_keys_are_reported_without_a_queue(scene: Scene):
+    """Rounds remove history entries and idempotency keys too, and do not count them as expired messages."""
     scene.post(9, ttl=3600)
     scene.pop(9, history=60)
     [kept] = scene.post(1, ttl=60)
@@ -159,8 +161,8 @@ def test_what_is_no_message_is_told_without_a_queue(scene: Scene):
     assert scene.history() == []
 
 
-def test_nothing_is_held_while_the_pace_rests(scene: Scene):
-    """Whatever the queue's users do while a round rests is done at once, and the round goes on as if it had not."""
+def test_no_verb_waits_while_the_round_pauses(scene: Scene):
+    """Verbs of the queue do not wait for a paused round, and the round then continues."""
     living = scene.post(100)
     expire(scene, 40)
     taken: list[str] = []
@@ -180,8 +182,8 @@ def test_nothing_is_held_while_the_pace_rests(scene: Scene):
     assert ids_of(scene.walk()) == living
 
 
-def test_a_queue_that_goes_while_the_round_rests_is_left_alone(scene: Scene):
-    """Deleted and made anew between two steps: what is posted then is not the old queue's and stays."""
+def test_a_queue_deleted_while_the_round_pauses_is_skipped(scene: Scene):
+    """A queue that is deleted and created again between two steps keeps its new messages."""
     expire(scene, 40)
     posted: list[str] = []
 
@@ -198,8 +200,8 @@ def test_a_queue_that_goes_while_the_round_rests_is_left_alone(scene: Scene):
     assert scene.counts() == (0, 5)
 
 
-def test_a_store_that_does_not_sweep_hides_what_has_expired_all_the_same(scene: Scene):
-    """Off, nothing expired is removed and nothing of it is seen; on again, it goes."""
+def test_a_store_that_does_not_sweep_hides_expired_messages(scene: Scene):
+    """While sweeping is off, expired messages are invisible and stay; when it is on again, they are removed."""
     configure(scene.storage, UNSWEPT)
     kept = scene.post(4)
     expire(scene, 20)
@@ -215,8 +217,8 @@ def test_a_store_that_does_not_sweep_hides_what_has_expired_all_the_same(scene: 
     assert scene.pop() == kept
 
 
-def test_a_store_that_does_not_sweep_gives_back_what_was_purged(scene: Scene):
-    """The space of purged and deleted queues, with what had expired in them, has nothing to do with the option."""
+def test_a_store_that_does_not_sweep_reclaims_purged_queues(scene: Scene):
+    """Purged and deleted queues are reclaimed, with their expired messages, whether sweeping is on or off."""
     configure(scene.storage, UNSWEPT)
     other = scene.at("other")
     for place in (scene, other):
@@ -238,7 +240,7 @@ def test_a_store_that_does_not_sweep_gives_back_what_was_purged(scene: Scene):
 
 @pytest.mark.parametrize("read", [True, False], ids=["by reading too", "by sweeps alone"])
 def test_a_reader_gets_the_same_with_and_without_removal_by_reading(scene: Scene, read: bool):
-    """Neither what is shown nor what is there in the end depends on who removes it."""
+    """Reads and the final state are the same, whichever layer removes expired messages."""
     configure(scene.storage, Expiry(delete_on_read=read, delete_queue_size=3))
     expire(scene, 20)
     kept = scene.post(4)
@@ -252,7 +254,7 @@ def test_a_reader_gets_the_same_with_and_without_removal_by_reading(scene: Scene
 
 
 def test_options_change_while_verbs_and_rounds_run(scene: Scene):
-    """No verb fails, nothing that lives goes, nothing that has expired stays."""
+    """No verb fails, no living message is removed, and no expired one stays."""
     expire(scene, 300)
     living = scene.post(200)
     options = [Expiry(), UNSWEPT, Expiry(delete_on_read=False), Expiry(delete_queue_size=1), Expiry(sweep_batch_size=1)]
@@ -279,8 +281,8 @@ def test_options_change_while_verbs_and_rounds_run(scene: Scene):
     assert sorted(ids_of(scene.walk())) == sorted(living)
 
 
-def test_a_known_key_ends_by_its_window_and_not_by_a_round(scene: Scene):
-    """Rounds at any pace, sweeping or not, leave a key that is still to be known."""
+def test_a_round_keeps_a_key_until_its_window_ends(scene: Scene):
+    """Rounds at any pace keep a key until its window ends."""
     key = once(window=600)
     scene.post(1, once=key)
     scene.tick(599)

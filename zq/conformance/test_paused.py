@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a broker pauses claims by: pops that expect certain metadata, and claims that may hand out nothing."""
+"""Paused claims: pops that expect certain metadata, and claims that may return no messages."""
 
 from contextlib import suppress
 from itertools import pairwise
@@ -21,14 +21,14 @@ def pop(scene: Scene, expected: bytes | None, limit: int = 1, history: int = 0) 
 
 
 def hand_out_nothing(scene: Scene, claim: str, expected: bytes | None = None, fence: Fence | None = None) -> Claimed:
-    """As a broker asks a paused queue."""
+    """Claim like a broker whose queue is paused."""
     lease = Lease(claim, 60, 60)
     request = ClaimRequest(lease, 1, named="." in claim, fence=fence, max_claims=0, most_bytes=0, expected=expected)
     return scene.storage.claims.create(scene.queue, request, scene.now)
 
 
-def test_a_pop_that_finds_what_it_expects_takes(scene: Scene):
-    """In a queue with metadata, in one without, and with no expectation in both."""
+def test_a_pop_with_matching_expected_metadata_takes_messages(scene: Scene):
+    """The pop takes messages in a queue with metadata, in one without, and without an expectation in both."""
     scene.post(4)
     assert len(pop(scene, NONE)) == 1
     assert len(pop(scene, None)) == 1
@@ -38,8 +38,8 @@ def test_a_pop_that_finds_what_it_expects_takes(scene: Scene):
 
 
 @pytest.mark.parametrize("history", [0, 600])
-def test_a_pop_that_expects_other_metadata_is_told_and_takes_nothing(scene: Scene, history: int):
-    """It is told what they are; a second try that expects these gets the first message."""
+def test_a_pop_that_expects_other_metadata_returns_them_and_takes_nothing(scene: Scene, history: int):
+    """The pop returns the current metadata; a second attempt that expects them gets the first message."""
     scene.storage.queues.create(scene.queue, SOME)
     posted = scene.post(2)
     for wrong in (NONE, SOME + b" "):
@@ -51,14 +51,14 @@ def test_a_pop_that_expects_other_metadata_is_told_and_takes_nothing(scene: Scen
 
 
 def test_a_pop_of_a_missing_queue_finds_nothing(scene: Scene):
-    """A missing queue has no metadata, and nothing is there to be taken by other rules."""
+    """A missing queue has no metadata and no messages."""
     assert pop(scene, NONE) == []
     with suppress(OtherMetadata):
         assert pop(scene, SOME) == []
 
 
 def test_pops_with_different_expectations_beside_each_other(scene: Scene):
-    """Only who expects what is there takes something, whoever asks at the same time."""
+    """Only pops that expect the current metadata take messages."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.post(40)
     taken: list[Messages] = []
@@ -77,8 +77,8 @@ def test_pops_with_different_expectations_beside_each_other(scene: Scene):
     assert len(scene.walk()) == 20
 
 
-def test_pops_beside_updates_take_under_what_they_expect_only(scene: Scene):
-    """While a queue is paused and resumed, a pop that begins after the pause was acknowledged takes nothing."""
+def test_pops_racing_updates_take_only_under_expected_metadata(scene: Scene):
+    """A pop that begins after a pause was acknowledged takes nothing."""
     free, paused = b'{"_paused": null}', b'{"_paused": "claims"}'
     scene.storage.queues.create(scene.queue, free)
     scene.post(300)
@@ -99,7 +99,7 @@ def test_pops_beside_updates_take_under_what_they_expect_only(scene: Scene):
             pauses.append(0)
             assert scene.storage.queues.update(scene.queue, former, latter)
             if latter == paused:
-                pauses.append(number)  # 0: it is not surely paused
+                pauses.append(number)  # Zero: the queue may not be paused yet.
                 for _ in range(5):
                     with pytest.raises(OtherMetadata):
                         pop(scene, free)
@@ -110,8 +110,8 @@ def test_pops_beside_updates_take_under_what_they_expect_only(scene: Scene):
 
 
 @pytest.mark.parametrize("claim", ["c1", "job.1"])
-def test_a_claim_that_may_hand_out_nothing_leaves_all_as_it_is(scene: Scene, claim: str):
-    """However often it is asked for: the messages stay ready, in their order, and count no claim."""
+def test_a_claim_that_returns_no_messages_changes_nothing(scene: Scene, claim: str):
+    """After any number of such claims the messages are ready, in order, and with their claim count."""
     posted = scene.post(3)
     for _ in range(3):
         asked = hand_out_nothing(scene, claim, NONE)
@@ -122,15 +122,15 @@ def test_a_claim_that_may_hand_out_nothing_leaves_all_as_it_is(scene: Scene, cla
 
 
 @pytest.mark.parametrize("claim", ["c1", "job.1"])
-def test_it_is_told_of_other_metadata(scene: Scene, claim: str):
-    """So whoever believes that a queue is paused finds out that it is not, by the same question."""
+def test_a_claim_that_returns_no_messages_returns_other_metadata(scene: Scene, claim: str):
+    """A caller that expects a paused queue gets the metadata of the resumed one."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.post(1)
     assert hand_out_nothing(scene, claim, NONE).metadata == SOME
 
 
-def test_it_finds_the_claim_of_the_name(scene: Scene):
-    """With what that holds, and no more."""
+def test_a_claim_that_returns_no_messages_finds_the_named_claim(scene: Scene):
+    """The claim returns the messages that the named claim holds, and no more."""
     posted = scene.post(3)
     lease = Lease("job.1", 60, 60)
     first = scene.storage.claims.create(scene.queue, ClaimRequest(lease, 2, named=True), scene.now)
@@ -139,8 +139,8 @@ def test_it_finds_the_claim_of_the_name(scene: Scene):
     assert ids_of(again.claim.messages) == ids_of(first.claim.messages) == posted[:2]
 
 
-def test_it_is_fenced_like_any_other(scene: Scene):
-    """An old epoch is refused on a paused queue, too."""
+def test_a_claim_that_returns_no_messages_refuses_an_old_epoch(scene: Scene):
+    """A paused queue refuses an old epoch too."""
     scene.post(1)
     former, last = scene.fence(), scene.fence()
     with pytest.raises(Fenced):
@@ -149,7 +149,7 @@ def test_it_is_fenced_like_any_other(scene: Scene):
 
 
 def test_a_post_that_was_refused_by_its_expectation_leaves_pops_alone(scene: Scene):
-    """Posts and pops of a queue each look for themselves."""
+    """Posts and pops of a queue check the metadata separately."""
     scene.storage.queues.create(scene.queue, SOME)
     assert scene.storage.messages.post(scene.queue, drafts(1, scene.now), scene.now, NONE) == SOME
     assert pop(scene, SOME) == []

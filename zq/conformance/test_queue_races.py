@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues in races: one of many creators and updates wins, and a removal is whole (extensions 1)."""
+"""Races of queue creation, update and removal: one caller wins, and a removal is atomic (extensions 1)."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.every_server, ONE_OR_TWO_CONNECTIONS]
 
 
 def test_one_of_many_updates_wins(scene: Scene):
-    """Of eight that replace the same metadata exactly one succeeds, and its value stands."""
+    """Exactly one of eight concurrent updates of the same metadata succeeds, and its value is kept."""
     scene.storage.queues.create(scene.queue, b"{}")
     expected = b"{}"
     for turn in range(20):
@@ -30,7 +30,7 @@ def test_one_of_many_updates_wins(scene: Scene):
 
 
 def test_concurrent_counting_by_compare_and_set_loses_nothing(scene: Scene):
-    """Six that read, add one and retry make the sum."""
+    """Six writers that read, add one and retry make the sum."""
     scene.storage.queues.create(scene.queue, b'{"n": 0}')
 
     def count() -> None:
@@ -48,7 +48,7 @@ def test_concurrent_counting_by_compare_and_set_loses_nothing(scene: Scene):
 
 
 def test_one_of_many_creators_creates(scene: Scene):
-    """Create beside lazy creation by posts: one True at most per queue, and the count is right."""
+    """Creates race posts that create the queue: at most one create returns True, and the count is right."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         creators = [partial(room.storage.queues.create, room.queue, b'{"by": %d}' % at) for at in range(4)]
@@ -62,7 +62,7 @@ def test_one_of_many_creators_creates(scene: Scene):
 
 
 def stop_after(count: int, left: threading.Semaphore, stop: threading.Event) -> list[Any]:
-    """Set ``stop`` when so many have left; what it returns adds nothing to what the others found."""
+    """Set ``stop`` after ``count`` workers have finished; return an empty list."""
     for _ in range(count):
         left.acquire(timeout=DEADLINE)
     stop.set()
@@ -71,7 +71,7 @@ def stop_after(count: int, left: threading.Semaphore, stop: threading.Event) -> 
 
 @pytest.mark.parametrize("way", ["delete", "purge"])
 def test_a_post_racing_the_removal_of_its_queue_is_whole_or_gone(scene: Scene, way: str):
-    """After any interleaving each post is there with all its messages or with none, and all verbs agree on which."""
+    """After any interleaving each post exists with all or none of its messages, and all verbs agree."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     stop = threading.Event()
     left = threading.Semaphore(0)
@@ -102,7 +102,7 @@ def test_a_post_racing_the_removal_of_its_queue_is_whole_or_gone(scene: Scene, w
 
 
 def test_claims_racing_the_removal_of_their_queue_leave_nothing(scene: Scene):
-    """Claiming, renewing and deleting beside queue deletion: no claim and no message outlives it."""
+    """Claims, renewals and deletes race the deletion of the queue: no claim and no message survives it."""
     stop = threading.Event()
     left = threading.Semaphore(0)
 

@@ -25,14 +25,14 @@ def metadata(scene: Scene) -> bytes:
 
 
 def test_a_queue_is_created_once_and_keeps_its_first_metadata(scene: Scene):
-    """Create says whether it created, and never overwrites."""
+    """Create returns whether it created the queue, and never overwrites metadata."""
     assert scene.storage.queues.create(scene.queue, b'{"a": 1}') is True
     assert scene.storage.queues.create(scene.queue, b'{"b": 2}') is False
     assert metadata(scene) == b'{"a": 1}'
 
 
-def test_a_queue_that_nobody_made_is_not_there(scene: Scene):
-    """Get answers None, not an empty queue."""
+def test_a_missing_queue_has_no_metadata(scene: Scene):
+    """Get returns None, not an empty queue."""
     assert scene.storage.queues.get(scene.queue) is None
     assert scene.storage.queues.count(scene.queue.project) == 0
     assert names(scene) == []
@@ -49,36 +49,36 @@ def test_a_queue_that_nobody_made_is_not_there(scene: Scene):
     ids=["empty", "operators", "odd text", "large"],
 )
 def test_metadata_come_back_byte_for_byte(scene: Scene, document: bytes):
-    """The store neither parses nor mends what the owner wrote."""
+    """The store neither parses nor changes the metadata."""
     scene.storage.queues.create(scene.queue, document)
     assert metadata(scene) == document
     [listed] = scene.storage.queues.list(scene.queue.project, "", 10).items
     assert (listed.ref, listed.metadata) == (scene.queue, document)
 
 
-def test_an_update_replaces_what_the_caller_has_read(scene: Scene):
+def test_an_update_of_the_current_metadata_succeeds(scene: Scene):
     """Compare-and-set succeeds on the current bytes."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     assert scene.storage.queues.update(scene.queue, b'{"a": 1}', b'{"a": 2}') is True
     assert metadata(scene) == b'{"a": 2}'
 
 
-def test_an_update_of_something_else_changes_nothing(scene: Scene):
-    """Compare-and-set fails on stale bytes, equal JSON in other spelling included."""
+def test_an_update_of_other_metadata_changes_nothing(scene: Scene):
+    """Compare-and-set fails on stale bytes, also on equal JSON with another spelling."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     assert scene.storage.queues.update(scene.queue, b'{"a":1}', b'{"a": 2}') is False
     assert metadata(scene) == b'{"a": 1}'
 
 
-def test_an_update_makes_no_queue(scene: Scene):
-    """There is nothing to replace in a missing queue, whatever was expected."""
+def test_an_update_does_not_create_a_queue(scene: Scene):
+    """A missing queue has no metadata to replace, whatever the caller expects."""
     assert scene.storage.queues.update(scene.queue, b"{}", b'{"a": 2}') is False
     assert scene.storage.queues.update(scene.queue, b"", b'{"a": 2}') is False
     assert not scene.exists()
 
 
 def test_a_post_makes_the_queue_without_metadata(scene: Scene):
-    """A queue is lazy, counts and lists like any other, and can be updated from what get returns."""
+    """The queue counts and is listed like any other, and can be updated from what get returns."""
     scene.post()
     assert json.loads(metadata(scene)) == {}
     assert scene.storage.queues.count(scene.queue.project) == 1
@@ -89,14 +89,14 @@ def test_a_post_makes_the_queue_without_metadata(scene: Scene):
 
 
 def test_a_post_leaves_the_metadata_alone(scene: Scene):
-    """Posting to a queue that was created keeps what its owner set."""
+    """A post to an existing queue keeps the metadata of its owner."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     scene.post(3)
     assert metadata(scene) == b'{"a": 1}'
 
 
 def test_only_a_post_makes_a_queue(scene: Scene):
-    """Reading, claiming, popping, deleting and purging leave no queue behind."""
+    """Reading, claiming, popping, deleting and purging create no queue."""
     assert scene.page() == []
     assert scene.get(["ffff"]) == []
     assert scene.claim() is None
@@ -112,7 +112,7 @@ def test_only_a_post_makes_a_queue(scene: Scene):
 
 
 def test_queues_are_listed_in_byte_order(scene: Scene):
-    """The order is that of bytes: capitals before underscore before small letters, a prefix before what it begins."""
+    """Bytes order names: capitals, underscore, small letters; a prefix comes before longer names."""
     ordered = ["-x", ".x", "0", "09", "10", "9", "A", "Z", "_", "a", "a-", "a.", "a0", "aa", "b"]
     for name in reversed(ordered):
         scene.storage.queues.create(scene.at(name).queue, b"{}")
@@ -121,7 +121,7 @@ def test_queues_are_listed_in_byte_order(scene: Scene):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
 def test_pages_of_queues_show_every_queue_once(scene: Scene, limit: int):
-    """Each page is full while there are enough, next is its last name, and the empty page has none."""
+    """Pages are full while there are enough queues, next is the last name, and an empty page has none."""
     made = [f"q{at}" for at in range(7)]
     for name in made:
         scene.storage.queues.create(scene.at(name).queue, b"{}")
@@ -140,7 +140,7 @@ def test_pages_of_queues_show_every_queue_once(scene: Scene, limit: int):
 
 
 def test_a_listing_continues_after_a_name_that_is_no_queue(scene: Scene):
-    """Strictly greater names follow, whether the marker exists or not."""
+    """The listing continues with strictly greater names, whether the marker exists or not."""
     for name in ["a", "b", "b0", "c"]:
         scene.storage.queues.create(scene.at(name).queue, b"{}")
     assert names(scene, after="b") == ["b0", "c"]
@@ -149,7 +149,7 @@ def test_a_listing_continues_after_a_name_that_is_no_queue(scene: Scene):
 
 
 def test_the_count_follows_creation_and_deletion(scene: Scene):
-    """Created twice counts once; deleted twice counts off once."""
+    """Creating or deleting a queue twice counts once."""
     for name in ["a", "b", "b"]:
         scene.storage.queues.create(scene.at(name).queue, b"{}")
     scene.at("c").post()
@@ -162,7 +162,7 @@ def test_the_count_follows_creation_and_deletion(scene: Scene):
 
 
 def test_deleting_a_queue_takes_all_of_it(scene: Scene):
-    """Metadata, messages in every state, claims and statistics are gone at once."""
+    """Metadata, messages in every state, claims and statistics are deleted in one step."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     posted = scene.post(4) + scene.post(delay=60)
     claim = scene.take(2)
@@ -176,7 +176,7 @@ def test_deleting_a_queue_takes_all_of_it(scene: Scene):
 
 
 def test_a_recreated_queue_is_empty(scene: Scene):
-    """Nothing of the former queue comes back: not now, not when its delays and claims run out."""
+    """Messages of the former queue do not return, also when their delays and claims end."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     old = scene.post(3) + scene.post(2, delay=60)
     scene.take(2, ttl=60)
@@ -193,7 +193,7 @@ def test_a_recreated_queue_is_empty(scene: Scene):
 
 @pytest.mark.parametrize("way", ["delete", "purge"])
 def test_a_late_holder_finds_nothing_and_breaks_nothing(scene: Scene, way: str):
-    """After the owner's word a holder's delete is quiet, its claim is unknown, and new messages are untouched."""
+    """After a removal a holder's delete succeeds, its claim is unknown, and new messages are unchanged."""
     old = scene.post(2)
     claim = scene.take()
     getattr(scene.storage.queues, way)(scene.queue)
@@ -209,7 +209,7 @@ def test_a_late_holder_finds_nothing_and_breaks_nothing(scene: Scene, way: str):
 
 
 def test_a_purge_keeps_the_metadata_and_nothing_else(scene: Scene):
-    """Ready, delayed, claimed and lapsed messages go; the queue and its metadata stay."""
+    """Ready, delayed, claimed and lapsed messages are removed; the queue and its metadata stay."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     scene.post(2)
     scene.take(1, ttl=60)
@@ -226,7 +226,7 @@ def test_a_purge_keeps_the_metadata_and_nothing_else(scene: Scene):
 
 
 def test_a_purge_leaves_other_queues_alone(scene: Scene):
-    """Neither a queue whose name begins alike nor its claims are touched by purge and deletion."""
+    """Purge and deletion change neither a queue with the same name prefix nor its claims."""
     other = scene.at("jobs2")
     scene.post(2)
     kept = other.post(3)
@@ -240,7 +240,7 @@ def test_a_purge_leaves_other_queues_alone(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_an_emptied_queue_stays(scene: Scene):
-    """A queue is removed by its owner only, never by running out of messages."""
+    """Only its owner removes a queue; an empty queue stays."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     scene.post(2, ttl=60)
     scene.pop(1)
@@ -251,7 +251,7 @@ def test_an_emptied_queue_stays(scene: Scene):
 
 
 def test_stats_count_every_living_state(scene: Scene):
-    """Claimed is under a live claim; delayed, ready and lapsed are free; expired count nowhere."""
+    """Messages of a live claim are claimed; delayed, ready and lapsed ones are free; expired ones do not count."""
     scene.post(2, ttl=100)
     scene.post(3, delay=120)
     assert scene.counts() == (0, 5)
@@ -264,7 +264,7 @@ def test_stats_count_every_living_state(scene: Scene):
 
 
 def test_stats_follow_each_way_out_of_a_claim(scene: Scene):
-    """Release frees all, a holder's delete and the owner's delete each take one off the claimed."""
+    """A release frees all messages; a delete by the holder or the owner lowers the claimed count by one."""
     posted = scene.post(5)
     claim = scene.take(4)
     scene.delete(posted[0], claim.id)
@@ -276,7 +276,7 @@ def test_stats_follow_each_way_out_of_a_claim(scene: Scene):
 
 
 def test_stats_follow_a_renewal(scene: Scene):
-    """A longer renewal keeps messages claimed past the first end, a shorter one frees them before it."""
+    """A longer renewal keeps messages claimed beyond the first end, a shorter one frees them earlier."""
     scene.post(2)
     longer, shorter = scene.take(1, ttl=100), scene.take(1, ttl=1000)
     scene.renew(longer.id, ttl=1000)
@@ -287,7 +287,7 @@ def test_stats_follow_a_renewal(scene: Scene):
 
 
 def test_stats_name_the_oldest_and_the_newest(scene: Scene):
-    """The landmarks are first and last by sequence, claimed and delayed ones included, and move up as messages go."""
+    """Oldest and newest are first and last by sequence, also claimed or delayed, and change as messages leave."""
     first = scene.post(1, delay=500)[0]
     early = scene.now
     scene.tick(5)
@@ -306,8 +306,8 @@ def test_stats_name_the_oldest_and_the_newest(scene: Scene):
     assert scene.stats() == Stats(1, 0, two, two)
 
 
-def test_stats_skip_expired_landmarks(scene: Scene):
-    """Neither the oldest nor the newest is ever an expired message."""
+def test_stats_skip_expired_messages_as_oldest_and_newest(scene: Scene):
+    """Neither the oldest nor the newest message is expired."""
     scene.post(2, ttl=60)
     kept = scene.post(1, ttl=600)[0]
     mark = Edge(kept, scene.now, scene.one(kept).sequence)
@@ -319,8 +319,8 @@ def test_stats_skip_expired_landmarks(scene: Scene):
 
 
 @pytest.mark.parametrize("way", ["pop", "delete", "purge", "expire"])
-def test_an_emptied_queue_has_no_landmarks_whatever_its_neighbours_hold(scene: Scene, way: str):
-    """Queues made before and after it, in this project and another, lend it neither an oldest nor a newest message."""
+def test_an_empty_queue_next_to_others_has_neither_oldest_nor_newest(scene: Scene, way: str):
+    """Neighbouring queues of the same or another project do not provide its oldest or newest message."""
     project = scene.queue.project
     neighbours = [
         scene.at("jobs", project[:-1] + "d"),
@@ -346,8 +346,8 @@ def test_an_emptied_queue_has_no_landmarks_whatever_its_neighbours_hold(scene: S
         assert neighbour.counts() == (0, 3)
 
 
-def test_a_queue_says_what_it_was_made_as(scene: Scene, storage: Storage):
-    """Purges and other metadata leave that as it is; a queue that a post made has no groups."""
+def test_a_queue_keeps_the_grouping_it_was_created_with(scene: Scene, storage: Storage):
+    """Purges and metadata updates keep the grouping; a queue that a post created has no groups."""
     for kind in Grouping:
         ref = QueueRef(scene.queue.project, f"made-{kind or 'plain'}")
         assert storage.queues.create(ref, b"{}", kind)
@@ -365,7 +365,7 @@ def test_a_queue_says_what_it_was_made_as(scene: Scene, storage: Storage):
 
 
 def made_as(storage: Storage, ref: QueueRef) -> tuple[Grouping, bytes]:
-    """How the queue hands out messages, and its metadata."""
+    """Return the queue's grouping and its metadata."""
     found = storage.queues.get(ref)
     assert found is not None
     return found.grouping, found.metadata

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Redelivery: when a message that was claimed can be claimed again (extensions 1 "States", 4, laws L4 and L5)."""
+"""Redelivery: when a claimed message can be claimed again (extensions 1 "States", 4, laws L4 and L5)."""
 
 import pytest
 
@@ -13,7 +13,7 @@ DOUBLING = Redelivery(10, exponential=True, cap=60)
 
 
 def test_a_lapsed_message_waits_from_the_end_of_its_claim(scene: Scene):
-    """The claim's end + the wait is its moment from the start; between them it is delayed and nobody's."""
+    """The message is available at the claim's end + the delay; between them it is delayed and has no holder."""
     posted = scene.post(2)
     claim = scene.take(ttl=60, redelivery=AFTER_30)
     assert [message.available for message in claim.messages] == [near(scene.now + 90)] * 2
@@ -34,7 +34,7 @@ def test_a_lapsed_message_waits_from_the_end_of_its_claim(scene: Scene):
 
 @pytest.mark.parametrize("way", ["release", "settle"])
 def test_a_release_without_a_delay_waits_from_now_on(scene: Scene, way: str):
-    """With a redelivery delay the former place is lost."""
+    """With a redelivery delay the message does not return to its former place."""
     [id] = scene.post(1)
     claim = scene.take(ttl=60, redelivery=AFTER_30)
     scene.tick(10)
@@ -52,8 +52,8 @@ def test_a_release_without_a_delay_waits_from_now_on(scene: Scene, way: str):
 
 @pytest.mark.parametrize("redelivery", [Redelivery(), AFTER_30])
 @pytest.mark.parametrize("delay", [0, 5, 900])
-def test_the_delay_of_a_release_counts_alone(scene: Scene, delay: int, redelivery: Redelivery):
-    """Release time + delay, whatever the redelivery delay would have been; 0 is now, not the former moment."""
+def test_the_delay_of_a_release_replaces_the_redelivery_delay(scene: Scene, delay: int, redelivery: Redelivery):
+    """The message is available at release time + delay, whatever the redelivery delay; 0 means now."""
     posted = scene.post(3)
     claim = scene.take(2, ttl=60, redelivery=redelivery)
     scene.tick(10)
@@ -70,7 +70,7 @@ def test_the_delay_of_a_release_counts_alone(scene: Scene, delay: int, redeliver
 
 
 def test_a_release_without_any_delay_restores_the_place(scene: Scene):
-    """None is not 0: the message stands in front of those posted after it."""
+    """A release with the delay ``None`` puts the message in front of later posts."""
     posted = scene.post(1)
     claim = scene.take()
     scene.tick(5)
@@ -79,8 +79,8 @@ def test_a_release_without_any_delay_restores_the_place(scene: Scene):
     assert scene.claimable() == posted + later
 
 
-def test_a_wait_grows_with_the_claim_count(scene: Scene):
-    """Exponential: delay, twice, four times as much, up to the cap; by lapse and by release."""
+def test_a_redelivery_delay_grows_with_the_claim_count(scene: Scene):
+    """The exponential delay doubles up to its cap, by lapse and by release."""
     [id] = scene.post(1, ttl=100000)
     for turn, wait in enumerate([10, 20, 40, 60, 60]):
         claim = scene.take(ttl=60, redelivery=DOUBLING)
@@ -96,7 +96,7 @@ def test_a_wait_grows_with_the_claim_count(scene: Scene):
 
 
 def test_each_message_of_a_claim_waits_by_its_own_count(scene: Scene):
-    """One claim with messages of three counts gives them back at three moments."""
+    """Messages of one claim with three different counts become ready at three times."""
     posted = scene.post(1)
     for _ in range(2):
         scene.release(scene.take(redelivery=Redelivery()).id)
@@ -113,7 +113,7 @@ def test_each_message_of_a_claim_waits_by_its_own_count(scene: Scene):
 
 @pytest.mark.parametrize("ttl", [30, 600])
 def test_a_renewal_keeps_the_wait(scene: Scene, ttl: int):
-    """Longer or shorter: the new end + the same wait, though the renewal names none."""
+    """The message is available at the new end + the same delay, although the renewal has no delay."""
     posted = scene.post(1)
     claim = scene.take(ttl=60, redelivery=DOUBLING)
     scene.tick(20)
@@ -127,8 +127,8 @@ def test_a_renewal_keeps_the_wait(scene: Scene, ttl: int):
     assert scene.claimable() == posted
 
 
-def test_a_message_keeps_the_moment_it_was_given(scene: Scene):
-    """Later claims with another rule do not change what an earlier one has decided (L4)."""
+def test_a_message_keeps_its_redelivery_time_under_a_later_rule(scene: Scene):
+    """Later claims with another rule do not change an earlier redelivery time (L4)."""
     waiting = scene.post(1)
     scene.release(scene.take(redelivery=AFTER_30).id)
     other = scene.post(1)
@@ -141,8 +141,8 @@ def test_a_message_keeps_the_moment_it_was_given(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_a_life_is_extended_to_the_claim_and_not_to_the_wait(scene: Scene):
-    """A message that would die while it waits dies: the extension covers claim end + grace."""
+def test_a_claim_extends_a_life_to_its_end_and_not_to_the_redelivery(scene: Scene):
+    """The extension covers claim end + grace: a message may expire during its redelivery delay."""
     [id] = scene.post(1, ttl=60)
     scene.take(ttl=100, grace=20, redelivery=AFTER_30)
     found = scene.one(id)
@@ -157,8 +157,8 @@ def test_a_life_is_extended_to_the_claim_and_not_to_the_wait(scene: Scene):
     assert scene.is_empty()
 
 
-def test_a_wait_beyond_a_life_extends_nothing(scene: Scene):
-    """The claim ends within the message's life, the wait does not: ttl and expiry stay as they are."""
+def test_a_redelivery_delay_beyond_a_life_does_not_extend_it(scene: Scene):
+    """If the claim ends within the message's life, ttl and expiry stay, even if the redelivery delay ends later."""
     [id] = scene.post(1, ttl=600)
     scene.take(ttl=590, redelivery=AFTER_30)
     found = scene.one(id)
@@ -166,7 +166,7 @@ def test_a_wait_beyond_a_life_extends_nothing(scene: Scene):
 
 
 def test_a_redelivered_message_stands_at_its_moment(scene: Scene):
-    """Behind those that became ready before it, in front of those after it, whatever the sequence (L5)."""
+    """Messages are ordered by their ready times, independent of their sequence (L5)."""
     first = scene.post(1)
     scene.take(ttl=60, redelivery=AFTER_30)
     scene.tick(80)
@@ -180,7 +180,7 @@ def test_a_redelivered_message_stands_at_its_moment(scene: Scene):
 
 
 def test_a_used_up_message_is_buried_when_its_wait_is_over(scene: Scene):
-    """Not before its time: until then a claim that buries does not meet it."""
+    """A claim that buries leaves the message alone until its redelivery delay is over."""
     posted = scene.post(1)
     rule = DeadLetters(scene.at("dead").queue, 1, None)
     assert scene.claim(ttl=60, dead_letters=rule, redelivery=AFTER_30) is not None
@@ -195,7 +195,7 @@ def test_a_used_up_message_is_buried_when_its_wait_is_over(scene: Scene):
 
 
 def test_a_delayed_message_waits_twice(scene: Scene):
-    """The post's own delay first, then that of redelivery; a release without one returns to the first moment."""
+    """The post's own delay comes first, then the redelivery delay; a release without one restores the first time."""
     posted = scene.post(1, delay=20)
     scene.tick(25)
     fresh = scene.post(1)
@@ -206,7 +206,7 @@ def test_a_delayed_message_waits_twice(scene: Scene):
 
 
 def test_messages_behind_thousands_that_wait_are_found(scene: Scene):
-    """Listings, claims and pops pass those that lapsed and wait, and find them at their moment."""
+    """Listings, claims and pops skip lapsed messages that wait, and find them at their time."""
     front = scene.post(2500)
     for _ in range(3):
         scene.take(1000, ttl=60, redelivery=AFTER_30)
@@ -218,8 +218,8 @@ def test_messages_behind_thousands_that_wait_are_found(scene: Scene):
     assert scene.counts() == (0, 2506)
 
 
-def test_a_thousand_messages_are_put_back_for_later(scene: Scene):
-    """A large claim is released as a whole, and comes back as a whole in its order."""
+def test_a_thousand_messages_are_released_with_a_delay(scene: Scene):
+    """A large claim is released as a whole and becomes ready as a whole, in order."""
     posted = scene.post(1200)
     claim = scene.take(1200)
     scene.release(claim.id, 60)
@@ -231,7 +231,7 @@ def test_a_thousand_messages_are_put_back_for_later(scene: Scene):
 
 
 def test_a_late_release_changes_no_moment(scene: Scene):
-    """An ended claim cannot put off, or hasten, what it held."""
+    """An ended claim cannot change when its former messages are ready."""
     posted = scene.post(2)
     late = scene.take(1, ttl=60, redelivery=AFTER_30)
     scene.tick(60)

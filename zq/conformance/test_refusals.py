@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A refusal says the same in the same words on every driver: its class owns the sentence (design/vocabulary.md 5)."""
+"""Every driver raises a refusal with the message of its error class."""
 
 from collections.abc import Callable
 
@@ -73,8 +73,8 @@ REFUSALS: list[tuple[Refused, errors.ZqError]] = [
 @pytest.mark.parametrize(
     ("refused", "error"), REFUSALS, ids=[f"{at}-{type(error).__name__}" for at, (_, error) in enumerate(REFUSALS)]
 )
-def test_a_refusal_has_the_words_of_its_class(scene: Scene, refused: Refused, error: errors.ZqError):
-    """Of exactly that class, and ``str`` of it is the same on every driver."""
+def test_a_refusal_has_the_message_of_its_class(scene: Scene, refused: Refused, error: errors.ZqError):
+    """The class is exactly this one, and its ``str`` is the same on every driver."""
     with pytest.raises(type(error)) as raised:
         refused(scene)
     assert (type(raised.value), str(raised.value)) == (type(error), str(error))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Purge and deletion of a queue: one step for every observer, however many messages there are (contract 6)."""
+"""Purge and deletion of a queue: one step for every observer and any number of messages (contract 6)."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -24,8 +24,10 @@ def fill(scene: Scene, count: int = MANY) -> list[str]:
 @ONE_OR_TWO_CONNECTIONS
 @WAYS
 def test_every_total_beside_a_removal_is_all_or_nothing(scene: Scene, way: str):
-    """Statistics, depths, listings and reads by id show the whole queue or an empty one, and never one after the other
-    in the wrong order."""
+    """Statistics, depths, listings and reads by id show the whole queue or an empty one.
+
+    No total shows the whole queue after another one has shown it empty.
+    """
     posted = fill(scene)
     some = posted[:: MANY // 50]
     shift = Shift(1)
@@ -61,7 +63,7 @@ def test_every_total_beside_a_removal_is_all_or_nothing(scene: Scene, way: str):
 def test_a_consumer_beside_a_removal_gets_the_front_of_the_queue_and_then_new_messages_only(
     scene: Scene, way: str, verb: str
 ):
-    """No message comes out of the middle of a queue that is being removed, and none after the answer."""
+    """No message comes from the middle of a queue that is being removed, and none after the removal has returned."""
     posted = fill(scene)
     shift = Shift(1)
     removed = threading.Event()
@@ -97,8 +99,8 @@ def test_a_consumer_beside_a_removal_gets_the_front_of_the_queue_and_then_new_me
 
 @WAYS
 @pytest.mark.parametrize("grouping", [Grouping.NONE, Grouping.ORDERED])
-def test_no_verb_meets_a_removed_message(scene: Scene, way: str, grouping: Grouping):
-    """Before any maintenance: claims are gone for their holders, ids are unknown, and names and lines are free."""
+def test_no_verb_shows_a_removed_message(scene: Scene, way: str, grouping: Grouping):
+    """Before any maintenance, claims and ids are unknown, and names and groups are free."""
     scene.storage.queues.create(scene.queue, b"{}", grouping)
     posted = scene.post(8)
     held = scene.take(2)
@@ -132,7 +134,7 @@ def test_no_verb_meets_a_removed_message(scene: Scene, way: str, grouping: Group
 
 
 def test_a_deletion_removes_history_and_keys_and_a_purge_keeps_them(scene: Scene):
-    """The queue's history entries and idempotency keys are gone at once; a queue created again has its own."""
+    """A deletion removes both in one step, and a queue that is created again has its own."""
     scene.post(2, once=once())
     assert len(scene.pop(1, history=600)) == 1
     scene.storage.queues.purge(scene.queue)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closing and opening again: everything acknowledged is still there, in the same state (law L1)."""
+"""Closing and opening a store: every acknowledged change is still there, in the same state (law L1)."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ def scene(open_store: OpenStore, queue: QueueRef) -> Iterator[Restarting]:
 
 
 def test_an_empty_store_opens_again(scene: Restarting):
-    """Closing without a single write, twice, does no harm."""
+    """Closing twice without a write does no harm."""
     scene.restart()
     scene.restart()
     assert scene.storage.queues.list("acme", "", 10).items == []
@@ -44,7 +44,7 @@ def test_an_empty_store_opens_again(scene: Restarting):
 
 
 def test_queues_and_metadata_survive(scene: Restarting):
-    """Created, lazily made, updated, purged and deleted queues are as they were left."""
+    """Created, updated, purged and deleted queues, and those created by a post, are unchanged."""
     queues = scene.storage.queues
     for name in ["a", "b", "c", "d"]:
         queues.create(QueueRef("acme", name), b'{"name": "%s"}' % name.encode())
@@ -63,7 +63,7 @@ def test_queues_and_metadata_survive(scene: Restarting):
 
 
 def test_messages_survive_whole_and_in_order(scene: Restarting):
-    """Every field of every message, ready, delayed, released and lapsed, and the order of claims."""
+    """Ready, delayed, released and lapsed messages keep every field and the order of claims."""
     scene.post(3, client="bob")
     scene.post(2, delay=60)
     scene.post(3, ttl=600)
@@ -83,7 +83,7 @@ def test_messages_survive_whole_and_in_order(scene: Restarting):
 
 
 def test_claims_survive_with_their_holders_rights(scene: Restarting):
-    """Held messages stay held, can be renewed, deleted and released by their claim only, and lapse in time."""
+    """Claimed messages stay claimed; only their claim can renew, delete and release them; they lapse in time."""
     posted = scene.post(6)
     kept, released, lapsing = scene.take(2, ttl=600), scene.take(2, ttl=600), scene.take(2, ttl=60)
     scene.restart()
@@ -105,7 +105,7 @@ def test_claims_survive_with_their_holders_rights(scene: Restarting):
 
 
 def test_a_release_after_a_restart_restores_the_place(scene: Restarting):
-    """The former place of a claimed message is as durable as the message."""
+    """The former place of a claimed message survives."""
     posted = scene.post(3)
     claim = scene.take(2)
     scene.restart()
@@ -114,7 +114,7 @@ def test_a_release_after_a_restart_restores_the_place(scene: Restarting):
 
 
 def test_extended_lives_survive(scene: Restarting):
-    """A message kept alive by its claim is not lost at its first expiry after a restart."""
+    """A message that a claim extended does not expire at its first expiry after a restart."""
     posted = scene.post(1, ttl=60)
     claim = scene.take(ttl=600, grace=10)
     scene.restart()
@@ -129,7 +129,7 @@ def test_extended_lives_survive(scene: Restarting):
 
 
 def test_delays_survive(scene: Restarting):
-    """A delayed message is neither early nor late after a restart."""
+    """A delayed message becomes ready exactly at its time after a restart."""
     posted = scene.post(2, delay=60)
     scene.restart()
     scene.tick(59.999)
@@ -143,7 +143,7 @@ def test_delays_survive(scene: Restarting):
 
 @pytest.mark.parametrize("removal", ["none", "delete", "pop", "purge", "expire"])
 def test_sequences_rise_above_every_issued_marker(scene: Restarting, removal: str):
-    """Even if nothing is left that bears the highest one (L6)."""
+    """Sequences rise even if the message with the highest one was removed (L6)."""
     old = scene.post(5, ttl=60)
     marker = scene.one(old[-1]).sequence
     if removal == "delete":
@@ -163,7 +163,7 @@ def test_sequences_rise_above_every_issued_marker(scene: Restarting, removal: st
 
 
 def test_the_last_moment_of_a_queue_survives(scene: Restarting):
-    """A post by a slower server after a restart does not overtake the posts before it (L5)."""
+    """A post by a server with a slower clock does not overtake earlier posts after a restart (L5)."""
     scene.tick(0.05)
     first = scene.post(2)
     late = scene.now
@@ -174,7 +174,7 @@ def test_the_last_moment_of_a_queue_survives(scene: Restarting):
     assert scene.claimable() == first + second
 
 
-def test_the_gone_stay_gone(scene: Restarting):
+def test_removed_messages_do_not_return_after_a_restart(scene: Restarting):
     """Deleted, popped, purged, expired messages and ended claims do not return (L3)."""
     posted = scene.post(4) + scene.post(2, ttl=60)
     claim = scene.take(1)
@@ -206,7 +206,7 @@ def test_the_gone_stay_gone(scene: Restarting):
 
 
 def test_dead_letters_survive_in_one_queue(scene: Restarting):
-    """A moved message is in its new queue only, and counts survive on both sides."""
+    """A moved message is in its new queue only, and the counts of both queues survive."""
     posted = scene.post(2)
     scene.release(scene.take(1).id)
     scene.restart()
@@ -222,7 +222,7 @@ def test_dead_letters_survive_in_one_queue(scene: Restarting):
 
 
 def test_maintenance_goes_on_after_a_restart(scene: Restarting):
-    """What expired while the store was closed is invisible at once and given back later."""
+    """Messages that expired while the store was closed are invisible at once and reclaimed later."""
     scene.post(20, ttl=60)
     kept = scene.post(2)
     scene.restart()
@@ -236,7 +236,7 @@ def test_maintenance_goes_on_after_a_restart(scene: Restarting):
 
 
 def test_thousands_of_messages_in_many_queues_survive(scene: Restarting):
-    """Volume: 20 queues of 200 messages, half of them claimed or popped."""
+    """Half of the messages of 20 queues with 200 messages each are claimed or popped."""
     rooms = [scene.at(f"q{at}") for at in range(20)]
     expected = {}
     for room in rooms:
@@ -254,7 +254,7 @@ def test_thousands_of_messages_in_many_queues_survive(scene: Restarting):
 
 
 def test_an_open_commit_survives(scene: Restarting):
-    """What it holds is nobody's after the start either, its stages are safe, and whoever comes finishes it."""
+    """The messages of the open commit are in no claim, its stages are safe, and any server finishes it."""
     source = scene.at("in")
     posted = source.post(4)
     source.named("etl.0", 3, ttl=60)
@@ -277,8 +277,8 @@ def test_an_open_commit_survives(scene: Restarting):
     assert scene.last() == Committed(1, 5, 3)
 
 
-def test_what_came_into_a_queue_is_counted(scene: Restarting):
-    """Whichever way it came, through restarts and purges; what only comes back does not count."""
+def test_messages_entering_a_queue_are_counted(scene: Restarting):
+    """Messages count whichever way they entered, through restarts and purges; returned messages do not count again."""
     assert scene.entered() is None
     ids = scene.post(3)
     begun = scene.entered()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Closing and opening again: what a store remembers beside its messages is still there (law L1)."""
+"""Closing and opening a store: the data besides messages is still there (law L1)."""
 
 from collections.abc import Iterator
 
@@ -22,7 +22,7 @@ def scene(open_store: OpenStore, queue: QueueRef) -> Iterator[Restarting]:
 
 
 def test_waits_and_moves_survive(scene: Restarting):
-    """A redelivery wait outlives its claim, a settled message is where it was sent, and whole."""
+    """A redelivery delay outlives its claim, and a settled message is whole in its target queue."""
     posted = scene.post(4)
     claim = scene.take(4, ttl=60, redelivery=Redelivery(30, cap=600))
     scene.settle(claim.id, release=[Release(posted[0], 45)], move=[Move(posted[1], "next", body=b"[1]", reason="odd")])
@@ -39,7 +39,7 @@ def test_waits_and_moves_survive(scene: Restarting):
 
 
 def test_history_survives(scene: Restarting):
-    """Records and their order; what finishes later comes after every issued marker."""
+    """Entries keep their order; later entries come after every issued marker."""
     posted = scene.post(5)
     scene.delete(posted[3], history=600)
     scene.pop(2, 600)
@@ -58,7 +58,7 @@ def test_history_survives(scene: Restarting):
 
 
 def test_keys_of_requests_survive(scene: Restarting):
-    """A repeat after a restart gets the first answer."""
+    """A repeat after a restart returns the first result."""
     posted = scene.post(2, once=once("post:k"))
     claim = scene.take()
     told = scene.settle(claim.id, delete=[posted[0], "unknown"], once=once("settle:k"))
@@ -73,7 +73,7 @@ def test_keys_of_requests_survive(scene: Restarting):
 
 
 def test_fences_stages_and_producers_survive(scene: Restarting):
-    """An old epoch is stopped, a stage can be published, a batch is known."""
+    """An old epoch is refused, a stage can be published, and a batch number is known."""
     scene.post(2)
     old, fence = scene.fence(), scene.fence()
     scene.named("etl.0", 2)

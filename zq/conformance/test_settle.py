@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settling a claim: commit, roll back and move in one round trip (extensions 3, laws L2, L3 and L7)."""
+"""Settling a claim: acknowledge, release and move in one round trip (extensions 3, laws L2, L3 and L7)."""
 
 import contextlib
 from functools import partial
@@ -15,8 +15,8 @@ from zq.model import ListFilter, Move, Release, Settled
 pytestmark = pytest.mark.every_server
 
 
-def test_a_settlement_does_what_it_says_to_each_message(scene: Scene):
-    """Deleted, put back, put back for later, moved, buried, and two that it does not name: each is where it belongs."""
+def test_a_settlement_applies_each_action_to_its_messages(scene: Scene):
+    """One settlement deletes, releases, delays, moves and buries; two messages that it does not name stay claimed."""
     posted = scene.post(7)
     claim = scene.take(7)
     told = scene.settle(
@@ -36,7 +36,7 @@ def test_a_settlement_does_what_it_says_to_each_message(scene: Scene):
 
 
 def test_a_settlement_of_all_ends_the_claim(scene: Scene):
-    """With its last message the claim is gone for every verb, whichever way the message went."""
+    """When its last message leaves in any way, the claim is unknown to every verb."""
     for turn, way in enumerate(["delete", "rest", "release", "move"]):
         room = scene.at(f"q{turn}")
         [id] = room.post(1)
@@ -54,8 +54,8 @@ def test_a_settlement_of_all_ends_the_claim(scene: Scene):
         assert room.counts() == (0, 1 if way == "release" else 0)
 
 
-def test_the_rest_is_whatever_the_claim_holds_besides(scene: Scene):
-    """Named ones go their own way, those that others hold or wait for stay."""
+def test_the_rest_is_every_unnamed_message_of_the_claim(scene: Scene):
+    """Named messages have their own action; messages of other claims and delayed ones stay."""
     posted = scene.post(8)
     claim, other = scene.take(5), scene.take(1)
     told = scene.settle(claim.id, rest=True, release=[Release(posted[1])], move=[Move(posted[2], "next")])
@@ -66,7 +66,7 @@ def test_the_rest_is_whatever_the_claim_holds_besides(scene: Scene):
 
 
 def test_a_thousand_messages_are_settled_at_once(scene: Scene):
-    """A large claim is settled by name as well as by the rest."""
+    """A large claim is settled by names and by the rest."""
     posted = scene.post(1500)
     claim = scene.take(1000)
     back = [Release(id) for id in posted[200:400]]
@@ -77,8 +77,8 @@ def test_a_thousand_messages_are_settled_at_once(scene: Scene):
     assert scene.counts() == (0, 700)
 
 
-def test_what_the_claim_does_not_hold_is_lost_and_not_touched(scene: Scene):
-    """Gone, free, delayed, another's, another queue's and unknown ones are told in the order of naming."""
+def test_messages_outside_the_claim_are_returned_as_lost_and_unchanged(scene: Scene):
+    """Removed, free, delayed, foreign and unknown messages are returned as lost, in the order of naming."""
     posted = scene.post(6)
     elsewhere = scene.at("elsewhere").post(1)
     claim, other = scene.take(4), scene.take(1)
@@ -100,7 +100,7 @@ def test_what_the_claim_does_not_hold_is_lost_and_not_touched(scene: Scene):
 
 
 def test_a_repeat_while_the_claim_lives_is_harmless(scene: Scene):
-    """Everything named is lost, what the claim still holds stays its own."""
+    """All named messages are lost; the claim keeps the messages that it still holds."""
     posted = scene.post(4)
     claim = scene.take()
     settlement = {"delete": posted[:1], "release": [Release(posted[1], 60)], "move": [Move(posted[2], "next")]}
@@ -111,7 +111,7 @@ def test_a_repeat_while_the_claim_lives_is_harmless(scene: Scene):
 
 
 def test_a_late_holder_settles_nothing(scene: Scene):
-    """From its end on the claim is unknown, though nobody has taken its messages yet, and when another has."""
+    """From its end on the claim is unknown, whether another claim has taken its messages or not."""
     posted = scene.post(2)
     late = scene.take(ttl=60)
     scene.tick(60)
@@ -125,7 +125,7 @@ def test_a_late_holder_settles_nothing(scene: Scene):
 
 
 def test_a_holder_settles_to_the_last_millisecond(scene: Scene):
-    """The end of the claim is the boundary, for a renewed one the new end."""
+    """The settlement succeeds up to the end of the claim, also of a renewed one."""
     posted = scene.post(2)
     claim = scene.take(ttl=60)
     scene.renew(claim.id, ttl=100)
@@ -136,7 +136,7 @@ def test_a_holder_settles_to_the_last_millisecond(scene: Scene):
 
 @pytest.mark.parametrize("claim", ["unknown", "", "a/b"])
 def test_an_unknown_claim_settles_nothing(scene: Scene, claim: str):
-    """In a missing queue, which is not made, and beside a live claim."""
+    """A missing queue is not created, and a live claim next to the unknown one is unchanged."""
     with pytest.raises(ClaimNotFound):
         scene.settle(claim, rest=True)
     assert not scene.exists()
@@ -151,7 +151,7 @@ def test_an_unknown_claim_settles_nothing(scene: Scene, claim: str):
 
 
 def test_a_message_put_back_returns_to_its_place(scene: Scene):
-    """Without a delay in front of those posted later; with delay 0 behind them, since its moment is now."""
+    """Without a delay the message comes before later posts; with delay 0 it comes behind them."""
     posted = scene.post(2)
     claim = scene.take(2)
     scene.tick(5)
@@ -165,7 +165,7 @@ def test_a_message_put_back_returns_to_its_place(scene: Scene):
 
 
 def test_a_message_put_back_for_later_waits(scene: Scene):
-    """Hidden from claim, pop and default listing to the last millisecond."""
+    """Claims, pops and default listings hide the message to the last millisecond."""
     posted = scene.post(2)
     claim = scene.take(2)
     scene.settle(claim.id, release=[Release(posted[0], 30)])
@@ -179,7 +179,7 @@ def test_a_message_put_back_for_later_waits(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_settled_messages_do_not_come_back(scene: Scene):
-    """Deleted ones exist for no verb, with maintenance and past the end of the claim (L3)."""
+    """No verb shows deleted messages, after maintenance and after the end of the claim (L3)."""
     posted = scene.post(3)
     claim = scene.take(ttl=60)
     scene.settle(claim.id, delete=posted[:2])
@@ -192,7 +192,7 @@ def test_settled_messages_do_not_come_back(scene: Scene):
 
 
 def attempt(scene: Scene, claim: str, ids: list[str], back: bool = False) -> Settled:
-    """Delete all or put all back; if the claim is gone, all are lost."""
+    """Delete or release all messages; if the claim is gone, all are lost."""
     try:
         return scene.settle(claim, delete=[] if back else ids, release=[Release(id, 60) for id in ids if back])
     except ClaimNotFound:
@@ -201,7 +201,7 @@ def attempt(scene: Scene, claim: str, ids: list[str], back: bool = False) -> Set
 
 @ONE_OR_TWO_CONNECTIONS
 def test_two_settlements_of_one_claim_share_no_message(scene: Scene):
-    """Each message is settled by one of the two; the other one has lost it, or finds the claim gone."""
+    """One of the two settles each message; the other one returns it as lost or finds no claim."""
     for turn in range(20):
         room = scene.at(f"q{turn}")
         posted = room.post(6)
@@ -215,7 +215,7 @@ def test_two_settlements_of_one_claim_share_no_message(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_a_settlement_races_the_end_of_its_claim(scene: Scene):
-    """A holder that settles at the last moment and claimers after it: every message is worked on by one of them."""
+    """A holder settles at the last moment while others claim: each message is processed by one of them."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         posted = room.post(8)
@@ -233,7 +233,7 @@ def test_a_settlement_races_the_end_of_its_claim(scene: Scene):
 @ONE_OR_TWO_CONNECTIONS
 @pytest.mark.parametrize("rival", ["renew", "release"])
 def test_a_settlement_races_its_own_holder(scene: Scene, rival: str):
-    """What is deleted stays gone, and only what was released first is lost; in the end the claim is gone."""
+    """Deleted messages stay deleted, and only messages that were released first are lost; the claim ends."""
     for turn in range(10):
         room = scene.at(f"q{turn}")
         posted = room.post(5)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staged posts: nobody sees them until a commit publishes them, as fresh posts of that moment (extensions 9)."""
+"""Staged posts: invisible until a commit publishes them as fresh posts (extensions 9)."""
 
 import contextlib
 from functools import partial
@@ -14,8 +14,8 @@ from zq.model import Bounds, Draft, ListFilter, Stats, new_ids
 pytestmark = [pytest.mark.every_server, pytest.mark.pools]
 
 
-def test_nobody_sees_what_is_staged(scene: Scene):
-    """No queue is made, and none shows, counts, claims, pops, moves or deletes it."""
+def test_staged_messages_are_invisible_to_every_verb(scene: Scene):
+    """Staging creates no queue, and no verb shows, counts, claims, pops, moves or deletes the messages."""
     staged = scene.stage("s1", 3)
     assert not scene.exists()
     posted = scene.post(1)
@@ -34,7 +34,7 @@ def test_nobody_sees_what_is_staged(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_staged_messages_begin_when_they_are_published(scene: Scene):
-    """Created, expiry and delay run from the commit; id, body, client, ttl and checksum are the draft's."""
+    """Created, expiry and delay start at the commit; id, body, client, ttl and checksum are the draft's."""
     [at_once, later] = new_ids(2, scene.now)
     new = [Draft(at_once, b'{"a": 1}', 60, 0, "bob", "MD5:x"), Draft(later, b"[2]", 600, 30, "alice")]
     scene.storage.transactions.stage(scene.queue.project, "s1", scene.queue, new, scene.now, 3600, 1000)
@@ -56,7 +56,7 @@ def test_staged_messages_begin_when_they_are_published(scene: Scene):
 
 
 def test_published_messages_join_the_order_as_fresh_ones_do(scene: Scene):
-    """Behind what waits, whenever they were staged; stages in the order of the commit, each in its own (L5, L6)."""
+    """They follow the queue's messages, in the order of the commit's stages and of each stage (L5, L6)."""
     one = scene.stage("s1", 2)
     before = scene.post(2)
     two = scene.stage("s2", 2)
@@ -71,7 +71,7 @@ def test_published_messages_join_the_order_as_fresh_ones_do(scene: Scene):
 
 
 def test_a_commit_by_a_slower_clock_keeps_its_place(scene: Scene):
-    """Published messages are available no earlier than the last fresh one of their queue."""
+    """Published messages are available no earlier than the last fresh message of their queue."""
     staged = scene.stage("s1", 1)
     ahead = drafts(1, scene.now)
     scene.storage.messages.post(scene.queue, ahead, scene.now + 0.05)
@@ -82,7 +82,7 @@ def test_a_commit_by_a_slower_clock_keeps_its_place(scene: Scene):
 
 
 def test_a_stage_may_hold_messages_for_several_queues(scene: Scene):
-    """Missing ones are made by the commit, without metadata; those that are there keep theirs."""
+    """The commit creates missing queues without metadata; existing queues keep theirs."""
     other = scene.at("other")
     other.storage.queues.create(other.queue, b'{"a": 1}')
     here, there = scene.stage("s1", 2), other.stage("s1", 1)
@@ -96,7 +96,7 @@ def test_a_stage_may_hold_messages_for_several_queues(scene: Scene):
 
 
 def test_a_dropped_stage_is_gone(scene: Scene):
-    """It cannot be published; dropping again, or what was never there, is fine; the name can be used anew."""
+    """The stage cannot be published; a repeated or unknown drop succeeds; the name can be used again."""
     scene.stage("s1", 2)
     kept = scene.stage("s2", 1)
     for name in ("s1", "s1", "unknown"):
@@ -109,7 +109,7 @@ def test_a_dropped_stage_is_gone(scene: Scene):
 
 
 def test_a_published_stage_is_gone_and_its_messages_stay(scene: Scene):
-    """Dropping it undoes nothing; its name begins anew."""
+    """A drop changes nothing, and the name can be used again."""
     staged = scene.stage("s1", 2)
     scene.commit(1, ["s1"])
     scene.drop_stage("s1")
@@ -123,7 +123,7 @@ def test_a_published_stage_is_gone_and_its_messages_stay(scene: Scene):
 
 @pytest.mark.fresh_store
 def test_a_stage_is_gone_a_while_after_its_first_messages(scene: Scene):
-    """To the last millisecond it can be published; later messages do not keep it; maintenance takes it away."""
+    """A stage can be published to the last millisecond; later messages do not extend it; maintenance removes it."""
     scene.stage("s1", 1, lives=60)
     kept = scene.stage("s2", 1, lives=60)
     scene.tick(59)
@@ -146,8 +146,8 @@ def test_a_stage_is_gone_a_while_after_its_first_messages(scene: Scene):
         scene.commit(3, ["s3"])
 
 
-def test_a_full_stage_takes_nothing_more(scene: Scene):
-    """Bodies of all its queues together count; what does not fit is refused as a whole, what is there stays."""
+def test_a_full_stage_refuses_messages(scene: Scene):
+    """Bodies for all its queues count; a post that does not fit is refused as a whole, and the stage is unchanged."""
     staged = scene.stage("s1", 4, most_bytes=10)
     other = scene.at("other")
     others = other.stage("s1", 5, most_bytes=10)
@@ -165,8 +165,8 @@ def test_a_full_stage_takes_nothing_more(scene: Scene):
     assert (scene.page(), other.page()) == (staged, others)
 
 
-def test_a_stage_of_many_messages_takes_nothing_more(scene: Scene):
-    """S4: messages of all its queues together count; what does not fit is refused as a whole, what is there stays."""
+def test_a_stage_with_the_largest_number_of_messages_refuses_more(scene: Scene):
+    """S4: messages for all its queues count; a post that does not fit is refused and leaves the stage unchanged."""
     staged = scene.stage("s1", 4, most_messages=5)
     other = scene.at("other")
     with pytest.raises(StageFull):
@@ -180,8 +180,8 @@ def test_a_stage_of_many_messages_takes_nothing_more(scene: Scene):
     assert (scene.page(), other.page()) == (staged, others)
 
 
-def test_names_of_stages_are_told_apart(scene: Scene):
-    """By every character, and by project."""
+def test_stage_names_that_differ_in_a_character_are_distinct(scene: Scene):
+    """Names that differ in a character or in the project are different stages."""
     names = ["s", "S", "s.1", "s.", "s.10", "s-1", "x" * 128]
     staged = {name: scene.stage(name, 1) for name in names}
     rival = scene.rival
@@ -196,7 +196,7 @@ def test_names_of_stages_are_told_apart(scene: Scene):
 
 
 def test_thousands_of_messages_are_published_in_their_order(scene: Scene):
-    """In whatever pieces a driver does it: all are there when the answer comes, in order, in every queue."""
+    """All messages are in their queues, in order, when the commit returns."""
     other = scene.at("other")
     here, there = [], []
     for at in range(4):
@@ -208,8 +208,8 @@ def test_thousands_of_messages_are_published_in_their_order(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_many_stage_at_once(scene: Scene):
-    """Eight threads into one stage, for two queues: everything is there once, messages of one call stand together."""
+def test_concurrent_staging_keeps_every_message(scene: Scene):
+    """Eight threads stage for two queues: every message exists once, and messages of one call follow each other."""
     rooms = [scene, scene.at("other")]
 
     def some(room: Scene) -> list[list[str]]:
@@ -226,7 +226,7 @@ def test_many_stage_at_once(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_a_stage_cannot_be_overfilled_by_many_at_once(scene: Scene):
-    """The bound is checked in the step that stores."""
+    """The limit is checked in the step that stores."""
 
     def some() -> int:
         with contextlib.suppress(StageFull):
@@ -240,7 +240,7 @@ def test_a_stage_cannot_be_overfilled_by_many_at_once(scene: Scene):
 
 @ONE_OR_TWO_CONNECTIONS
 def test_staging_beside_a_commit_loses_and_doubles_nothing(scene: Scene):
-    """What comes too late for the commit makes a new stage of that name; nothing is published in part."""
+    """Messages staged too late for the commit form a new stage of that name; no call is published in part."""
     for turn in range(8):
         room = Scene(scene.storage, scene.clock, scene.at(f"q{turn}").queue)
         first = room.stage("s1", 3)
@@ -255,22 +255,22 @@ def test_staging_beside_a_commit_loses_and_doubles_nothing(scene: Scene):
 
 
 @pytest.mark.parametrize("step", [1000, 1])
-def test_stages_beside_are_published_and_counted_nowhere(scene: Scene, step: int):
-    """In the same step, or by the same open commit; one that is not there is fine."""
+def test_side_stages_are_published_but_not_counted(scene: Scene, step: int):
+    """Side stages are published in the same step or by the same open commit; a missing one is accepted."""
     other = scene.at("copies")
     main, copies = [scene.stage(name, 3) for name in ("s1", "s2")], other.stage("~s1", 5)
     committed = scene.commit(1, ["s1", "s2"], beside=["~s1", "~s2"], expected={"s1": 3}, bounds=Bounds(step, 1_000_000))
     assert (committed.published, committed.deleted) == (6, 0)
     assert (scene.page(), other.page()) == ([*main[0], *main[1]], copies)
     assert scene.last().published == 6
-    assert other.stage("~s1", 1)  # anew
+    assert other.stage("~s1", 1)  # The name is free again.
     assert scene.commit(1, ["s1"], beside=["~s1"]).replayed
     with pytest.raises(StageNotFound):
         scene.commit(2, ["~s1"])
 
 
-def test_a_refused_commit_publishes_nothing_beside(scene: Scene):
-    """Stages that are missing, or differ, are those that it names; a stage beside is left for the next one."""
+def test_a_refused_commit_publishes_no_side_stages(scene: Scene):
+    """A missing or different named stage refuses the commit; a side stage is left for the next one."""
     other = scene.at("copies")
     copies = other.stage("~s1", 2)
     with pytest.raises(StageNotFound):

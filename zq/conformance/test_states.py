@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of one state, page by page; and where a message is, by its id alone."""
+"""Messages of one state, page by page, and the place of a message by its id."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.pools
 
 READY, DELAYED, CLAIMED = State
 SMALL = 3
-"""Messages of a page, so that there are many."""
+"""Messages of a page, small enough for many pages."""
 MANY = 2100
-"""More messages than a driver steps over, or reserves, at once."""
+"""More messages than a driver skips or reserves at once."""
 
 
 def page(scene: Scene, state: State, after: Position = Position(), limit: int = 1000, **terms: int) -> Browsed:  # noqa: B008
@@ -26,7 +26,7 @@ def page(scene: Scene, state: State, after: Position = Position(), limit: int = 
 
 
 def pages(scene: Scene, state: State, limit: int = SMALL) -> Iterator[list[Message]]:
-    """One after the other, as they are when they are asked for."""
+    """Yield one page after the other, each read when it is requested."""
     after: Position | None = Position()
     while after is not None:
         found = page(scene, state, after, limit)
@@ -41,7 +41,7 @@ def every(scene: Scene, state: State, limit: int = SMALL) -> list[str]:
 
 
 def test_a_missing_and_an_empty_queue_have_nothing(scene: Scene):
-    """In no state."""
+    """A missing queue and an empty one have no messages in any state."""
     for state in State:
         assert page(scene, state) == Browsed([], None)
     scene.storage.queues.create(scene.queue, b"{}")
@@ -50,7 +50,7 @@ def test_a_missing_and_an_empty_queue_have_nothing(scene: Scene):
 
 
 def test_each_message_is_in_one_state(scene: Scene):
-    """What is shown is as by id, and of this queue alone."""
+    """Pages show the same messages as reads by id, of this queue only."""
     scene.at("other").post(2)
     scene.at("other").post(2, delay=60)
     scene.at("other").take(1)
@@ -65,7 +65,7 @@ def test_each_message_is_in_one_state(scene: Scene):
 
 
 def mixed(scene: Scene) -> None:
-    """Ready messages of all kinds: fresh, delayed before, released to their places and behind, lapsed, moved here."""
+    """Post ready messages of all kinds: fresh, delayed before, released, lapsed and moved."""
     scene.post(7, delay=30)
     scene.post(9)
     scene.tick(10)
@@ -88,7 +88,7 @@ def mixed(scene: Scene) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 1000])
 def test_ready_ones_are_in_the_order_of_claims(scene: Scene, limit: int):
-    """A claim then takes them as they were listed, whatever had become of them before."""
+    """A claim then takes the messages in the listed order, whatever happened to them before."""
     mixed(scene)
     listed = every(scene, READY, limit)
     assert len(listed) == 31
@@ -97,7 +97,7 @@ def test_ready_ones_are_in_the_order_of_claims(scene: Scene, limit: int):
 
 @pytest.mark.parametrize("limit", [1, 4, 1000])
 def test_delayed_ones_are_in_the_order_in_which_they_become_ready(scene: Scene, limit: int):
-    """Posted or released so, by a claim or for a redelivery; claims then take them in this order."""
+    """Delayed posts, releases and redeliveries are listed in the order in which claims then take them."""
     for delay in (50, 20, 90, 20):
         scene.post(3, delay=delay)
     scene.post(8)
@@ -114,7 +114,7 @@ def test_delayed_ones_are_in_the_order_in_which_they_become_ready(scene: Scene, 
 
 
 def test_claimed_ones_are_in_sequence(scene: Scene):
-    """However their claims end; what a claim loses is there no more."""
+    """The end of their claims does not affect the order; messages that leave a claim are not listed."""
     posted = scene.post(9)
     claims = [scene.take(3, ttl=ttl) for ttl in (300, 60, 200)]
     assert every(scene, CLAIMED) == posted
@@ -125,7 +125,7 @@ def test_claimed_ones_are_in_sequence(scene: Scene):
 
 
 def test_thousands_of_claimed_ones_are_in_sequence(scene: Scene):
-    """With thousands of ready ones between and behind them."""
+    """Thousands of ready messages between and behind them do not change the order."""
     posted = scene.post(7500)
     claims = [scene.take(limit, ttl=ttl) for limit, ttl in ((1500, 300), (1500, 120), (1500, 500), (1500, 200))]
     scene.release(claims[2].id)
@@ -136,7 +136,7 @@ def test_thousands_of_claimed_ones_are_in_sequence(scene: Scene):
 
 
 def test_a_renewed_claim_moves_nothing(scene: Scene):
-    """Whoever pages through what is claimed meets each message once, though all claims are renewed meanwhile."""
+    """A reader of claimed messages gets each message once while all claims are renewed."""
     posted = scene.post(8)
     claims = [scene.take(2) for _ in range(4)]
     met = []
@@ -148,7 +148,7 @@ def test_a_renewed_claim_moves_nothing(scene: Scene):
 
 
 def test_pages_beside_claims_posts_and_releases(scene: Scene):
-    """What stays ready is met once, in the order; what is taken, comes or comes back meanwhile does not disturb it."""
+    """Messages that stay ready are listed once and in order, while others are claimed, posted and released."""
     posted = scene.post(30)
     scene.tick(1)
     met = []
@@ -166,7 +166,7 @@ def test_pages_beside_claims_posts_and_releases(scene: Scene):
 
 
 def test_pages_of_delayed_ones_beside_others_that_come(scene: Scene):
-    """The same of what waits."""
+    """Messages that stay delayed are listed once and in order while others are added."""
     posted = [id for delay in range(100, 130) for id in scene.post(1, delay=delay)]
     scene.post(4)
     met = []
@@ -178,8 +178,8 @@ def test_pages_of_delayed_ones_beside_others_that_come(scene: Scene):
     assert met == posted
 
 
-def test_pages_while_workers_are_at_it(scene: Scene):
-    """What nobody touches is met exactly once, though others claim, release and post at the same time."""
+def test_pages_next_to_workers_show_untouched_messages_once(scene: Scene):
+    """Messages that no worker touches are listed exactly once while others are claimed, released and posted."""
     scene.post(20)
     scene.tick(1)
     kept, waiting = scene.post(40), scene.post(40, delay=200)
@@ -213,7 +213,7 @@ def test_pages_while_workers_are_at_it(scene: Scene):
 
 @pytest.mark.parametrize("state", State)
 def test_expired_messages_are_in_no_state(scene: Scene, state: State):
-    """Though they may be there still, and many in front."""
+    """Expired messages are not listed, even if many are not removed yet."""
     scene.post(MANY, ttl=60)
     scene.post(MANY, ttl=60, delay=50)
     scene.tick(1)
@@ -223,7 +223,7 @@ def test_expired_messages_are_in_no_state(scene: Scene, state: State):
 
 
 def test_a_lapsed_claim_gives_its_messages_back(scene: Scene):
-    """They are ready as soon as it has ended, and nobody need claim to see that."""
+    """The messages are ready at the end of the claim, without another claim."""
     posted = scene.post(3)
     scene.take(2, ttl=60)
     scene.tick(60)
@@ -231,8 +231,8 @@ def test_a_lapsed_claim_gives_its_messages_back(scene: Scene):
     assert scene.claimable() == [posted[2], *posted[:2]]
 
 
-def test_a_clock_that_is_behind_sees_what_is_ahead_as_delayed(scene: Scene):
-    """What another server has just posted, on a clock that is a little ahead, is in one state for each."""
+def test_a_message_from_a_faster_clock_is_delayed_for_a_slower_one(scene: Scene):
+    """A message posted by a server with a faster clock is in one state for each clock."""
     early = scene.post(4)
     scene.tick(2)
     late = scene.post(5)
@@ -246,8 +246,8 @@ def test_a_clock_that_is_behind_sees_what_is_ahead_as_delayed(scene: Scene):
 
 
 @pytest.mark.parametrize("count", [4, MANY])
-def test_what_a_commit_is_going_to_delete_is_not_ready(scene: Scene, count: int):
-    """Though the claim that held it would have ended."""
+def test_messages_of_a_decided_commit_are_not_ready(scene: Scene, count: int):
+    """The message is not ready, although its claim would have ended."""
     posted = scene.post(count + 1)
     claim = scene.take(count, ttl=60)
     scene.decide(1, settle=[ClaimRef(scene.queue, claim.id)])
@@ -264,7 +264,7 @@ def test_what_a_commit_is_going_to_delete_is_not_ready(scene: Scene, count: int)
 
 
 def test_a_page_ends_before_it_has_too_many_bytes(scene: Scene):
-    """But never without a message; the next one goes on there."""
+    """A page has at least one message; the next page continues after it."""
     posted = scene.post(12)
     for state, take in ((READY, False), (CLAIMED, True)):
         if take:
@@ -278,8 +278,8 @@ def test_a_page_ends_before_it_has_too_many_bytes(scene: Scene):
         assert len(page(scene, state, most_bytes=0).items) == 1
 
 
-def test_places_far_away_are_the_end(scene: Scene):
-    """Whatever a caller makes up."""
+def test_positions_beyond_the_end_give_an_empty_page(scene: Scene):
+    """Any position beyond the end gives an empty page."""
     scene.post(2)
     scene.post(2, delay=60)
     scene.take(1)
@@ -288,8 +288,8 @@ def test_places_far_away_are_the_end(scene: Scene):
             assert page(scene, state, Position(far, far, far)) == Browsed([], None)
 
 
-def test_looking_changes_nothing(scene: Scene):
-    """Neither claim counts nor the order."""
+def test_browsing_changes_nothing(scene: Scene):
+    """Reading changes neither claim counts nor the order."""
     mixed(scene)
     before = {message.id: message for message in scene.walk()}
     for state in State:
@@ -307,7 +307,7 @@ def located(scene: Scene, message: str) -> tuple[str, Outcome | None] | None:
 
 
 def test_a_message_is_found_by_its_id_alone(scene: Scene):
-    """In whatever queue and state; where it was moved, there."""
+    """A message is found in any queue and state, and in its new queue after a move."""
     name, other = scene.queue.name, scene.at("other")
     [ready], [delayed], [away] = scene.post(1), scene.post(1, delay=60), other.post(1)
     assert [located(scene, id) for id in (ready, delayed, away)] == [(name, None), (name, None), ("other", None)]
@@ -320,7 +320,7 @@ def test_a_message_is_found_by_its_id_alone(scene: Scene):
 
 
 def test_ids_are_a_projects_own(scene: Scene):
-    """Nobody finds what is another project's, nor what is not there."""
+    """A message of another project and a missing one are not found."""
     [id] = scene.post(1)
     stranger = scene.at(scene.queue.name, scene.queue.project + "x")
     stranger.post(1)
@@ -329,8 +329,8 @@ def test_ids_are_a_projects_own(scene: Scene):
         assert located(scene, unknown) is None
 
 
-def test_what_expired_or_went_without_a_record_is_nowhere(scene: Scene):
-    """Purged, deleted, expired."""
+def test_a_removed_message_without_history_is_not_located(scene: Scene):
+    """Purged, deleted and expired messages are not found."""
     [short], [deleted], [purged] = scene.post(1, ttl=60), scene.post(1), scene.post(1)
     scene.delete(deleted)
     scene.tick(60)
@@ -340,7 +340,7 @@ def test_what_expired_or_went_without_a_record_is_nowhere(scene: Scene):
 
 
 def test_a_finished_message_is_found_in_history(scene: Scene):
-    """The latest of its records: where it was moved first, that of the queue where it ended."""
+    """The latest history entry is found: after a move, that of the queue where the message finished."""
     name, other = scene.queue.name, scene.at("other")
     assert scene.history() == []
     kept, moved = scene.post(2)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept of a log: the oldest batches fall off by bytes and by number, never too early, and readers are told."""
+"""Retention of a topic log: the oldest batches are trimmed by bytes and by number, and readers detect the gap."""
 
 import pytest
 
@@ -17,8 +17,10 @@ def log(storage: Storage, clock: ManualClock, project: str) -> Log:
 
 
 def publish_and_check(log: Log, keep: Retention, shapes: list[tuple[int, int]], most: int) -> None:
-    """Batches of (messages, bytes of each) of several topics: after each, what must be there is, and what must not is
-    not. ``most``: bytes or messages that are kept, whichever ``shapes`` come to first."""
+    """Publish batches of (messages, bytes of each) to several topics and check the retained batches after each.
+
+    ``most`` is the number of bytes or messages that are kept, whichever limit ``shapes`` reach first.
+    """
     made: list[tuple[int, int]] = []
     dropped = 0
     for at, (count, size) in enumerate(shapes):
@@ -43,8 +45,8 @@ def publish_and_check(log: Log, keep: Retention, shapes: list[tuple[int, int]], 
 SHAPES = [(1 + at * 5 % 7, 10 + at * 11 % 40) for at in range(24)]
 
 
-def test_batches_fall_off_by_number_and_by_bytes(log: Log):
-    """None before it and all since are more than is kept, every one when they are an eighth more; the newest stays."""
+def test_batches_are_trimmed_by_number_and_by_bytes(log: Log):
+    """Nothing is trimmed within the limit; everything older is trimmed at an eighth more; the newest batch stays."""
     keeps = [
         (Retention(10**9, 40), SHAPES),
         (Retention(10**9, 1), SHAPES[:5]),
@@ -55,8 +57,8 @@ def test_batches_fall_off_by_number_and_by_bytes(log: Log):
         publish_and_check(log.of(f"p{at}"), keep, shapes, min(keep))
 
 
-def test_a_batch_larger_than_all_that_is_kept_stays_until_the_next(log: Log):
-    """By number and by bytes: it alone is left, and is whole; then it has fallen off."""
+def test_a_batch_larger_than_the_retention_stays_until_the_next(log: Log):
+    """The batch alone is kept, whole, by number or by bytes, until the next one."""
     for keep in (Retention(10**9, 10), Retention(1000, 10**9)):
         old = log.publish("a", 2, size=40, keep=keep)
         large = log.publish("a", 30, size=200, keep=keep)
@@ -68,8 +70,8 @@ def test_a_batch_larger_than_all_that_is_kept_stays_until_the_next(log: Log):
 
 
 @pytest.mark.fresh_store
-def test_what_fell_off_is_read_by_nobody_and_counted_nowhere(log: Log):
-    """By name, by glob, from any marker, in stats; every reader is told up to where."""
+def test_trimmed_batches_are_neither_read_nor_counted(log: Log):
+    """Reads by name, by glob and from any marker and statistics leave trimmed messages out; readers get the gap."""
     made = [log.publish(f"t{at % 2}", 2, keep=Retention(10**9, 8)) for at in range(20)]
     dropped = log.read().dropped
     assert dropped == made[15][1]
@@ -89,7 +91,7 @@ def test_what_fell_off_is_read_by_nobody_and_counted_nowhere(log: Log):
 
 @pytest.mark.fresh_store
 def test_purges_and_expiry_drop_nothing_and_spare_nothing(log: Log):
-    """What they took still counts until it has fallen off; ``dropped`` tells of neither."""
+    """Purged and expired messages count until they are trimmed; ``dropped`` counts neither."""
     keep = Retention(10**9, 16)
     first = log.publish("kept", 4, keep=keep)
     log.publish("purged", 6, keep=keep)
@@ -104,7 +106,7 @@ def test_purges_and_expiry_drop_nothing_and_spare_nothing(log: Log):
 
 
 def test_a_log_that_is_to_be_smaller_shrinks_and_one_that_is_to_be_larger_grows(log: Log):
-    """Each publish says what is kept; what has fallen off does not return."""
+    """Each publish sets the retention; trimmed messages do not return."""
     made = [number for _ in range(20) for number in log.publish("news", 2)]
     assert log.sequences() == made
     made += log.publish("news", 2, keep=Retention(10**9, 8))
@@ -117,7 +119,7 @@ def test_a_log_that_is_to_be_smaller_shrinks_and_one_that_is_to_be_larger_grows(
 
 @pytest.mark.fresh_store
 def test_logs_of_other_projects_keep_their_own(log: Log):
-    """One that overflows takes nothing from a neighbour."""
+    """Trimming one log removes nothing from another."""
     neighbours = [log.of(project) for project in ("acm", "acme/", "acmf", "acme\x00")]
     kept = [room.publish("news", 3, keep=Retention(10**9, 8)) for room in neighbours]
     for _ in range(20):
@@ -127,8 +129,8 @@ def test_logs_of_other_projects_keep_their_own(log: Log):
         assert (room.sequences(), room.read().dropped, room.figures()[0]) == (numbers, 0, 3)
 
 
-def test_a_repeat_is_known_when_its_batch_has_fallen_off(log: Log):
-    """Keys live by their window, not by their messages."""
+def test_a_repeat_is_recognized_after_its_batch_was_trimmed(log: Log):
+    """Keys live for their window, independent of their messages."""
     [first] = log.publish(once=once())
     for _ in range(5):
         log.put("news", entries(9), Retention(10**9, 4))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listeners hear what is published in the projects that they follow, by whatever process (extensions 8)."""
+"""Listeners are notified of batches published in the projects that they follow, by any process (extensions 8)."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.every_server, pytest.mark.fresh_store]
 
 @pytest.fixture(params=[pytest.param(False, id="one"), pytest.param(True, id="two", marks=pytest.mark.shared)])
 def logs(request: pytest.FixtureRequest, open_store: OpenStore) -> Iterator[tuple[Log, Log]]:
-    """(the listener's, the publisher's): one connection, or two to one store."""
+    """Yield the listener's and the publisher's log, on one connection or on two."""
     apart = request.param
     listening = open_store()
     acting = open_store() if apart else listening
@@ -29,8 +29,8 @@ def logs(request: pytest.FixtureRequest, open_store: OpenStore) -> Iterator[tupl
         listening.close()
 
 
-def test_what_is_published_is_told_as_it_is_read(logs: tuple[Log, Log]):
-    """Batch by batch, in order, of every topic, small and large, soon; though the project was new when followed."""
+def test_notified_batches_equal_read_ones(logs: tuple[Log, Log]):
+    """Small and large batches of every topic arrive soon and in order, also in a project that was new when followed."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme")
     numbers = [acting.publish(f"t{at % 3}", 1 + at % 4, ttl=60 + at)[0] for at in range(20)]
@@ -41,9 +41,11 @@ def test_what_is_published_is_told_as_it_is_read(logs: tuple[Log, Log]):
     assert told == reading.walk()
 
 
-def test_it_is_told_within_a_second_however_long_nothing_was_published(logs: tuple[Log, Log]):
-    """One by one, each when the one before has been heard: nobody waits for a next one or for a round. One of three
-    hints may be lost; on a machine that is busy later ones count."""
+def test_a_batch_is_notified_within_a_second_after_any_silence(logs: tuple[Log, Log]):
+    """Each batch arrives without a later batch or a round.
+
+    Batches are published one at a time. One of three notifications may be lost, and later ones count on a busy machine.
+    """
     reading, acting = logs
     follower = Follower(reading.storage, "acme")
     waits: list[float] = []
@@ -55,8 +57,8 @@ def test_it_is_told_within_a_second_however_long_nothing_was_published(logs: tup
     assert sorted(waits[-3:])[1] < 1.0
 
 
-def test_projects_that_are_not_followed_are_not_told(logs: tuple[Log, Log]):
-    """Neither before nor after nor beside it, whatever their names; each that is followed is told its own."""
+def test_projects_that_are_not_followed_are_not_notified(logs: tuple[Log, Log]):
+    """A listener gets batches of the projects that it follows and of no others, whatever their names."""
     reading, acting = logs
     others = ["", "acme/", "acm", "acme\x00", "ACME", "*", "\ud800"]
     followed = ["acme", "a:b", "\U0001f600", "\udfff"]
@@ -70,8 +72,8 @@ def test_projects_that_are_not_followed_are_not_told(logs: tuple[Log, Log]):
     assert {project for project, _ in follower.told} == set(followed)
 
 
-def test_a_project_that_is_followed_no_more_is_told_no_more(logs: tuple[Log, Log]):
-    """And is again when it is followed again; what came between is in the log only."""
+def test_a_project_that_is_unfollowed_is_not_notified(logs: tuple[Log, Log]):
+    """A listener that follows the project again is notified again; batches in between are in the log only."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme", "other")
     first = acting.publish()[0]
@@ -88,8 +90,8 @@ def test_a_project_that_is_followed_no_more_is_told_no_more(logs: tuple[Log, Log
     assert [batch.sequence for batch in reading.walk()] == [first, between, last]
 
 
-def test_each_of_two_listeners_is_told(logs: tuple[Log, Log]):
-    """And the one goes on when the other has ended."""
+def test_each_of_two_listeners_is_notified(logs: tuple[Log, Log]):
+    """One listener is notified after another one has ended."""
     reading, acting = logs
     first, second = Follower(reading.storage, "acme"), Follower(reading.storage, "acme")
     number = acting.publish()[0]
@@ -101,8 +103,8 @@ def test_each_of_two_listeners_is_told(logs: tuple[Log, Log]):
     assert number not in [batch.sequence for batch in first.batches()]
 
 
-def test_a_purge_is_told_as_a_loss(logs: tuple[Log, Log]):
-    """What the listener remembers of the project is to be forgotten; batches after it are told."""
+def test_a_purge_notifies_a_loss(logs: tuple[Log, Log]):
+    """The listener must discard its state of the project; later batches arrive."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme", "other")
     assert follower.hears_of(acting.publish()[0])
@@ -113,8 +115,8 @@ def test_a_purge_is_told_as_a_loss(logs: tuple[Log, Log]):
     assert ("other", None) not in follower.told
 
 
-def test_many_publishers_are_told_in_order(logs: tuple[Log, Log]):
-    """Six at once: every batch that is not trimmed yet is told, and in the order of sequence."""
+def test_batches_of_many_publishers_are_notified_in_order(logs: tuple[Log, Log]):
+    """Six publishers: every batch that is not trimmed yet arrives, in the order of sequence."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme")
 
@@ -130,8 +132,8 @@ def test_many_publishers_are_told_in_order(logs: tuple[Log, Log]):
     assert {batch.sequence for batch in reading.walk()} <= set(told)
 
 
-def test_a_repeat_and_a_refusal_are_not_told(logs: tuple[Log, Log]):
-    """Only what is in the log is."""
+def test_a_repeat_and_a_refusal_are_not_notified(logs: tuple[Log, Log]):
+    """Only batches of the log are notified."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme")
     first = acting.publish(once=once())[0]
@@ -143,8 +145,8 @@ def test_a_repeat_and_a_refusal_are_not_told(logs: tuple[Log, Log]):
     assert [batch.sequence for batch in follower.batches()] == [first, last]
 
 
-def test_a_reader_goes_over_from_the_log_to_what_is_told(logs: tuple[Log, Log]):
-    """As a server does it: follow, read to the end, then live; each message once, whatever is both read and told."""
+def test_a_reader_switches_from_the_log_to_notifications_without_loss(logs: tuple[Log, Log]):
+    """Like a server, follow, read to the end, then use notifications: each message arrives once."""
     reading, acting = logs
     seen = acting.publish("a", 3)
     follower = Follower(reading.storage, "acme")

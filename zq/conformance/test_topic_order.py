@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishers beside each other: no reader passes a message that becomes visible later, and all see one order (L6)."""
+"""Concurrent publishers: no reader skips a message that becomes visible later, and all see one order (L6)."""
 
 import time
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ Numbered = tuple[int, bytes]
 
 @pytest.fixture(params=[pytest.param(False, id="one"), pytest.param(True, id="two", marks=pytest.mark.shared)])
 def logs(request: pytest.FixtureRequest, open_store: OpenStore) -> Iterator[list[Log]]:
-    """One log twice by one connection to its store, and by two of them."""
+    """Yield the log twice, on one connection or on two."""
     first = open_store()
     second = open_store() if request.param else first
     clock = ManualClock(first.now())
@@ -33,12 +33,12 @@ def logs(request: pytest.FixtureRequest, open_store: OpenStore) -> Iterator[list
 
 
 def bodies(at: int, batch: int) -> list[bytes]:
-    """Those of a publisher's batch: nobody else's."""
+    """Return bodies that only this batch of this publisher has."""
     return [b"%d.%d.%d" % (at, batch, index) for index in range(1 + batch % 4)]
 
 
 def publisher(log: Log, shift: Shift, at: int) -> list[tuple[int, list[bytes]]]:
-    """Batches to all topics in turn; the first sequence and the bodies of each."""
+    """Publish batches to all topics in turn; return first sequence and bodies of each."""
     made = []
     with shift.at_work():
         for batch in range(BATCHES):
@@ -48,7 +48,7 @@ def publisher(log: Log, shift: Shift, at: int) -> list[tuple[int, list[bytes]]]:
 
 
 def looks(log: Log, shift: Shift, match: str, limit: int) -> Iterator[tuple[int, LogSlice]]:
-    """Each look of one who reads by position until nobody publishes and nothing more comes, and its marker."""
+    """Yield each read and its marker until the publishers have finished and nothing more comes."""
     pattern, after = Pattern(match), 0
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
@@ -62,19 +62,19 @@ def looks(log: Log, shift: Shift, match: str, limit: int) -> Iterator[tuple[int,
 
 
 def reader(log: Log, shift: Shift, match: str, limit: int) -> list[Numbered]:
-    """What it sees."""
+    """Return the messages that a reader gets."""
     batches = ((after, batch) for after, told in looks(log, shift, match, limit) for batch in told.batches)
     return [(one.sequence, one.entry.body) for after, batch in batches for one in batch.messages(after, log.now)]
 
 
 def numbered(made: list[list[tuple[int, list[bytes]]]]) -> list[Numbered]:
-    """Every message that was published, by its sequence."""
+    """Return every published message, ordered by sequence."""
     batches = [batch for batches in made for batch in batches]
     return sorted((first + index, body) for first, own in batches for index, body in enumerate(own))
 
 
 def test_readers_by_position_miss_nothing_while_publishers_publish(logs: list[Log]):
-    """Six publishers to three topics by two connections: every message once, in one order for all readers."""
+    """Six publishers on two connections and three topics: all readers get every message once and in one order."""
     shift = Shift(PUBLISHERS)
     readers = [partial(reader, log, shift, match, limit) for log in logs for match, limit in [("**", 5), ("t*", 100)]]
     readers += [partial(reader, logs[0], shift, f"t{at}", 7) for at in range(3)]
@@ -93,7 +93,7 @@ def test_readers_by_position_miss_nothing_while_publishers_publish(logs: list[Lo
 
 
 def test_a_publish_that_has_returned_is_read_and_stands_below_the_next(logs: list[Log]):
-    """By whichever connection either was made: what somebody knows of is never behind what comes."""
+    """A published batch is visible on both connections and comes before every later one."""
     last = 0
     for at in range(12):
         [number] = logs[at % 2].publish(f"t{at % 3}")
@@ -105,7 +105,7 @@ def test_a_publish_that_has_returned_is_read_and_stands_below_the_next(logs: lis
 
 
 def test_repeats_beside_each_other_are_published_once(logs: list[Log]):
-    """The same requests by four threads and two connections: each takes effect once, in the order of the reader."""
+    """Four threads on two connections repeat the same requests: each takes effect once, in the reader's order."""
     shift = Shift(4)
 
     def repeater(log: Log) -> list[int]:
@@ -127,7 +127,7 @@ def test_repeats_beside_each_other_are_published_once(logs: list[Log]):
 
 
 def test_logs_that_overflow_stay_whole(logs: list[Log]):
-    """Publishers and readers while the oldest falls off: what a reader lacks is at or below what it was told."""
+    """While the oldest batches are trimmed, a reader misses only messages in its reported gaps."""
     keep = Retention(10**9, 60)
     shift = Shift(4)
 
@@ -136,7 +136,7 @@ def test_logs_that_overflow_stay_whole(logs: list[Log]):
             return [number for _ in range(15) for number in log.publish(f"t{at}", 3, keep=keep)]
 
     def follow(log: Log) -> tuple[list[int], list[tuple[int, int]]]:
-        """Sequences that were read, and the stretches (after, to) that were said to have fallen off."""
+        """Return the sequences that were read, and the reported gaps (after, to)."""
         seen, gaps = list[int](), list[tuple[int, int]]()
         for after, told in looks(log, shift, "**", 10):
             gaps += [(after, told.dropped)] * (told.dropped > after)
@@ -156,8 +156,8 @@ def test_logs_that_overflow_stay_whole(logs: list[Log]):
     assert 60 <= len(left) <= 67
 
 
-def test_one_connection_reads_what_another_published_purged_and_dropped(logs: list[Log]):
-    """Nothing of a log is remembered by one process only."""
+def test_one_connection_sees_publishes_purges_and_trims_of_another(logs: list[Log]):
+    """No process caches the contents of a log."""
     mine, yours = logs
     first = mine.publish("a", 3)
     assert yours.messages() == mine.messages()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reading a log by position: each batch once, of whatever pattern, from any marker, in looks of bounded size (L6)."""
+"""Reading a log by position: each batch once, for any pattern, from any marker, in bounded reads (L6)."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from zq.storage.api import Storage
 
 PATTERNS = ["a", "a.b", "*", "a.*", "**.b", "**", "*.*", "none", "none.*"]
 LOOK = 1 << 20
-"""Bytes of bodies that one look carries, about."""
+"""Approximate bytes of bodies in one read."""
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def log(storage: Storage, clock: ManualClock, project: str) -> Log:
 
 @pytest.fixture
 def mixed(log: Log) -> dict[str, list[int]]:
-    """A log with twenty batches of one to five messages; the sequences by topic."""
+    """Publish twenty batches of one to five messages; return the sequences by topic."""
     made: dict[str, list[int]] = {}
     for at in range(20):
         topic = ["a", "a.b", "b", "a.c.b", "a"][at % 5]
@@ -37,15 +37,15 @@ def expected(made: dict[str, list[int]], match: str, after: int = 0) -> list[int
     return sorted(number for numbers in topics for number in numbers if number > after)
 
 
-def test_a_reader_by_position_meets_each_batch_once(log: Log, mixed: dict[str, list[int]]):
-    """Of a name, a glob and everything, however small its looks are."""
+def test_a_reader_by_position_gets_each_batch_once(log: Log, mixed: dict[str, list[int]]):
+    """A name, a glob and everything return each batch once, for any limit."""
     for match in PATTERNS:
         for limit in (1, 4, 1000):
             assert log.sequences(match, limit=limit) == expected(mixed, match), (match, limit)
 
 
 def test_any_number_is_a_marker(log: Log, mixed: dict[str, list[int]]):
-    """0, within a batch, at its end, of another topic, beyond the log's end: what is above it comes, nothing else."""
+    """0, within a batch, at its end, of another topic and beyond the end: a read returns exactly what follows."""
     last = log.read().last
     near = {0} | {sequence + off for its in mixed.values() for sequence in its for off in (-1, 0, 1, 2)}
     for match in ("a", "a.*", "**"):
@@ -56,8 +56,8 @@ def test_any_number_is_a_marker(log: Log, mixed: dict[str, list[int]]):
             assert (told.batches, told.position, told.more, told.last) == ([], after, False, last)
 
 
-def test_what_was_given_is_known_beyond_what_is_there(log: Log, mixed: dict[str, list[int]]):
-    """A sequence an hour away was never given, whatever a log may have lost; nor one beyond a driver's numbers."""
+def test_sequences_far_beyond_the_end_were_never_issued(log: Log, mixed: dict[str, list[int]]):
+    """A sequence an hour ahead, or beyond a driver's numbers, was never issued, even if the log has lost messages."""
     last = log.read().last
     for beyond in (last + 3600 * 512_000, 2**62):
         told = log.read("**", beyond)
@@ -65,7 +65,7 @@ def test_what_was_given_is_known_beyond_what_is_there(log: Log, mixed: dict[str,
 
 
 def test_a_marker_within_a_batch_brings_the_whole_batch(log: Log):
-    """``Batch.messages`` leaves out what stands before the marker."""
+    """``Batch.messages`` leaves out the messages before the marker."""
     first = log.put("news", entries(5))
     [batch] = log.read("news", first + 2).batches
     assert (batch.sequence, batch.entries) == (first, entries(5))
@@ -73,8 +73,8 @@ def test_a_marker_within_a_batch_brings_the_whole_batch(log: Log):
     assert log.read("news", first + 4).batches == log.read("**", first + 4).batches == []
 
 
-def test_a_look_ends_soon_after_its_limit(log: Log):
-    """As many batches as make the limit, and one more at most; it says that there is more, and where to go on."""
+def test_a_read_ends_soon_after_its_limit(log: Log):
+    """A read has at most one batch more than the limit needs; it reports whether there is more, and its marker."""
     numbers = [number for _ in range(12) for number in log.publish("news", 3)]
     for match, limit in itertools.product(["news", "n*", "**"], [1, 2, 3, 4, 10, 33]):
         told = log.read(match, limit=limit)
@@ -88,8 +88,8 @@ def test_a_look_ends_soon_after_its_limit(log: Log):
         assert (len(told.batches), told.more, told.position) == (12, False, numbers[-1])
 
 
-def test_a_look_that_finds_nothing_moves_on(log: Log):
-    """What others publish is passed once: a reader of a silent topic stands at the log's end."""
+def test_an_empty_read_advances_the_marker(log: Log):
+    """Batches of other topics are skipped once: a reader of a silent topic reaches the end of the log."""
     [own] = log.publish("mine")
     for _ in range(30):
         last = log.publish("others", 3)[-1]
@@ -100,8 +100,8 @@ def test_a_look_that_finds_nothing_moves_on(log: Log):
     assert log.sequences("mine", last) == log.sequences("m*", last) == [new]
 
 
-def test_a_look_carries_about_a_megabyte(log: Log):
-    """And one batch at least, however large: nobody's memory is filled, and everybody moves on."""
+def test_a_read_has_at_most_about_a_megabyte(log: Log):
+    """A read has at least one batch, however large, so that memory is bounded and every reader progresses."""
     large = log.put("news", [Entry(b"1" * LOOK, 60)] * 2)
     for _ in range(10):
         log.put("news", [Entry(b"2" * 150_000, 60)])
@@ -116,7 +116,7 @@ def test_a_look_carries_about_a_megabyte(log: Log):
 
 
 def test_a_reader_behind_thousands_of_batches_of_others_moves_on(log: Log):
-    """A glob's looks are bounded and come to the end; a topic's own are few, whatever others have published."""
+    """Reads by glob are bounded and reach the end; a topic needs few reads behind other topics' batches."""
     own = log.publish("mine.a")
 
     def publisher() -> None:
@@ -129,8 +129,8 @@ def test_a_reader_behind_thousands_of_batches_of_others_moves_on(log: Log):
     assert [batch.sequence for batch in log.read("mine.a", limit=10).batches] == own
 
 
-def test_what_a_topic_reads_of_itself_does_not_depend_on_purges_of_others(log: Log, mixed: dict[str, list[int]]):
-    """Purged batches are passed like batches of others, by names and by globs."""
+def test_reads_of_a_topic_skip_purged_batches_of_others(log: Log, mixed: dict[str, list[int]]):
+    """Reads by name and by glob skip purged batches like those of other topics."""
     log.purge("a")
     log.purge("b")
     kept = {topic: numbers for topic, numbers in mixed.items() if topic not in ("a", "b")}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: what is published is read, by its own project only, until it expires or is purged (extensions 8)."""
+"""Topics: a project's own readers get published messages until they expire or are purged (extensions 8)."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,7 +26,7 @@ def log(storage: Storage, clock: ManualClock, project: str) -> Log:
 
 
 def test_a_batch_comes_back_whole(log: Log):
-    """Topic, moment, every body to the last byte, ttl and checksum; its sequences follow each other."""
+    """Topic, time, bodies, ttl and checksum are unchanged; the sequences are consecutive."""
     bodies = [b"null", b'"\\u0000\\ud800"', '"é\U0001f600"'.encode(), b" " * 70_000 + b"1", b"\x00\xff"]
     batch = [Entry(body, 60 + at, "SHA256:ab" if at % 2 else "") for at, body in enumerate(bodies)]
     first = log.put("news", batch)
@@ -37,8 +37,8 @@ def test_a_batch_comes_back_whole(log: Log):
     assert log.stats() == Stats(0, 5, Edge(str(first), log.now, first), Edge(str(first + 4), log.now, first + 4))
 
 
-def test_topics_of_a_project_stand_in_one_order(log: Log):
-    """Every batch begins above all before it, of whatever topic, and is read there and in its topic."""
+def test_topics_of_a_project_share_one_order(log: Log):
+    """Every batch comes after all earlier ones of any topic, in the project and in its topic."""
     posted = [(topic, log.publish(topic, 1 + at % 3)) for at, topic in enumerate(["a", "b", "a.c", "b", "a"] * 4)]
     numbers = [number for _, batch in posted for number in batch]
     assert numbers == sorted(set(numbers))
@@ -56,7 +56,7 @@ def test_topics_of_a_project_stand_in_one_order(log: Log):
 
 
 def test_every_project_has_a_log_of_its_own(log: Log):
-    """One topic name in 26 hostile projects: each is read, counted, purged and remembers keys by itself."""
+    """One topic name in 26 hostile projects: each log is read, counted and purged separately and has its own keys."""
     rooms = [log.of(project) for project in ["", *PROJECTS, "\udfff"]]
     made = [room.publish("news", 1 + at % 3, once=once()) for at, room in enumerate(rooms)]
     for at, (room, numbers) in enumerate(zip(rooms, made, strict=True)):
@@ -70,8 +70,8 @@ def test_every_project_has_a_log_of_its_own(log: Log):
     assert [room.sequences() for room in rooms] == [numbers * (at % 2) for at, numbers in enumerate(made)]
 
 
-def test_topics_with_odd_names_do_not_meet(log: Log):
-    """Each is read, counted and purged by its own name only, beside lookalikes in lookalike projects."""
+def test_topics_with_odd_names_are_distinct(log: Log):
+    """Each topic is read, counted and purged by its own name only, next to similar names in similar projects."""
     rooms = [log, *(log.of(log.project + end) for end in ("/b", "b", ":", "\x00"))]
     made = {(room.project, topic): room.publish(topic, 2) for room in rooms for topic in TOPICS if "*" not in topic}
     for room in rooms:
@@ -84,7 +84,7 @@ def test_topics_with_odd_names_do_not_meet(log: Log):
 
 
 def test_a_name_with_a_star_is_a_name_to_verbs_without_patterns(log: Log):
-    """Nothing but ``read`` knows patterns."""
+    """Only ``read`` accepts patterns."""
     kept = log.publish("news")
     assert log.stats("*") == Stats()
     log.purge("*")
@@ -92,8 +92,8 @@ def test_a_name_with_a_star_is_a_name_to_verbs_without_patterns(log: Log):
     assert log.sequences() == kept
 
 
-def test_a_log_without_messages_answers(log: Log):
-    """No project, no topic: nothing is there, nothing fails, and nothing is made by looking."""
+def test_a_missing_log_reads_as_empty(log: Log):
+    """Reads of a missing project or topic are empty, do not fail and create nothing."""
     for after in (0, 7, 2**62):
         told = log.read("news", after)
         assert (told.batches, told.position, told.more, told.last, told.dropped) == ([], after, False, 0, 0)
@@ -106,7 +106,7 @@ def test_a_log_without_messages_answers(log: Log):
 
 @pytest.mark.fresh_store
 def test_expired_messages_are_left_out_by_their_own_ttl(log: Log):
-    """Message by message within a batch, to the millisecond; the rest stands where it stood."""
+    """Messages expire within a batch, to the millisecond; the other messages keep their sequences."""
     first = log.put("news", [Entry(b"0", 60), Entry(b"1", 600), Entry(b"2", 61), Entry(b"3", 60)])
     log.clock.advance(59.999)
     assert log.sequences() == [first, first + 1, first + 2, first + 3]
@@ -122,8 +122,8 @@ def test_expired_messages_are_left_out_by_their_own_ttl(log: Log):
 
 
 @pytest.mark.fresh_store
-def test_a_purge_hides_what_was_published_before_it(log: Log):
-    """Of exactly that topic; what is published after it is read, and hidden by the next one."""
+def test_a_purge_hides_earlier_batches_only(log: Log):
+    """A purge covers exactly one topic; later messages are readable until the next purge."""
     old, other = log.publish("news", 3), log.publish("news.a", 2)
     log.purge()
     told = log.read("news")
@@ -172,7 +172,7 @@ def test_every_total_beside_a_purge_is_all_or_nothing(log: Log):
 
 
 def test_purges_beside_publishers_hide_whole_batches_from_the_start(log: Log):
-    """Whatever is left of a topic is what came last in it, and whole; other topics lose nothing."""
+    """A topic keeps its last batches whole; other topics lose nothing."""
 
     def publisher(topic: str) -> list[list[int]]:
         return [log.publish(topic, 3) for _ in range(15)]
@@ -194,7 +194,7 @@ def test_purges_beside_publishers_hide_whole_batches_from_the_start(log: Log):
 
 @pytest.mark.fresh_store
 def test_a_repeated_publish_stores_nothing_and_gets_the_first_sequence(log: Log):
-    """In the whole project, whatever has become of the first; another digest is refused; after the window it is new."""
+    """The key covers the project and survives the batch; another digest is refused; after the window it is new."""
     first = log.publish("news", 3, ttl=60, once=once())[0]
     for change in (
         lambda: None,
@@ -221,8 +221,8 @@ def test_a_repeated_publish_stores_nothing_and_gets_the_first_sequence(log: Log)
     assert rival.publish(once=once()) == rival.sequences()
 
 
-def test_of_many_publishers_with_one_key_one_publishes(log: Log):
-    """The key is remembered in the same step: the others are told its sequence."""
+def test_one_of_many_publishers_with_one_key_publishes(log: Log):
+    """The key is stored in the same step: the other publishers get its sequence."""
 
     def publisher(key: str) -> tuple[bool, object]:
         try:
@@ -239,7 +239,7 @@ def test_of_many_publishers_with_one_key_one_publishes(log: Log):
 
 @pytest.fixture
 def reopened(open_store: OpenStore) -> Iterator[Log]:
-    """A log whose store is closed and opened again."""
+    """Yield a log whose store is closed and opened again."""
     storage = open_store()
     log = Log(storage, ManualClock(storage.now()))
     yield log
@@ -257,7 +257,7 @@ REMOVALS: dict[str, Callable[[Log], object]] = {
 @pytest.mark.fresh_store
 @pytest.mark.durable
 def test_a_restart_keeps_logs_and_gives_no_sequence_again(open_store: OpenStore, reopened: Log):
-    """Batches, floors, keys and what fell off are as they were; new batches stand above all, though nothing is left."""
+    """Batches, floors, keys and gaps survive; new batches come after all earlier ones, even in an empty log."""
     rooms = [reopened.of(name) for name in REMOVALS]
     tops = [
         room.put("news", entries(3, ttl=60 if room.project == "expire" else 600), once=once()) + 2 for room in rooms

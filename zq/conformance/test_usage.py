@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a project has stored is known at any time: each message counts from the step that stores it to the one that
-removes it, whichever verbs these are.
+"""The exact usage of a project: each message counts from the step that stores it to the one that removes it.
 
-Stores whose figures are estimates (``Usage.exact``) skip this. What is kept of messages is in ``test_usage_kept``.
-
-``USAGE_VERBS`` in the environment says how many random verbs one test makes; 300 by default.
+Stores whose usage is an estimate (``Usage.exact``) skip these tests. ``test_usage_kept`` covers history entries and
+remembered results. ``USAGE_VERBS`` in the environment sets the number of random verbs per test; the default is 300.
 """
 
 import os
@@ -68,7 +66,7 @@ def test_claims_and_releases_change_nothing(scene: Scene):
     assert figures(scene) == size(10, 20)
 
 
-def test_what_is_popped_and_settled_is_gone(scene: Scene):
+def test_popped_and_settled_messages_do_not_count(scene: Scene):
     post(scene, 10, 20, 30, 40)
     scene.pop(1)
     assert figures(scene) == size(20, 30, 40)
@@ -88,7 +86,7 @@ def test_a_moved_message_counts_once(scene: Scene):
     assert figures(scene) == (0, 0)
 
 
-def test_what_has_expired_is_gone_when_it_is_removed(scene: Scene):
+def test_expired_messages_count_in_usage_until_removed(scene: Scene):
     post(scene, 10, ttl=60)
     post(scene, 20)
     scene.tick(61)
@@ -126,7 +124,7 @@ def test_a_deleted_queue_is_gone_at_once(scene: Scene):
     assert figures(scene) == size(30, 40)
 
 
-def test_what_is_staged_counts(scene: Scene):
+def test_staged_messages_count(scene: Scene):
     scene.stage("s", 3)
     assert figures(scene) == size(1, 1, 1)
     scene.commit(1, ["s"])
@@ -163,7 +161,7 @@ def test_a_commit_in_slices_counts_each_message_once(scene: Scene):
 
 
 def test_two_connections_that_post_and_remove_at_once_lose_no_message(open_store: OpenStore, scene: Scene):
-    """Of one queue and of several."""
+    """Messages in one queue and in several count."""
 
     def worker(seed: int) -> Callable[[], None]:
         chance, own = random.Random(seed), scene.at(f"own-{seed}")
@@ -182,7 +180,7 @@ def test_two_connections_that_post_and_remove_at_once_lose_no_message(open_store
 
 
 @pytest.mark.shared
-def test_every_server_knows_what_all_have_stored(open_store: OpenStore, scene: Scene):
+def test_usage_on_one_connection_includes_messages_of_others(open_store: OpenStore, scene: Scene):
     post(scene, 10)
     other = open_store()
     try:
@@ -195,7 +193,7 @@ def test_every_server_knows_what_all_have_stored(open_store: OpenStore, scene: S
 
 
 @pytest.mark.durable
-def test_a_store_that_is_opened_again_knows_it_still(open_store: OpenStore, storage: Storage, scene: Scene):
+def test_usage_survives_a_restart(open_store: OpenStore, storage: Storage, scene: Scene):
     post(scene, 10, 20)
     scene.stage("s", 2)
     scene.pop(1, history=600)
@@ -210,7 +208,7 @@ def test_a_store_that_is_opened_again_knows_it_still(open_store: OpenStore, stor
         again.close()
 
 
-def test_after_any_verbs_it_is_what_a_count_of_the_store_says(scene: Scene):
+def test_usage_equals_a_full_count_after_random_verbs(scene: Scene):
     play = Play(scene, random.Random(18))
     for step in range(VERBS):
         play.step()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store that estimates what a project has stored is right to 5 % once maintenance has run: messages that were posted
-count at once, and those that were removed are gone within seconds."""
+"""Estimated usage of a project is within 5 % after maintenance.
+
+Posted messages count at once, and removed ones are subtracted within seconds.
+"""
 
 import random
 
@@ -16,7 +18,7 @@ pytestmark = [pytest.mark.needs_part("usage"), pytest.mark.fresh_store]
 
 @pytest.fixture(autouse=True)
 def estimated(storage: Storage) -> None:
-    """Exact stores have tests of their own."""
+    """Skip stores with exact usage, which have their own tests."""
     usage = storage.usage("nothing", storage.now())
     if usage is not None and usage.exact:
         pytest.skip("The store's figures are exact.")
@@ -43,7 +45,7 @@ def test_many_messages_are_estimated(scene: Scene):
     assert close(reckoned(scene), MANY, stored)
 
 
-def test_what_is_posted_after_a_count_counts_at_once(scene: Scene):
+def test_messages_posted_after_a_count_count_at_once(scene: Scene):
     fill(scene)
     messages, stored = reckoned(scene)
     post(scene, 10, 500)
@@ -55,7 +57,7 @@ def test_what_is_posted_after_a_count_counts_at_once(scene: Scene):
     assert figures(scene) == (messages + more[0], stored + more[1])
 
 
-def test_a_move_makes_it_no_more(scene: Scene):
+def test_a_move_does_not_change_estimated_usage(scene: Scene):
     fill(scene)
     messages, stored = reckoned(scene)
     [one] = post(scene, 10)
@@ -63,8 +65,8 @@ def test_a_move_makes_it_no_more(scene: Scene):
     assert figures(scene) == (messages + 1, stored + size(100)[1])
 
 
-def test_what_is_removed_is_gone_after_the_next_count(scene: Scene):
-    """And while many are left."""
+def test_removed_messages_are_subtracted_by_the_next_count(scene: Scene):
+    """The estimate is right while many messages are left."""
     fill(scene)
     reckoned(scene)
     for name in "abc":
@@ -98,5 +100,5 @@ def test_servers_share_a_count_and_see_each_others_posts(open_store: OpenStore, 
         other.close()
 
 
-def test_after_any_verbs_it_is_nearly_what_a_count_of_the_store_says(scene: Scene):
+def test_estimated_usage_is_near_a_full_count_after_random_verbs(scene: Scene):
     Estimated(scene, random.Random(18)).run(VERBS)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""History entries and remembered answers count in the bytes of a project, from the step that keeps them to the one that
-removes them: an entry as much as its message, an answer its bytes as the store has them and ``OVERHEAD``."""
+"""History entries and remembered results count in the bytes of a project until they are removed.
+
+An entry counts as much as its message, a result its stored bytes and ``OVERHEAD``.
+"""
 
 from collections.abc import Callable
 
@@ -22,7 +24,7 @@ pytestmark = [
 
 
 def in_history(scene: Scene, *bodies: int) -> None:
-    """Nothing counts but entries of so many bytes."""
+    """Assert that only history entries with bodies of these sizes count."""
     assert figures(scene) == (0, size(*bodies)[1])
 
 
@@ -36,7 +38,7 @@ FINISH: list[Callable[[Scene, str], object]] = [
 
 @pytest.mark.parametrize("finish", FINISH)
 def test_a_history_entry_counts_as_much_as_its_message(scene: Scene, finish: Callable[[Scene, str], object]):
-    """From the moment when the message finishes until its time is up and it is removed."""
+    """The entry counts from the finish of the message until its removal after its time."""
     [message] = post(scene, 10)
     finish(scene, message)
     in_history(scene, 10)
@@ -49,7 +51,7 @@ def test_a_history_entry_counts_as_much_as_its_message(scene: Scene, finish: Cal
 
 
 def test_a_moved_message_counts_in_the_history_of_its_former_queue_too(scene: Scene):
-    """The entry has the body that the message had there."""
+    """The entry has the body that the message had in its former queue."""
     [message] = post(scene, 10)
     scene.move([message], "other", history=600, body=b"7" * 100, checksum="")
     assert figures(scene) == (1, size(10, 100)[1])
@@ -81,7 +83,7 @@ def test_a_purge_leaves_history_and_a_deletion_does_not(scene: Scene):
 
 
 def remembered(scene: Scene, ids: int) -> int:
-    """Bytes that count besides living messages of the queue and their bodies: those of an answer with so many ids."""
+    """Return the bytes that count besides messages and bodies: those of a result with ``ids`` ids."""
     messages, stored = figures(scene)
     bodies = [len(message.body) for message in scene.walk()]
     assert messages == len(bodies)
@@ -91,7 +93,7 @@ def remembered(scene: Scene, ids: int) -> int:
 
 
 def test_a_remembered_answer_counts_until_its_window_ends(scene: Scene):
-    """Whatever becomes of the messages; a repeat adds nothing."""
+    """The message's fate does not matter, and a repeat adds nothing."""
     key = once(window=600)
     scene.post(10, once=key)
     before = remembered(scene, 10)
@@ -140,14 +142,14 @@ def test_a_deleted_queue_forgets_its_answers_at_once(scene: Scene):
 
 
 def staged_once(scene: Scene, key: IdempotencyKey) -> int:
-    """Stage one message for the queue and drop the stage; what counts then."""
+    """Stage one message and drop the stage; return the usage that is left."""
     scene.stage("s", once=key)
     scene.drop_stage("s")
     return figures(scene)[1]
 
 
 def test_the_answer_to_staging_counts_where_there_is_no_queue_too(scene: Scene):
-    """It is the same when the queue is made, and goes at its time."""
+    """The result counts the same after the queue is created, and ends with its window."""
     before = staged_once(scene, once(window=60))
     assert OVERHEAD < before <= OVERHEAD + 200
     assert staged_once(scene.at("jobs", "other"), once(window=60)) == before
@@ -160,6 +162,6 @@ def test_the_answer_to_staging_counts_where_there_is_no_queue_too(scene: Scene):
 
 
 def test_answers_to_publishing_count_nothing(scene: Scene):
-    """A topic's log has a bound of its own."""
+    """A topic's log has a limit of its own."""
     Log(scene.storage, scene.clock, scene.queue.project).publish(once=once("publish:k"))
     assert figures(scene) == (0, 0)

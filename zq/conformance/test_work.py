@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages, fences and producers are counted and listed by project, while they live."""
+"""Live stages, fences and producers are counted and listed by project."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def count(scene: Scene, work: Work, name: str = "", project: str = "") -> tuple[
 
 @pytest.mark.parametrize("work", KINDS)
 def test_each_name_counts_once(scene: Scene, work: Work):
-    """In its project and of its kind alone, whatever is done under it later."""
+    """Only names of this project and kind count, each once for any number of later uses."""
     assert count(scene, work, "a") == (0, False)
     for name in ("a", "b", "a"):
         make(scene, work, name)
@@ -52,8 +52,8 @@ def test_each_name_counts_once(scene: Scene, work: Work):
 
 @pytest.mark.fresh_store
 @pytest.mark.parametrize("work", [Work.STAGE, Work.PRODUCER])
-def test_what_has_expired_does_not_count(scene: Scene, work: Work):
-    """Whether it was removed yet or not."""
+def test_expired_work_does_not_count(scene: Scene, work: Work):
+    """Expired work does not count, whether it is removed yet or not."""
     make(scene, work, "a", lives=60)
     make(scene, work, "b")
     scene.tick(60)
@@ -70,16 +70,16 @@ def test_a_stage_counts_until_it_is_dropped_or_committed(scene: Scene):
     assert (count(scene, Work.STAGE, "b"), count(scene, Work.STAGE, "c")) == ((1, False), (1, True))
 
 
-def test_a_fence_that_nobody_made_does_not_count(scene: Scene):
-    """A claim that names it is refused and leaves nothing."""
+def test_an_unknown_fence_in_a_claim_does_not_count(scene: Scene):
+    """A claim with an unknown fence is refused and leaves nothing."""
     scene.post()
     with pytest.raises(Fenced):
         scene.claim_named("c", fence=Fence("none", 3))
     assert count(scene, Work.FENCE, "none") == (0, False)
 
 
-def test_a_listing_says_what_a_stage_holds_and_when_it_is_dropped(scene: Scene):
-    """What is added to it moves no end."""
+def test_a_listed_stage_has_its_contents_and_expiry(scene: Scene):
+    """Later messages do not change the end of the stage."""
     scene.stage("night", 2, lives=60)
     ends, size = scene.now + 60, size_of(scene, "night")
     scene.tick(10)
@@ -94,7 +94,7 @@ def size_of(scene: Scene, stage: str) -> int:
     return found.bytes
 
 
-def test_a_listing_says_which_epoch_a_fence_has_and_since_when(scene: Scene):
+def test_a_listed_fence_has_its_epoch_and_time(scene: Scene):
     scene.fence("etl")
     scene.tick(10)
     scene.fence("etl")
@@ -103,8 +103,8 @@ def test_a_listing_says_which_epoch_a_fence_has_and_since_when(scene: Scene):
     assert listed(scene, Work.FENCE) == [KnownFence("etl", 2, near(advanced))]
 
 
-def test_a_listing_says_what_a_producers_last_batch_did_and_when(scene: Scene):
-    """A repeat of it was not decided anew."""
+def test_a_listed_producer_has_counts_and_time_of_its_last_batch(scene: Scene):
+    """A repeat of the batch does not change its time."""
     scene.stage("night", 3)
     scene.commit(7, ["night"], producer="etl")
     decided = scene.now
@@ -115,8 +115,8 @@ def test_a_listing_says_what_a_producers_last_batch_did_and_when(scene: Scene):
     assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", Committed(8, 0, 0), near(decided + 10))]
 
 
-def test_a_listing_says_that_a_batch_is_open(scene: Scene):
-    """Its stages are not there any more."""
+def test_a_listed_producer_has_its_open_batch(scene: Scene):
+    """The stages of the open batch are not listed."""
     scene.stage("night", 3)
     assert scene.decide(1, ["night"]).open
     assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", Committed(1, 3, 0, open=True), near(scene.now))]
@@ -128,7 +128,7 @@ def test_a_listing_says_that_a_batch_is_open(scene: Scene):
 
 @pytest.mark.parametrize("work", KINDS)
 def test_listings_go_on_behind_a_name(scene: Scene, work: Work):
-    """In the order of bytes, whatever is made or dropped meanwhile, and whether the name itself is there or not."""
+    """The listing is in byte order, while work is made and dropped, for existing and missing markers."""
     for name in ("b", "a", "C", "a.b", "ab", "a-"):
         make(scene, work, name)
     make(scene.rival, work, "c")
@@ -141,8 +141,8 @@ def test_listings_go_on_behind_a_name(scene: Scene, work: Work):
 
 @pytest.mark.fresh_store
 @pytest.mark.parametrize("work", [Work.STAGE, Work.PRODUCER])
-def test_what_has_expired_is_not_listed(scene: Scene, work: Work):
-    """Nor does it make a page short, whether it was removed yet or not."""
+def test_expired_work_is_not_listed(scene: Scene, work: Work):
+    """Expired work is not listed and makes no page short, whether it is removed yet or not."""
     for name in ("a", "b", "d"):
         make(scene, work, name, lives=60)
     make(scene, work, "c")
@@ -163,15 +163,15 @@ def test_a_stage_is_listed_until_it_is_dropped_or_committed(scene: Scene):
     assert names(scene, Work.STAGE) == ["c"]
 
 
-def test_a_fence_that_nobody_made_is_not_listed(scene: Scene):
+def test_an_unknown_fence_in_a_claim_is_not_listed(scene: Scene):
     scene.post()
     with pytest.raises(Fenced):
         scene.claim_named("c", fence=Fence("none", 3))
     assert names(scene, Work.FENCE) == []
 
 
-def test_a_listing_is_of_any_length(scene: Scene):
-    """Page after page each is there once."""
+def test_work_is_listed_page_by_page(scene: Scene):
+    """Pages together list each name once."""
     made = sorted(f"fence-{number}" for number in range(450))
     for name in made:
         make(scene, Work.FENCE, name)

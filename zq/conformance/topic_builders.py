@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short words for the verbs of topics, so that a test reads as the sentence that it proves."""
+"""Short verbs for tests of topics, so that a test reads like a specification."""
 
 import threading
 import time
@@ -12,22 +12,22 @@ from zq.model.topics import EVERYTHING, Batch, Entry, LogSlice, Pattern, Publish
 from zq.storage.api import Storage
 
 ROOMY = Retention(10**12, 10**9)
-"""Nothing falls off."""
+"""Retention that trims nothing."""
 SOON = 30.0
-"""Seconds within which a listener must have heard; drivers need milliseconds."""
+"""Seconds within which a notification must arrive; drivers need milliseconds."""
 RECHECK = 2.0
-"""Seconds after which a follower reads what it was not told: the last hint of all may be lost."""
+"""Seconds after which a follower reads the log, since the last notification may be lost."""
 LOST = None
-"""What a listener is told when something may be lost, or was purged."""
+"""Notification that batches may be lost or were purged."""
 
 
 def entries(count: int, ttl: int = 3600, size: int = 1) -> list[Entry]:
-    """Messages on their way in, of so many bytes each at least, with bodies 0, 1, 2 and so on."""
+    """Return entries with the bodies 0, 1, 2 and so on, each padded to at least ``size`` bytes."""
     return [Entry((b"%d" % at).rjust(size, b" "), ttl, f"MD5:{at}" if at % 2 else "") for at in range(count)]
 
 
 class Log:
-    """The topics of one project of one store, at one clock."""
+    """The topics of one project of a store, with a clock."""
 
     def __init__(self, storage: Storage, clock: ManualClock, project: str = "acme") -> None:
         self.storage = storage
@@ -39,7 +39,7 @@ class Log:
         return self.clock.now()
 
     def of(self, project: str) -> "Log":
-        """The same store and clock, another project."""
+        """Return the topics of another project, with the same store and clock."""
         return Log(self.storage, self.clock, project)
 
     def publish(
@@ -52,21 +52,21 @@ class Log:
         keep: Retention = ROOMY,
         once: IdempotencyKey | None = None,
     ) -> list[int]:
-        """One batch of ``count`` messages; their sequences."""
+        """Publish one batch of ``count`` messages; return their sequences."""
         first = self.put(topic, entries(count, ttl, size), keep, once)
         return list(range(first, first + count))
 
     def put(
         self, topic: str, batch: Sequence[Entry], keep: Retention = ROOMY, once: IdempotencyKey | None = None
     ) -> int:
-        """One batch; its first sequence."""
+        """Publish one batch; return its first sequence."""
         return self.storage.topics.publish(TopicRef(self.project, topic), batch, self.now, keep, once)
 
     def read(self, match: str = EVERYTHING, after: int = 0, limit: int = 1000) -> LogSlice:
         return self.storage.topics.read(self.project, after, limit, Pattern(match))
 
     def walk(self, match: str = EVERYTHING, after: int = 0, limit: int = 1000) -> list[Batch]:
-        """All batches from a marker to the log's end, by position, as ``LogSlice`` promises them."""
+        """Return all batches from a marker to the end of the log, checked against the contract of ``LogSlice``."""
         pattern, seen = Pattern(match), list[Batch]()
         while True:
             told = self.storage.topics.read(self.project, after, limit, pattern)
@@ -83,7 +83,7 @@ class Log:
             after = told.position
 
     def messages(self, match: str = EVERYTHING, after: int = 0, limit: int = 1000) -> list[Published]:
-        """All living messages from a marker to the log's end."""
+        """Return all living messages from a marker to the end of the log."""
         return [message for batch in self.walk(match, after, limit) for message in batch.messages(after, self.now)]
 
     def sequences(self, match: str = EVERYTHING, after: int = 0, limit: int = 1000) -> list[int]:
@@ -96,7 +96,7 @@ class Log:
         return self.storage.topics.stats(TopicRef(self.project, topic), self.now)
 
     def figures(self, topic: str = "news") -> tuple[int, int, int]:
-        """(how many there are, the oldest one's sequence, the newest one's); zeros for nothing."""
+        """Return the number of messages and the sequences of the oldest and the newest; zeros for an empty topic."""
         stats = self.stats(topic)
         assert stats.claimed == 0
         marks = [mark for mark in (stats.oldest, stats.newest) if mark]
@@ -105,7 +105,7 @@ class Log:
         return stats.free, oldest, newest
 
     def reclaim(self) -> None:
-        """Maintenance until it finds nothing more."""
+        """Run maintenance until it finds nothing more."""
         for _ in range(1000):
             if self.storage.maintain(self.now) == 0:
                 return
@@ -113,7 +113,7 @@ class Log:
 
 
 class Follower:
-    """A listener that remembers what it was told, and reads what it was only told of."""
+    """A listener that keeps the batches of its notifications and reads batches that it missed."""
 
     def __init__(self, storage: Storage, *projects: str) -> None:
         self.told: list[tuple[str, Batch | None]] = []
@@ -130,7 +130,7 @@ class Follower:
 
     def _hear(self, project: str, batch: Batch | None, before: int) -> None:
         with self._news:
-            if before > self._positions[project]:  # what lies before it was not told, or not yet
+            if before > self._positions[project]:  # Earlier batches were not notified, or not yet.
                 self._hints[project] = max(self._hints.get(project, 0), batch.last if batch else before)
             elif batch is not None or not before:
                 self._add(project, batch)
@@ -142,7 +142,7 @@ class Follower:
             self._positions[project] = max(batch.last, self._positions[project])
 
     def _catch_up(self) -> None:
-        """Read what hints are about."""
+        """Read the batches up to the last notification."""
         for project, last in list(self._hints.items()):
             while self._positions[project] < last:
                 found = self._topics.read(project, self._positions[project], 1000, Pattern(EVERYTHING))
@@ -152,12 +152,12 @@ class Follower:
                     self._positions[project] = max(found.position, self._positions[project])
 
     def batches(self, project: str = "acme") -> list[Batch]:
-        """Each of the project that it was told, once, in the order of being told first."""
+        """Return each notified batch of the project once, in the order of first notification."""
         with self._news:
             return list({batch.sequence: batch for name, batch in self.told if name == project and batch}.values())
 
     def hears(self, condition: Callable[[], bool], seconds: float = SOON) -> bool:
-        """Whether what it has heard is enough, or will be within so many seconds."""
+        """Return whether the received batches satisfy the condition now or within ``seconds``."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._catch_up()
@@ -168,7 +168,7 @@ class Follower:
         return False
 
     def hears_of(self, sequence: int, project: str = "acme") -> bool:
-        """Whether it hears of the batch that begins so; as a server does, it reads in the end what it was not told."""
+        """Return whether the batch that begins at ``sequence`` arrives; like a server, read the log in the end."""
 
         def heard() -> bool:
             return any(name == project and batch and batch.sequence == sequence for name, batch in self.told)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of usage have in common: figures, and random verbs whose figures are known by reading everything."""
+"""Usage figures, and random verbs whose usage is known by reading everything."""
 
 import random
 
@@ -23,12 +23,12 @@ def figures(scene: Scene) -> tuple[int, int]:
 
 
 def size(*bodies: int) -> tuple[int, int]:
-    """Figures of messages with bodies of so many bytes."""
+    """Return the usage of messages with bodies of these sizes."""
     return len(bodies), sum(bodies) + OVERHEAD * len(bodies)
 
 
 def post(scene: Scene, *bodies: int, ttl: int = 3600) -> list[str]:
-    """Messages with bodies of so many bytes; their ids."""
+    """Post messages with bodies of these sizes; return their ids."""
     ids = new_ids(len(bodies), scene.now)
     new = [Draft(id, b"7" * length, ttl, 0, "alice") for id, length in zip(ids, bodies, strict=True)]
     scene.storage.messages.post(scene.queue, new, scene.now)
@@ -44,7 +44,7 @@ class Play:
         self.claims: list[tuple[Scene, str]] = []
         self.stages: dict[str, int] = {}
         self.answers: dict[str, int] = {}
-        """Bytes of what is remembered, by queue."""
+        """Bytes of remembered results, by queue."""
         self.batch = 0
         self.verbs = [
             self.post_once,
@@ -80,9 +80,9 @@ class Play:
         return self.chance.sample(page, min(len(page), 2))
 
     def post_once(self) -> None:
-        """Remembered for longer than the test takes, and so until its queue is deleted."""
+        """Post with a key whose window is longer than the test, so that it ends only with its queue."""
         self.batch += 1
-        self.scene.reclaimed()  # or a store's own threads may do it between the two looks
+        self.scene.reclaimed()  # A store's own threads may otherwise remove messages between the two reads.
         before = figures(self.scene)[1]
         key = once(f"post:{self.batch}", window=10**8)
         self.at.post(1, once=key)
@@ -131,7 +131,7 @@ class Play:
         self.stages.pop(name, None)
 
     def commit(self) -> None:
-        """What is staged, and what a claim holds."""
+        """Commit the staged messages and the claimed ones."""
         held = [self.claims.pop()] if self.claims else []
         self.batch += 1
         settled = [ClaimRef(at.queue, claim, self.chance.choice([0, 600])) for at, claim in held]
@@ -153,8 +153,10 @@ class Play:
 
 
 def counted(scene: Scene, stages: dict[str, int]) -> tuple[int, int]:
-    """The same by reading all messages and histories of all queues; of staged messages, whose bodies are of one byte,
-    by number."""
+    """Count usage by reading all messages and history entries of all queues.
+
+    Staged messages have bodies of one byte, so their number is enough.
+    """
     project = scene.queue.project
     queues = scene.storage.queues.list(project, "", 1000).items
     bodies = [len(message.body) for queue in queues for message in scene.at(queue.ref.name).walk()]
@@ -163,14 +165,14 @@ def counted(scene: Scene, stages: dict[str, int]) -> tuple[int, int]:
     return messages, stored + size(*entries)[1]
 
 
-# What follows is of stores that estimate.
+# The rest is for stores that estimate.
 CLOSE = 0.05
-# More than any store counts whenever it is asked.
+# More messages than any store counts on each request.
 MANY = 3000
 
 
 def reckoned(scene: Scene) -> tuple[int, int]:
-    """The figures as soon as they are new."""
+    """Return the usage as soon as the estimate is new."""
     for _ in range(100):
         usage = used(scene)
         scene.tick(15)
@@ -182,7 +184,7 @@ def reckoned(scene: Scene) -> tuple[int, int]:
 
 
 def fill(scene: Scene, count: int = MANY) -> int:
-    """Messages of many sizes in three queues; the bytes that count."""
+    """Post messages of many sizes to three queues; return the bytes that count."""
     chance, total = random.Random(7), 0
     for start in range(0, count, 500):
         bodies = [chance.randrange(900) for _ in range(500)]
@@ -196,7 +198,7 @@ def close(found: tuple[int, int], messages: int, stored: int) -> bool:
 
 
 class Estimated(Play):
-    """The same verbs; answers are not remembered, since what one of them adds is not seen in an estimate."""
+    """Random verbs without remembered results, whose bytes an estimate does not show."""
 
     def run(self, verbs: int) -> None:
         for step in range(verbs):

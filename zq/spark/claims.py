@@ -243,7 +243,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             outcome.set_result(work())
-        except BaseException as error:  # noqa: BLE001 (raised to whoever asks for the result)
+        except BaseException as error:  # noqa: BLE001 (the caller that reads the result gets it)
             outcome.set_exception(error)
 
     threading.Thread(target=run, name="zq-prefetch", daemon=True).start()

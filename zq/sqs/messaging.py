@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Message use cases with SQS semantics, which differ from those of zq's own API:
+"""Message use cases with SQS semantics.
+
+They differ from those of zq's own API:
 
 - Sending to a missing queue does not create the queue.
 - Each message can have its own delay.

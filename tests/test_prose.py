@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The wording of docstrings, comments and help texts in ``zq``; ``CONTRIBUTING.md`` has the style of prose.
+
+Ruff checks the form of docstrings (D205, D400, D401).
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+
+FIRST_WORD = re.compile(r"(What|Who|Whoever|Those|That|Of|By|As|So|The same)\b")
+# Agents and verbs of people that hide which part of a program acts.
+BANNED_WORD = re.compile(r"\b(told|heard|asked|met|said|stands(?! for)|lies|nobody|somebody|whoever)\b", re.IGNORECASE)
+# Names in backquotes and the parameters of an ``Args`` section may be any word.
+NAME = re.compile(r"``[^`]*``|^ +\w+:", re.MULTILINE)
+
+LEFT_OVER = {"zq.storage": 56}
+"""Number of faults of each package that is not rewritten yet. It may only fall."""
+
+
+class Text(NamedTuple):
+    """A docstring, a comment block or a help text, and the line where it begins."""
+
+    line: int
+    words: str
+
+
+class Fault(NamedTuple):
+    """A place in a text that breaks a rule."""
+
+    line: int
+    rule: str
+
+
+def texts(source: str) -> Iterator[Text]:
+    """Yield every string that stands alone as a statement, every ``help=`` text and every comment block."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) or (isinstance(node, ast.keyword) and node.arg == "help"):
+            yield from strings(node.value)
+    yield from comments(source)
+
+
+def strings(value: ast.expr) -> Iterator[Text]:
+    """Yield the text of a string literal; an f-string has ``{}`` for each of its values."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        yield Text(value.lineno, value.value.strip())
+    elif isinstance(value, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "{}" for part in value.values]
+        yield Text(value.lineno, "".join(map(str, parts)).strip())
+
+
+def comments(source: str) -> Iterator[Text]:
+    """Yield comments; comments on successive lines of their own are one block."""
+    block: list[str] = []
+    first = last = 0
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        words = token.string.lstrip("#! ")
+        is_whole_line = token.line.lstrip().startswith("#")
+        if block and is_whole_line and token.start[0] == last + 1:
+            block.append(words)
+        else:
+            if block:
+                yield Text(first, "\n".join(block))
+            block, first = [words], token.start[0]
+        # A comment behind code never continues on the next line.
+        last = token.start[0] if is_whole_line else 0
+    if block:
+        yield Text(first, "\n".join(block))
+
+
+def blank(name: re.Match[str]) -> str:
+    """Replace a name by as many backquotes and keep its line breaks, so that the lines of later words are right."""
+    return re.sub(r"[^\n]", "`", name[0])
+
+
+def faults(source: str) -> list[Fault]:
+    """Return the faults of a module, ordered by line."""
+    found = []
+    for text in texts(source):
+        if first := FIRST_WORD.match(text.words):
+            found.append(Fault(text.line, f'begins with "{first[0]}"'))
+        for word in BANNED_WORD.finditer(NAME.sub(blank, text.words)):
+            line = text.line + text.words.count("\n", 0, word.start())
+            found.append(Fault(line, f'says "{word[0]}"'))
+    return sorted(found)
+
+
+def test_prose_follows_the_style() -> None:
+    found: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "zq").rglob("*.py")):
+        package = ".".join(path.relative_to(ROOT).with_suffix("").parts[:2])
+        for fault in faults(path.read_text()):
+            found.setdefault(package, []).append(f"{path.relative_to(ROOT)}:{fault.line}: {fault.rule}")
+    worse = [line for package, lines in found.items() if len(lines) > LEFT_OVER.get(package, 0) for line in lines]
+    assert not worse, "\n".join(["rewrite these texts (CONTRIBUTING.md, Style of prose):", *worse])
+    counts = {package: len(lines) for package, lines in found.items()}
+    assert counts == LEFT_OVER, "lower the counts of LEFT_OVER to those that were found"
+
+
+def test_each_kind_of_text_is_checked() -> None:
+    source = '''
+"""What a module is."""
+import click
+
+LIMIT = 1
+"""Of a constant."""
+
+class Post:
+    """The same for posts."""
+
+    size: int
+    """Bytes that the caller was told."""
+
+    def send(self):
+        """Send the post.
+
+        Nobody waits.
+        """
+        # As it was before,
+        # whoever looks.
+        return self.size  # So it is
+        # Bytes are sent.
+
+option = click.option("--limit", help=f"Whoever {LIMIT} is.")
+'''
+    assert faults(source) == [
+        Fault(2, 'begins with "What"'),
+        Fault(6, 'begins with "Of"'),
+        Fault(9, 'begins with "The same"'),
+        Fault(12, 'says "told"'),
+        Fault(17, 'says "Nobody"'),
+        Fault(19, 'begins with "As"'),
+        Fault(20, 'says "whoever"'),
+        Fault(21, 'begins with "So"'),
+        Fault(24, 'begins with "Whoever"'),
+        Fault(24, 'says "Whoever"'),
+    ]
+
+
+def test_plain_prose_has_no_faults() -> None:
+    assert not faults('''
+def ready(asked):
+    """Return whether the time ``asked`` is over; 0 stands for now.
+
+    Args:
+        asked: The time of the request.
+    """
+''')
