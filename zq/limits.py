@@ -62,6 +62,9 @@ MAX_FREE_NAME: Final = 128
 MAX_GROUP: Final = 128
 # Attributes that the sender of a message may choose, besides its trace context.
 MAX_ATTRIBUTES: Final = 10
+# Maximum characters of a message's attributes with their names and types. Page sizes count bodies only, so this bounds
+# the attributes of a page. SQS counts attributes towards the message size instead.
+MAX_ATTRIBUTES_SIZE: Final = 16384
 # Characters of the name or the type of an attribute.
 MAX_ATTRIBUTE_NAME: Final = 256
 # Digits of a number among attributes, and its range.
@@ -99,8 +102,8 @@ ATTRIBUTE_NAME: Final = re.compile(r"[\u00c0-\u017fA-Za-z0-9_-]+(?:\.[\u00c0-\u0
 RESERVED_PREFIXES: Final = ("aws.", "amazon.")
 # The type of an attribute, with an optional label.
 ATTRIBUTE_TYPE: Final = re.compile(r"(String|Number|Binary)(?:\..+)?", re.DOTALL)
-# The text of a number among attributes.
-ATTRIBUTE_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+# The text of a number among attributes. No digit can match two parts, so that a search takes linear time.
+ATTRIBUTE_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 # A character that no attribute may have, since XML has no form for it.
 FORBIDDEN_CHARACTER: Final = re.compile("[^\t\n\r\\x20-\\ud7ff\\ue000-\\ufffd\U00010000-\U0010ffff]")
 
@@ -264,8 +267,14 @@ def check_attributes(values: Mapping[str, AttributeValue]) -> None:
     """Refuse attributes of a message that break a rule or a bound; those of SQS are the same."""
     if (count := sum(name not in TRACE_NAMES for name in values)) > MAX_ATTRIBUTES:
         raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES} members; it has {count}.")
+    if (size := sum(_attribute_size(name, value) for name, value in values.items())) > MAX_ATTRIBUTES_SIZE:
+        raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES_SIZE} characters together; it has {size}.")
     for name, value in values.items():
         _check_attribute(f"attributes.{name}", name, value)
+
+
+def _attribute_size(name: str, value: AttributeValue) -> int:
+    return len(name) + len(value.data_type) + len(value.string_value or value.binary_value or "")
 
 
 def _check_attribute(field: str, name: str, value: AttributeValue) -> None:

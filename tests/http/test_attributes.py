@@ -103,6 +103,8 @@ def test_attributes_stay_with_a_message(api: Api, way: str) -> None:
         ({"a": {"type": "Date", "value": "x"}}, "attributes.a.type must be String, Number or Binary"),
         ({"a": {"type": "String." + "x" * 250, "value": "x"}}, "attributes.a.type must be at most 256 characters"),
         ({"a": True}, "`$.messages[0].attributes[...]`"),
+        ({"a": "x" * 16384}, "attributes must have at most 16384 characters together; it has 16391."),
+        ({"a": {"type": "Number", "value": "1" * 16000 + "x"}}, "attributes.a must be a number"),
         ({"a": {"type": "Binary"}}, "missing required field `value`"),
         ("x", "`$.messages[0].attributes`"),
     ],
