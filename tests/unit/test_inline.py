@@ -3,6 +3,7 @@
 
 import asyncio
 import gc
+import itertools
 import threading
 import time
 import weakref
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from queue import Queue
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from zq.core import Broker
 from zq.errors import Crowded, Unavailable
 from zq.http.app import create_app
 from zq.model import QueueRef
+from zq.serving import pool as pool_module
 from zq.serving.pool import Deadlines, Pool, Settling, Share
 from zq.storage import connect, inline
 from zq.storage.inline import Ticket
@@ -191,6 +194,27 @@ def test_a_caller_whose_jobs_wait_gets_its_threads_beside_others() -> None:
     in_loop(crowd)
 
 
+def test_each_late_job_is_refused_however_late_its_removal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that becomes late while other jobs are being refused is not lost."""
+
+    async def crowd(loop: asyncio.AbstractEventLoop) -> None:
+        pool, begun, go = Pool(1, 60, loop, bool), threading.Event(), threading.Event()
+        held = pool.do(lambda: begun.set() or go.wait(60))
+        await asyncio.to_thread(begun.wait, 60)
+        late = pool.do(lambda: "never")
+        # Each reading of the clock is a minute after the one before.
+        moments = itertools.count(time.monotonic(), 61)
+        with monkeypatch.context() as patched:
+            patched.setattr(pool_module, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+            pool._refuse_late()
+        with pytest.raises(Crowded):
+            await asyncio.wait_for(late, 60)
+        go.set()
+        await held
+
+    in_loop(crowd)
+
+
 def test_a_share_shrinks_while_the_processor_is_busy_and_grows_again() -> None:
     share, threads = Share(6), list[int]()
     share.begin(0.0, 0.0)
@@ -199,6 +223,8 @@ def test_a_share_shrinks_while_the_processor_is_busy_and_grows_again() -> None:
         share.adapt(now, used)
         threads.append(share.threads)
     assert threads == [3, 4, 3, 2, 2, 3]
+    share.adapt(7, 4.0, is_slow=True)
+    assert share.threads == 4, "jobs that wait for long get a thread even if the processor is busy"
     assert Share(1).threads == 1
 
 

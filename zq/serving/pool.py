@@ -22,6 +22,8 @@ INTERVAL: Final = 0.25
 MIN_THREADS: Final = 2
 # Share of a processor from which further threads only compete for the interpreter.
 BUSY: Final = 0.7
+# Seconds that a job may wait for a thread of its caller before the caller gets another thread in any case.
+MAX_DELAY: Final = 0.1
 # Seconds between two adaptations of a caller's threads while jobs are queued.
 ADAPTATION: Final = 0.002
 
@@ -88,9 +90,12 @@ class Share:
         """Begin an interval. ``now``: the time; ``used``: the processor time of this process. Both in seconds."""
         self._since, self._used = now, used
 
-    def adapt(self, now: float, used: float) -> None:
-        """End an interval: add a thread if the process used less than ``BUSY`` of a processor, or remove one."""
-        if used - self._used > BUSY * (now - self._since):
+    def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
+        """End an interval: add a thread if the process used less than ``BUSY`` of a processor, or remove one.
+
+        ``is_slow``: whether queued jobs have waited so long that their caller gets another thread in any case.
+        """
+        if used - self._used > BUSY * (now - self._since) and not is_slow:
             self.threads = max(self.threads - 1, self._min_threads)
         else:
             self.threads = min(self.threads + 1, self.max_threads)
@@ -120,6 +125,8 @@ class Pool:
         """Number of jobs per caller that run or wait for the next thread."""
         self._queued: dict[bytes, deque[Job]] = {}
         """Further jobs of callers that have reached their share of the threads."""
+        self._adapts = False
+        """Whether the next ``_adapt`` is scheduled."""
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._idle: set[int] = set()
         self._refuse_late()
@@ -143,7 +150,8 @@ class Pool:
         """Run ``work`` on a thread; return a future of its result. Call this method in the event loop."""
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
         if caller is not None and self._started[caller] >= self._max_threads():
-            if not self._queued:
+            if not self._adapts:
+                self._adapts = True
                 self._share.begin(time.monotonic(), time.process_time())
                 self._loop.call_later(ADAPTATION, self._adapt)
             self._queued.setdefault(caller, deque()).append(job)
@@ -181,10 +189,13 @@ class Pool:
 
     def _adapt(self) -> None:
         """Adapt the number of threads for one caller as long as a caller has queued jobs."""
-        self._share.adapt(time.monotonic(), time.process_time())
+        now = time.monotonic()
+        oldest = min((queued[0].since for queued in self._queued.values()), default=now)
+        self._share.adapt(now, time.process_time(), is_slow=now - oldest > MAX_DELAY)
         for caller in list(self._queued):
             self._start_queued(caller)
-        if self._queued:
+        self._adapts = bool(self._queued)
+        if self._adapts:
             self._loop.call_later(ADAPTATION, self._adapt)
 
     def _refuse_late(self) -> None:
@@ -203,6 +214,7 @@ class Pool:
                 break
             with suppress(IndexError):  # a thread took the job meanwhile
                 late.append(self._waiting.popleft())
+        now = time.monotonic()  # of the last removal, so that each removed job is late
         # Patient jobs keep their positions. If they were queued again, other jobs would overtake them each time.
         for job in reversed(late):
             if job.patient:
