@@ -327,7 +327,9 @@ class Exchange:
                 answer = await edge.pool.do(partial(edge.call, environ), caller=self._caller())
             while (pending := handover.pending) is not None:
                 if not handover.in_thread:
-                    await self._wait(pending)
+                    was_notified = await self._wait(pending)
+                    if inline and not was_notified and not edge.queue.begin_step():
+                        await edge.queue.wait(self._caller())
                 if inline and not handover.in_thread and edge.inner.is_prompt():
                     ticket = Ticket()
                     with ticket:
@@ -356,10 +358,10 @@ class Exchange:
             self._known_caller = self._edge.caller(self._scope)
         return self._known_caller
 
-    async def _wait(self, waits: PendingAnswer | Feed) -> None:
-        """Wait until the next attempt is due, and for the caller's turn if many waits end together.
+    async def _wait(self, waits: PendingAnswer | Feed) -> bool:
+        """Wait until the next attempt is due, and for the caller's turn if a notification ends many waits.
 
-        Raises ``ClientDisconnect`` if the client has disconnected.
+        Returns whether a notification ended the wait. Raises ``ClientDisconnect`` if the client has disconnected.
         """
         watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
         waits.begin(partial(self._edge.queue.notify, self._caller(), notified))
@@ -368,9 +370,11 @@ class Exchange:
         finally:
             if isinstance(waits, PendingAnswer):
                 waits.end()
+            was_notified = notified.done()
             notified.cancel()
         if watch.done():
             raise ClientDisconnect
+        return was_notified
 
     async def _feed(self, answer: Answer, feed: Feed) -> None:
         """Send the parts of a feed as they are produced."""

@@ -74,9 +74,10 @@ class FairQueue:
         self._is_notified = False
         while self._notices:
             name, turn = self._notices.popleft()
+            if turn.done():
+                continue
             if self.begin_step() or self._may_step(name):
-                if not turn.done():
-                    turn.set_result(None)
+                turn.set_result(None)
             else:
                 self._waiting.setdefault(name, deque()).append(turn)
 
