@@ -185,7 +185,7 @@ class _Snapshots:
             connection.settimeout(None)
             with suppress(OSError):  # the client died
                 found.whole = connection.recv(len(WHOLE), socket.MSG_WAITALL) == WHOLE
-            LOG.info("A backup has been made." if found.whole else "The backup is complete.")
+            LOG.info("A backup has been made." if found.whole else "The backup is incomplete.")
 
 
 class _Server(ThreadingMixIn, WSGIServer):
