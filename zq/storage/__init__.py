@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entry points to storage drivers: opening, preparation, checks, backups and restores by URI scheme."""
+"""Access to storage drivers by URI scheme: open, prepare, check, salvage, back up and restore stores."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -15,7 +15,7 @@ from zq.storage.api import Storage
 
 
 class Made(Protocol):
-    """A new backup: the folder, its bytes, and those that had to be copied."""
+    """A new backup: its folder, its size in bytes, and the number of bytes that had to be copied."""
 
     @property
     def folder(self) -> Path: ...
@@ -28,10 +28,10 @@ class Made(Protocol):
 
 
 class Backups(Protocol):
-    """The backup operations of a driver. Each refusal is a ``StartRefused``."""
+    """The backup operations of a driver. They raise ``StartRefused`` if they cannot be performed."""
 
     def check_target(self, target: Path, uri: str) -> None:
-        """Refuse a folder in which there can be no backups of this store."""
+        """Raise ``StartRefused`` if backups of this store cannot be kept in the folder."""
         ...
 
     def make(self, snapshot: Snapshot, target: Path, keep: int | None) -> Made:
@@ -39,7 +39,7 @@ class Backups(Protocol):
         ...
 
     def verify(self, folder: Path) -> Report:
-        """Read all of a backup, and compare the parts of its store with each other."""
+        """Read the whole backup, check the integrity of its store, and return a report."""
         ...
 
     def restore(
@@ -47,8 +47,8 @@ class Backups(Protocol):
     ) -> Restored:
         """Restore a backup to a new store.
 
-        ``shift`` extends the expiry of live data by the time since the backup; it is called for each document. ``use``
-        is called with the restored store and returns its number of tokens.
+        If ``shift`` is given, all expiry times are extended by the time since the backup, and ``shift`` is called for
+        each document. ``use`` is called with the restored store and returns the number of its tokens.
         """
         ...
 
@@ -57,8 +57,8 @@ def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expir
     """Open the store at ``uri`` with the driver for its scheme, an entry point of the group ``zq.storage``.
 
     Args:
-        options: The settings of the driver's section.
-        expiry: Expiry settings until ``Storage.maintain`` gets others.
+        options: The settings in the driver's section of the configuration.
+        expiry: The expiry settings that apply until ``Storage.maintain`` receives new ones.
 
     Raises:
         StartRefused: There is no such driver, or the store cannot be used with these settings.
@@ -81,7 +81,7 @@ def find(uri: str) -> Callable[..., Any]:
 
 
 def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
-    """Create the tables and indexes of a store that needs administrator rights for them.
+    """Create the store's tables and indexes, if the driver requires administrator rights for this step.
 
     Return False if the driver has no such step. Raises the errors of ``connect``.
     """
@@ -93,9 +93,9 @@ def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
 
 
 def check(uri: str) -> Report | None:
-    """Read the whole store, which no server may have open, and compare its parts with each other; nothing is changed.
+    """Check the integrity of the whole store without changing it. No server may have the store open.
 
-    None if the driver has no such check. Raises as ``connect`` does.
+    Return None if the driver has no such check. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.check").get(_scheme(uri))
     report: Report | None = _loaded(driver)(uri) if driver else None
@@ -103,9 +103,9 @@ def check(uri: str) -> Report | None:
 
 
 def salvage(uri: str, to: str) -> Salvaged | None:
-    """Write what can be read of a store, which no server may have open, into a new one; the old one is not changed.
+    """Copy all readable data of a damaged store to a new store. No server may have the damaged store open.
 
-    None if the driver has no such thing. Raises as ``connect`` does.
+    The damaged store is not changed. Return None if the driver does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.salvage").get(_scheme(uri))
     salvaged: Salvaged | None = _loaded(driver)(uri, to) if driver else None
@@ -113,10 +113,10 @@ def salvage(uri: str, to: str) -> Salvaged | None:
 
 
 def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tuple[int, Seconds] | None:
-    """Restore a store in an object store to a new embedded store, as of a time or log position.
+    """Restore a store from an object store to a new embedded store, as of a time or a log position.
 
-    Return the reached position and its time, or None if the driver does not support this. A server may own the store
-    meanwhile. Raises the errors of ``connect``.
+    Return the restored log position and its time, or None if the driver does not support this. A server may own the
+    store meanwhile. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
     restored: tuple[int, Seconds] | None = _loaded(driver)(uri, to, at, position) if driver else None
@@ -124,16 +124,16 @@ def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tupl
 
 
 def backups(uri: str) -> Backups | None:
-    """Backups of stores of this scheme, which are made while a server serves; None if the driver has no such thing."""
+    """Return the driver's backup operations for stores that a server has open, or None if the driver has none."""
     driver = _drivers("zq.storage.backups").get(_scheme(uri))
     found: Backups | None = _loaded(driver) if driver else None
     return found
 
 
 def ship(uri: str, to: str) -> int | None:
-    """Put an embedded store, which no server may have open, into an object store; how many files it has.
+    """Upload an embedded store to an object store. No server may have the embedded store open.
 
-    None if the driver of ``to`` has no such thing. Raises as ``connect`` does.
+    Return the number of files, or None if the driver of ``to`` does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.ship").get(_scheme(to))
     shipped: int | None = _loaded(driver)(uri, to) if driver else None
@@ -141,9 +141,9 @@ def ship(uri: str, to: str) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Return the owner of a store in an object store and its progress.
+    """Return the server that owns a store in an object store, and that server's progress.
 
-    Return None if the driver has no owners. Raises the errors of ``connect``.
+    Return None if stores of this driver have no owner. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.owner").get(_scheme(uri))
     known: Mapping[str, str | int] | None = _loaded(driver)(uri) if driver else None
@@ -172,5 +172,5 @@ def _loaded(driver: EntryPoint) -> Any:
 def _scheme(uri: str) -> str:
     try:
         return store_uri.split(uri).scheme
-    except ValueError:  # brackets that hold no IPv6 address
+    except ValueError:  # for example, brackets without an IPv6 address
         raise StartRefused("The store's URI cannot be read.") from None

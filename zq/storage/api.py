@@ -5,7 +5,7 @@
 ``zq/conformance`` tests them.
 
 - A driver has no defaults, limits or policies, and reads no clock except in ``Storage.now``.
-- Each verb is atomic for any number of threads and processes on one store: as a whole (post, commit), or message by
+- Each verb is atomic for any number of threads and processes on one store, either as a whole (post, commit) or for each
   message (claim, renew, release, settle, move, bulk delete).
 - A verb returns when its effect is as durable as the driver is configured to make it.
 - Expired messages (``expires <= now``) do not exist for any verb.
@@ -13,12 +13,14 @@
 
 Arguments that several verbs share:
 
-- ``history``: seconds for which the queue keeps an entry of each message that finishes in this step; 0 keeps none.
-- ``idempotency_key``: if the queue knows the key, the verb changes nothing. It raises ``Repeated`` with the first
-  result, or ``KeyReused`` for another digest. Otherwise the key is stored in the same step as the effect.
-- ``fence``: the verb changes nothing and raises ``Fenced``, unless the epoch is the last one granted.
-- ``most_bytes``: the largest total size of the returned bodies. The verb stops before it exceeds the size, as if its
-  limit were reached, but returns at least one message.
+- ``history``: seconds for which the queue keeps a history entry of each message that this verb finishes; 0 for no
+  entries.
+- ``idempotency_key``: if the queue has already stored the key, the verb changes nothing. It raises ``Repeated`` with
+  the result of the first request or, if the digest differs, ``KeyReused``. Otherwise the key is stored in the same step
+  as the effect.
+- ``fence``: if the epoch is not the last one issued, the verb changes nothing and raises ``Fenced``.
+- ``most_bytes``: the maximum total size of the returned bodies. The verb stops before it exceeds this size, as if
+  ``limit`` were reached, but returns at least one message if there is one.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,39 +69,39 @@ class QueueController(Protocol):
     """Queues and their metadata."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue. Return False, without a change, if it exists. ``grouping`` cannot be changed later."""
+        """Create the queue. If it exists, change nothing and return False. ``grouping`` cannot be changed later."""
 
     def get(self, queue: QueueRef) -> Queue | None:
         """Return the queue, or None if it does not exist."""
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
-        """Replace the metadata if they equal ``expected``. Return False if they differ, or the queue does not exist."""
+        """Replace the metadata if they equal ``expected``. Return False if they differ or the queue does not exist."""
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
-        """Return queues with names greater than ``after``, ascending in byte order; ``next`` is the last name."""
+        """Return queues with names greater than ``after``, in ascending byte order; ``next`` is the last name."""
 
     def count(self, project: str) -> int:
-        """Return the number of queues of the project. A driver may inherit this, which pages through ``list``."""
+        """Return the number of queues of the project. A driver may inherit this method, which calls ``list``."""
         return sum(1 for _ in browsing.queues(self, project))
 
     def delete(self, queue: QueueRef) -> None:
-        """Delete the queue with its messages, claims, history and idempotency keys, if it exists.
+        """Delete the queue, if it exists, with its messages, claims, history and idempotency keys.
 
-        The deletion takes effect in one step: each post is entirely before or after it. When the verb returns, nothing
-        is left. Until then, readers may see a part of the messages.
+        The deletion takes effect in one step: each post takes effect either before or after it. Until the verb returns,
+        readers may see some of the messages; afterwards, they see none.
         """
 
     def purge(self, queue: QueueRef) -> None:
-        """Remove all messages and claims, as ``delete`` does, but keep metadata and history. Ignore a missing queue."""
+        """Remove all messages and claims as ``delete`` does, but keep metadata and history. Ignore a missing queue."""
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
-        """Return message counts and the oldest and newest message; zeros for a missing queue."""
+        """Return the message counts and the oldest and newest message; zero counts for a missing queue."""
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
-        """Return the number of ready messages, counted up to ``most``, and when the next message becomes ready.
+        """Return the number of ready messages, counted up to ``most``, and the time when the next one becomes ready.
 
-        ``most`` may be 0. In a grouped queue, only messages that a claim would return are ready. The moment is a hint
-        for waiting consumers: that message may expire before it.
+        ``most`` may be 0. In a grouped queue, only messages that a claim would return count as ready. The time is a
+        hint for waiting consumers, because the message may expire earlier.
         """
 
 
@@ -116,24 +118,24 @@ class MessageController(Protocol):
         copies: Copies | None = None,
         create: bool = True,
     ) -> bytes | None:
-        """Store all drafts in array order, or none.
+        """Store all drafts atomically, in the given order.
 
         A missing queue is created in the same step, without metadata. If ``create`` is False, ``QueueNotFound`` is
-        raised instead. Without delay, a message is available at the later of ``now`` and the queue's last available-at
-        moment (L5).
+        raised instead. A message without a delay becomes available at ``now``, or at the queue's last available-at
+        time if that is later (L5).
 
         ``expected``: if the queue's metadata differ from it, no message is stored, and the metadata are returned
         (``b"{}"`` for a missing queue). Otherwise None is returned.
 
-        ``idempotency_key`` is checked before ``expected``; the result that it repeats is the list of message ids. Keys
-        of drafts are also checked before: if any is known, nothing is stored, and ``DraftsRepeated`` is raised, or
-        ``KeyReused`` if one has another digest.
+        ``idempotency_key`` and the keys of the drafts are checked before ``expected``. The result that
+        ``idempotency_key`` repeats is the list of message ids. If the queue has already stored the key of a draft,
+        nothing is stored, and ``DraftsRepeated`` is raised or, if a digest differs, ``KeyReused``.
 
-        ``copies`` are posted to another queue in the same step, or not at all.
+        ``copies`` are posted to another queue in the same step.
         """
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
-        """Return the messages of these ids that are in the queue, in the order of ``ids``, without repetitions."""
+        """Return the queue's messages with these ids, in the order of ``ids``. Skip missing and duplicate ids."""
 
     def list(
         self,
@@ -147,30 +149,34 @@ class MessageController(Protocol):
     ) -> Page[Message]:
         """Return messages with sequences above ``marker`` that match the filter, in sequence.
 
-        ``next`` is the sequence of the last message. ``expected``: if the queue's metadata differ from it, they are the
-        page's ``metadata``.
+        ``next`` is the sequence of the last message. ``expected``: if the queue's metadata differ from it, the page's
+        ``metadata`` has the queue's metadata.
         """
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
     ) -> Browsed:
-        """Return messages of one state after a position.
+        """Return messages that are in one state, from a position on.
 
-        Ready and delayed messages are in the order of claims, claimed ones in sequence. Pages neither skip nor repeat a
-        message that stays in its state. A page may end early, but is empty only if there are no more messages. A driver
-        may inherit this method, which scans the whole queue.
+        Ready and delayed messages are in claim order, claimed messages in order of sequence. A message that stays in
+        its state is neither skipped nor repeated. A page may have fewer messages than ``limit``, but it is empty only
+        if there are no more messages. A driver may inherit this method, which scans the whole queue.
         """
         return browsing.browse(self, queue, state, after, limit, now, most_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
-        """Delete messages by id. Ignore missing messages, whatever the claims (contract 7.6).
+        """Delete messages by id. Missing messages are ignored in any case (contract 7.6).
 
-        ``claims``: the claims of the caller. With None, claimed messages are deleted too. Otherwise each message must
-        be held by one of these claims, or be unclaimed if there are none (``()``). If a message is not, nothing is
-        deleted, and the first such message decides the error: ``MessageClaimed`` if another claim holds it,
-        ``ClaimNotHeld`` if no claim does.
+        ``claims``: the claims of the caller.
+
+        - If it is None, the messages are deleted whether they are claimed or not.
+        - If it is empty, each message must be unclaimed.
+        - Otherwise, one of these claims must hold each message.
+
+        If a message violates this condition, nothing is deleted. The first such message determines the error:
+        ``MessageClaimed`` if another claim holds it, ``ClaimNotHeld`` if no claim holds it.
         """
 
     def pop(
@@ -182,17 +188,17 @@ class MessageController(Protocol):
         most_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Messages:
-        """Remove and return up to ``limit`` ready messages in the order of (available, sequence).
+        """Remove and return up to ``limit`` ready messages, in order of (available, sequence).
 
         If the queue's metadata differ from ``expected``, nothing is removed, and ``OtherMetadata`` is raised. If no
-        message is ready, a driver need not compare the metadata.
+        message is ready, the driver may skip this comparison.
         """
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
-        """Move the ready ones of the messages, each in one step (L7), and return their ids in the order of ``moves``.
+        """Move those messages that are ready, each in one step (L7). Return their ids in the order of ``moves``.
 
-        The messages join the order of the other queue as new posts do, in this order. A missing queue is created
-        without metadata. A message that is moved into its own queue gets a new position there.
+        The messages are appended to their target queues in the order of ``moves``, as new posts are. A missing target
+        queue is created without metadata. A message that is moved to its own queue gets a new position there.
         """
 
 
@@ -200,30 +206,34 @@ class ClaimController(Protocol):
     """Claims on messages. At most one live claim holds a message (L2)."""
 
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
-        """Claim up to ``request.limit`` ready messages in the order of (available, sequence).
+        """Claim up to ``request.limit`` ready messages, in order of (available, sequence).
 
-        ``Lease.extend`` determines the expiry of claimed messages, and their claim counts increase by one. They become
-        available at the end of the claim plus ``request.wait(count)``, a delay that stays until the next claim.
-        Messages that were claimed ``request.max_claims`` times are not changed, and their ids are returned
-        (``Claimed.spent``). With ``request.named``, all callers with one id share one claim. Raise ``Fenced``.
+        - The claim count of each claimed message increases by one, and ``Lease.extend`` determines its new expiry.
+        - A claimed message becomes available again ``request.wait(count)`` seconds after the end of the claim. This
+          redelivery delay applies until the next claim.
+        - Messages that were already claimed ``request.max_claims`` times are not changed; ``Claimed.spent`` has their
+          ids.
+        - If ``request.named`` is set, all callers with the same claim id share one claim.
+
+        Raises ``Fenced``.
         """
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
-        """Return the live claim with all messages that it holds, in sequence. Raise ``ClaimNotFound``."""
+        """Return the live claim with all messages that it holds, in order of sequence. Raises ``ClaimNotFound``."""
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return live claims of a project, or of one queue, in the driver's order.
 
-        ``after``: ``next`` of the previous page. A page may be short or empty although there are more claims, because
-        its work is bounded. A driver without this capability inherits a refusal.
+        ``after`` is ``next`` of the previous page. Because the work per page is bounded, a page may be short or empty
+        although more claims follow. A driver without this capability inherits this method, which raises ``NotBuilt``.
         """
         return capabilities.NO_CLAIM_LISTS.list()
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
-        """Renew ``lease.claim`` with the terms of the lease. Raise ``ClaimNotFound``."""
+        """Renew the claim ``lease.claim`` with the terms of the lease. Raises ``ClaimNotFound``."""
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
-        """Release all messages of the claim, as ``Release`` does with one message. Ignore an unknown claim."""
+        """Release all messages of the claim, each as ``Release`` describes. Ignore an unknown claim."""
 
     def settle(
         self,
@@ -234,29 +244,30 @@ class ClaimController(Protocol):
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
     ) -> Settled:
-        """Settle the named messages of the claim in one round trip, each message in one step.
+        """Settle the given messages of the claim in one round trip, each message in one step.
 
-        Only messages that the live claim holds are changed. Moved messages join their queues in the order of
-        ``settlement.move``, as with ``MessageController.move``. Raise ``ClaimNotFound`` if the claim holds no message.
-        The result that ``idempotency_key`` repeats is the ``Settled``.
+        Only messages that the live claim holds are changed. Moved messages are appended to their target queues in the
+        order of ``settlement.move``, as ``MessageController.move`` does. Raises ``ClaimNotFound`` if the claim holds no
+        message. The result that ``idempotency_key`` repeats is the ``Settled``.
         """
 
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[Handled]:
-        """Delete claimed messages, or change the ends of their claims, and return the outcome of each in order.
+        """Delete claimed messages or change the ends of their claims, and return the outcomes in input order.
 
         The driver handles the messages in order, each in one step, by the rules of ``Grip``. The claim and the claim
-        count of a grip must be those of the message. ``late``: whether an expired claim still counts if it is the
-        message's last one; otherwise the outcome is ``EXPIRED``. A hold beyond ``Grip.max_hold`` is ``TOO_LONG``.
+        count of a grip must be those of the message. ``late``: whether a grip of an expired claim is still accepted if
+        the message was not claimed again; otherwise its outcome is ``EXPIRED``. The outcome of a hold beyond
+        ``Grip.max_hold`` is ``TOO_LONG``.
 
-        A message that is not deleted is available at the new end plus its redelivery delay. Its expiry is not extended,
-        and it keeps its claim and claim count.
+        A message that is not deleted becomes available at the new end of the claim plus its redelivery delay. The
+        message keeps its claim, its claim count and its expiry.
         """
 
 
 class DocumentController(Protocol):
-    """Small documents of any kind, each replaced as a whole: metadata of topics, subscriptions, pools ...
+    """Small documents of any kind, such as topic metadata, subscriptions and pools. Each is replaced as a whole.
 
     An expired document (``Document.expires <= now``) does not exist for any verb.
     """
@@ -267,20 +278,23 @@ class DocumentController(Protocol):
     def put(
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
     ) -> bool:
-        """Store the value in one step, under a new version, if the document's version is ``expected``.
+        """Store the value under a new version, in one step, if the document's version is ``expected``.
 
-        Return False, without a change, if the version differs. ``expected``: "" if the document must not exist; None to
-        store unconditionally. ``expires``: None for never.
+        If the version differs, change nothing and return False.
+
+        Args:
+            expected: "" if the document must not exist; None to store unconditionally.
+            expires: None if the document never expires.
         """
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
-        """Return documents of a kind, in ascending byte order of names; ``next`` is the last name.
+        """Return documents of a kind whose names begin with ``prefix`` and are greater than ``after``.
 
-        Their names begin with ``prefix`` and are greater than ``after``.
+        The documents are in ascending byte order of names; ``next`` is the last name.
         """
 
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
-        """Delete the document. Return False if it does not exist, or its version is not ``expected``."""
+        """Delete the document. Return False if it does not exist or its version is not ``expected``."""
 
 
 class Storage(Protocol):
@@ -311,60 +325,63 @@ class Storage(Protocol):
     def prompt(self) -> bool:
         """Whether short verbs may currently run on the event loop's thread.
 
-        They then access memory only and leave the wait for the disk to ``zq.storage.inline.Ticket``.
+        Such verbs access memory only and leave the wait for the disk to ``zq.storage.inline.Ticket``.
         """
 
     def now(self) -> Seconds:
-        """Return the store's own time, which all servers of the store use."""
+        """Return the store's time, which all servers of the store use."""
 
     def doubted(self) -> Seconds:
-        """Return how many seconds the clock of the store's machine is ahead of ``now`` after a leap, or 0.
+        """Return the seconds by which the clock of the store's machine is ahead of ``now``, or 0.
 
-        After a leap forward, ``now`` does not follow the clock at once.
+        If the clock leaps forward, ``now`` does not follow it immediately.
         """
 
     def ping(self) -> None:
-        """Raise ``Unavailable`` if the store cannot read and write."""
+        """Raise ``Unavailable`` if the store cannot be read and written."""
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
-        """Run one round of reclaiming space, and return the number of expired messages removed.
+        """Run one round that reclaims space, and return the number of expired messages that it removed.
 
-        One thread of each server calls this every few seconds. Servers that share a store share the work. ``pace``
-        divides the round into steps (None: ``Steps()``). ``expiry``: new options from now on, also for reads of expired
-        messages; None keeps the current ones. A change does not make a running verb fail.
+        One thread of each server calls this method every few seconds. Servers that share a store share the work.
+
+        Args:
+            expiry: New expiry settings, which also apply to lazy expiry; None keeps the current ones. A change of
+                settings does not make a running verb fail.
+            pace: Divides the round into steps; None for ``Steps()``.
         """
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        """Return the messages and bytes in the project's queues and stages; None if unknown.
+        """Return the number of messages and bytes in the project's queues and stages, or None if it is unknown.
 
-        The cost grows with the number of queues. Expired messages count until they are removed. Messages stored by a
-        version of the driver that did not count bytes have none.
+        The cost grows with the number of queues. Expired messages count until they are removed. Messages that were
+        stored by a version of the driver without byte counts add no bytes.
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the first ``queues`` queues of all projects with their depths, counted up to ``most`` in each state.
+        """Return up to ``queues`` queues of all projects with their depths, counted up to ``most`` in each state.
 
-        If a state has ``most`` messages or more, the depth is a hint: the counts of the other states may be too low.
+        If a state has ``most`` messages or more, the counts of the other states may be too low.
         """
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Return the depth of one queue, counted up to ``most`` in each state or further; zeros for a missing queue.
+        """Return the depth of one queue, with each state counted at least up to ``most``; zeros for a missing queue.
 
-        ``expired`` may be 0 instead of its count.
+        A driver that does not count expired messages returns 0 for ``expired``.
         """
 
     def locate(self, project: str, message: str, now: Seconds) -> Located | None:
-        """Return the queue of the project that has the message, or its latest history entry if no queue has it."""
+        """Return the message with its queue, or its latest history entry if it is in no queue of the project."""
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """Return the store's own metrics, without its queues; cheap. ``api-ref/metrics.md`` describes them."""
+        """Return the metrics of the store itself, without those of queues, at low cost; see ``api-ref/metrics.md``."""
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        """Notify the listener within milliseconds of each queue that gains a message, in any process of the store.
+        """Notify the listener, within milliseconds, of each queue to which any process of the store adds a message.
 
-        Posts, releases, moves and publishes notify, with or without delay. The listener may be called from any thread
-        and must return at once; a later listener replaces it. A call may be lost or spurious. A message that becomes
-        ready by the passing of time causes no call: see ``QueueController.ready``.
+        Posts, releases, moves and publishes cause a call, with or without a delay. A message that becomes ready because
+        time passes causes none; see ``QueueController.ready``. Calls may be lost or spurious. The listener may be
+        called from any thread and must not block. A later listener replaces it.
         """
 
     def close(self) -> None:
@@ -372,9 +389,9 @@ class Storage(Protocol):
 
 
 class Defaults:
-    """Defaults that a driver inherits for optional capabilities, hints and figures.
+    """The defaults for optional capabilities, hints and metrics that a driver inherits.
 
-    A server refuses requests that need a missing capability (decision 0046).
+    The server refuses requests that need a missing capability (decision 0046).
     """
 
     history: HistoryController = cast(HistoryController, capabilities.NO_HISTORY)
@@ -395,7 +412,10 @@ class Defaults:
         return ()
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Compute the depth from the statistics, whose cost grows with the messages; without ``oldest_ready``."""
+        """Compute the depth from ``stats`` and ``ready``, without ``oldest_ready``.
+
+        The cost grows with the number of messages.
+        """
         queues = cast(Storage, self).queues
         stats, ready = queues.stats(queue, now), queues.ready(queue, most, now).count
         return Depth(ready, max(0, stats.free - ready) if ready < most else 0, stats.claimed)
@@ -409,4 +429,4 @@ class Defaults:
         return ()
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        """Ignore the listener: a waiting request queries the store again every few seconds."""
+        """Ignore the listener. Without notifications, waiting requests query the store every few seconds."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Searches through a whole store, for drivers without an index: messages of one state, and a message by its id."""
+"""Full scans for drivers without an index: they find messages by state, and a message by its id."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
@@ -22,7 +22,7 @@ from zq.model import (
 )
 from zq.storage.capabilities import HistoryController, Missing
 
-# Messages, or queues, that are read at a time.
+# Number of messages, or of queues, that are read at a time.
 PAGE: Final = 1000
 ALL: Final = ListFilter(claimed=True, delayed=True)
 
@@ -65,7 +65,7 @@ def browse(
     now: Seconds,
     most_bytes: int,
 ) -> Browsed:
-    """Do what ``MessageController.browse`` does, by reading all messages of the queue."""
+    """Implement ``MessageController.browse`` by reading all messages of the queue."""
     behind = [
         (position, one)
         for one in _messages(controller, queue, now)
@@ -77,7 +77,10 @@ def browse(
 
 
 def position_of(message: Message, state: State, now: Seconds) -> Position:
-    """Return the message's position among those of a state; before all positions if it has another state."""
+    """Return the message's position in a listing of messages in ``state``.
+
+    If the message is in another state, return the position before all others.
+    """
     if message.state(now) != state:
         return Position()
     return Position(0 if state is State.CLAIMED else round(message.available * 1000), message.sequence)
@@ -91,7 +94,7 @@ def _messages(controller: MessageReader, queue: QueueRef, now: Seconds) -> Itera
 
 
 def locate(storage: SearchedStorage, project: str, message: str, now: Seconds) -> Located | None:
-    """Do what ``Storage.locate`` does, by reading all queues of the project."""
+    """Implement ``Storage.locate`` by reading all queues of the project."""
     for queue in queues(storage.queues, project):
         for found in storage.messages.get(queue, [message], now):
             return Located(queue, HistoryEntry(found))
@@ -99,7 +102,7 @@ def locate(storage: SearchedStorage, project: str, message: str, now: Seconds) -
 
 
 def latest(storage: SearchedStorage, project: str, message: str, now: Seconds) -> Located | None:
-    """Return the latest history entry of a message that is in no queue."""
+    """Return the message's latest history entry in any queue of the project, or None if there is none."""
     if isinstance(storage.history, Missing):
         return None
     return latest_of(
@@ -112,7 +115,11 @@ def latest(storage: SearchedStorage, project: str, message: str, now: Seconds) -
 
 
 def latest_of(records: Sequence[Located]) -> Located | None:
-    """Return the entry that finished last; of several at one moment, one whose message did not move on."""
+    """Return the entry that finished last, or None if there are no entries.
+
+    If several entries finished at the same time, an entry of a deleted or popped message takes precedence over one of
+    a moved message.
+    """
     return max(records, key=lambda record: (record.entry.finished, record.entry.outcome in ENDS), default=None)
 
 

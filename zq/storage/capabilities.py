@@ -35,14 +35,14 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Check the number of messages that the commit expects in a stage. Raises ``StageDiffers``."""
+    """Raise ``StageDiffers`` if the commit expects another number of messages in the stage than ``count``."""
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)
 
 
 def check_size(committed: Committed, bounds: Bounds) -> None:
-    """Check the number of messages in a commit. Raises ``CommitTooLarge``."""
+    """Raise ``CommitTooLarge`` if the commit publishes and deletes more than ``bounds.most`` messages in total."""
     count = committed.published + committed.deleted
     if count > bounds.most:
         raise CommitTooLarge.of(count, bounds.most)
@@ -72,16 +72,21 @@ class HistoryController(Protocol):
         now: Seconds,
         most_bytes: int = UNBOUNDED,
     ) -> Page[HistoryEntry]:
-        """List history entries that finished within the span, with positions above ``marker``, in order of finishing.
+        """Return history entries of messages that finished within the span, in the order in which they finished.
 
-        ``next`` is the last position. With ``span`` None, the page has live messages in any state and history entries
-        with sequences above ``marker``, in order of sequence; ``next`` is the last sequence. Each message is listed
-        once: finishing it concurrently neither hides nor duplicates it. L6 applies to both.
+        Only entries with positions above ``marker`` are returned, and ``next`` is the last position.
+
+        If ``span`` is None, the page has live messages in any state and history entries, all with sequences above
+        ``marker`` and in order of sequence; ``next`` is the last sequence. Each message is listed once, even if it
+        finishes during the listing. L6 applies to both kinds of listing.
         """
         ...
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
-        """Return the latest history entry of each message id that has one, in the given order without duplicates."""
+        """Return the latest history entry for each given message id, in input order.
+
+        Duplicate ids and ids without history are skipped.
+        """
         ...
 
 
@@ -89,10 +94,13 @@ class TransactionController(Protocol):
     """Fences, stages and commits (extensions 9)."""
 
     least_slice: int
-    """The number of messages below which a smaller slice of ``carry_on`` takes about the same time."""
+    """The smallest useful slice of ``carry_on``, in messages: smaller slices take about as much time."""
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
-        """Issue the next epoch of a fence, starting with 1. From then on, every verb refuses all other epochs."""
+        """Issue and return the next epoch of a fence. The first epoch is 1.
+
+        From then on, every verb refuses all other epochs of this fence.
+        """
         ...
 
     def stage(
@@ -107,10 +115,10 @@ class TransactionController(Protocol):
         idempotency_key: IdempotencyKey | None = None,
         most_messages: int = MOST_STAGED,
     ) -> None:
-        """Store drafts for the queue in an invisible stage, all or none.
+        """Store all drafts for the queue in an invisible stage, or none of them.
 
-        The first drafts create the stage, which expires after ``ttl`` seconds. The idempotency key is remembered in the
-        queue; its answer is the list of ids.
+        If the stage is missing, it is created, and it expires after ``ttl`` seconds. The idempotency key is stored with
+        the queue; the result that it repeats is the list of message ids.
 
         Raises:
             StageFull: The stage would exceed ``most_messages``, or the sizes would exceed ``most_bytes``.
@@ -126,46 +134,48 @@ class TransactionController(Protocol):
 
         Stages in ``beside`` are published too. They may be missing, and their messages are not counted.
 
-        Up to ``bounds.step`` messages, and some megabytes, are committed in one step. A larger commit is only decided:
-        the answer is ``open``, and ``carry_on`` completes it. Until then:
+        A commit of up to ``bounds.step`` messages and a few megabytes is completed in one step. A larger commit is only
+        decided: the result is ``open``, and ``carry_on`` completes the commit. Until then:
 
-        - The messages of its claims count as claimed, do not lapse, and their holder gets ``MessageClaimed``. Metrics
-          may count them as ready if there are many and their claims would have lapsed.
-        - Its stages are invisible for all other verbs.
+        - The messages of its claims count as claimed, their claims do not lapse, and the claims' holders get
+          ``MessageClaimed``. If there are many such messages, metrics may count them as ready once their claims would
+          have lapsed.
+        - Its stages are invisible to all other verbs.
 
-        If a batch of the producer is open, the commit only returns that batch. If the batch is not above the producer's
-        last one, the answer has the counts of the last batch and ``replayed``, and the stages are deleted as by
-        ``drop_stage``.
+        If a batch of the producer is open, the verb returns that batch and does nothing else. If the number of the
+        batch is not above that of the producer's last batch, the verb returns the counts of the last batch with
+        ``replayed`` set, and deletes the stages as ``drop_stage`` does.
 
         Raises ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed`` (a claim has no messages), ``CommitTooLarge`` or
-        ``CommitRunning``; then nothing has changed.
+        ``CommitRunning``. After an error, nothing has changed.
         """
         ...
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        """Carry out one slice of the producer's open batch, if there is one; return whether anything is left.
+        """Process one slice of the producer's open batch, if there is one. Return whether the batch is still open.
 
-        A slice deletes or publishes up to ``most`` messages in one step. Claimed messages are deleted before any
-        message is published, and stages are published in order. With concurrent callers, each message is still
-        published once.
+        A slice deletes or publishes up to ``most`` messages in one step. All claimed messages are deleted before the
+        first message is published, and stages are published in order. Each message is published once, even if several
+        callers process the batch concurrently.
         """
         ...
 
     def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
-        """Return the open batches of all projects, or only some of them if there are very many."""
+        """Return the open batches of all projects. If there are very many, only some of them are returned."""
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
-        """Return the number of live stages, fences or producers of the project, and whether one has this name.
+        """Count the project's live stages, fences or producers, and look up whether ``name`` is among them.
 
-        Called before one is created; the cost may be proportional to their number.
+        The server calls this method before it creates a stage, fence or producer. The cost may be proportional to the
+        number of them.
         """
         ...
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
-        """List live stages, fences or producers with names greater than ``after``, in ascending byte order.
+        """Return live stages, fences or producers with names greater than ``after``, in ascending byte order.
 
-        ``next`` is the last name. Work that an older driver version has stored may lack times.
+        ``next`` is the last name. Items that an older version of the driver stored may lack times.
         """
         ...
 
@@ -188,42 +198,44 @@ class TopicController(Protocol):
         retention: Retention,
         idempotency_key: IdempotencyKey | None = None,
     ) -> int:
-        """Append the entries as one batch, all or none; return the first sequence.
+        """Append the entries atomically as one batch, and return the sequence of the first entry.
 
-        The other entries follow without gaps. Batches become visible in order of their sequences: a reader that has
-        seen a batch finds no earlier one later (L6). The oldest batches are trimmed according to ``retention``. The
-        idempotency key is remembered in the log, for the whole project; its answer is the first sequence.
+        The other entries have the following sequences, without gaps. Batches become visible in order of their
+        sequences: once a reader has seen a batch, no earlier batch appears (L6). The oldest batches are trimmed
+        according to ``retention``. The idempotency key is stored in the log and is valid for the whole project; the
+        result that it repeats is the first sequence.
         """
         ...
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
-        """Read batches of matching topics with messages above the sequence ``after``, in order.
+        """Return batches of matching topics, in order, that have messages above the sequence ``after``.
 
-        The slice has enough batches for ``limit`` messages, and at most one more. It ends earlier if it has a batch and
-        would exceed a megabyte of bodies, or after many batches of other topics; see ``LogSlice``. For a single topic,
-        the cost depends on that topic only. Expired messages may be included; readers filter them (``Batch.messages``).
+        The slice has enough batches for ``limit`` messages, and at most one more batch. It ends earlier before a second
+        or later batch that would make it exceed a megabyte of bodies, and after many batches of other topics; see
+        ``LogSlice``. If the pattern is a single topic, the cost depends on that topic only. The batches may have
+        expired messages, which readers filter out (``Batch.messages``).
         """
         ...
 
     def purge(self, topic: TopicRef) -> None:
-        """Hide all messages published before this step; see ``QueueController.purge``."""
+        """Hide all messages that were published before this step; see ``QueueController.purge``."""
         ...
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        """Return counts (all are free) and the oldest and newest message, with sequences as ids."""
+        """Return the number of messages, all counted as free, and the oldest and newest message by sequence."""
         ...
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
-        """Notify the listener within milliseconds of batches that any process publishes after this call.
+        """Notify the listener, within milliseconds, of each batch that any process publishes after this call.
 
-        Return a function that ends the subscription; it may be called repeatedly. Notifications are hints: a listener
-        that must not miss anything reads the log. See ``Listener``.
+        Return a function that ends the subscription; the function may be called repeatedly. Notifications may be lost:
+        a listener that must not miss a message reads the log. See ``Listener``.
         """
         ...
 
 
 class Missing:
-    """The replacement for a capability that a driver lacks. Each of its verbs raises ``NotBuilt`` with the message."""
+    """A placeholder for a capability that a driver lacks. Each of its verbs raises ``NotBuilt``."""
 
     def __init__(self, capability: str) -> None:
         self.sentence = f"The store of this server does not have {capability}."

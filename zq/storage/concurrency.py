@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Striped locks and group commit, for all drivers: threads of one process that want the same thing at the same time."""
+"""Striped locks and group commit for concurrent threads of one process; used by all drivers."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -11,7 +11,7 @@ from zq.errors import Unavailable
 Request = TypeVar("Request")
 Answer = TypeVar("Answer")
 
-# Locks for all names there are; two names that share one wait for each other without need.
+# Number of locks in a ``StripedLocks``. Threads whose names share a lock wait for each other unnecessarily.
 STRIPES: Final = 256
 UNLIMITED: Final = 1 << 62
 
@@ -20,15 +20,16 @@ class StripedLocks:
     """A bounded number of locks for any number of names. Safe for any number of threads."""
 
     def __init__(self, timeout: float | None = None) -> None:
-        """``timeout``: seconds for which a thread waits for one lock; None = for ever."""
+        """Create the locks. ``timeout``: maximum seconds for which a thread waits for one lock; None: no limit."""
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         self._timeout = -1 if timeout is None else timeout
 
     @contextmanager
     def locked(self, *names: Hashable) -> Iterator[None]:
-        """Lock the names. A verb locks all its names in one call, which prevents deadlocks.
+        """Acquire the locks of the names; a context manager.
 
-        Raises ``Unavailable`` without a lock if a lock is not free in time.
+        To prevent deadlocks, a verb locks all its names in one call. If a lock cannot be acquired in time, the method
+        releases the others and raises ``Unavailable``.
         """
         with ExitStack() as acquired:
             for stripe in sorted({hash(name) % STRIPES for name in names}):
@@ -39,7 +40,10 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """A submitted request and its thread, which is woken once: with an answer, or to lead the next group."""
+    """A submitted request and the lock on which its thread waits.
+
+    The thread is woken once: either because the request has an answer or a failure, or to lead the next group.
+    """
 
     __slots__ = ("answer", "failure", "leads", "request", "woken")
 
@@ -53,11 +57,12 @@ class _Member(Generic[Request, Answer]):
 
 
 class GroupCommit(Generic[Request, Answer]):
-    """A group commit: one group of concurrent requests is executed at a time, by the thread of its leader.
+    """A group commit, which executes concurrent requests in groups, one group at a time, on the leader's thread.
 
-    A request that finds no running group leads one at once, alone. Requests that arrive meanwhile become followers of
-    the next group, in order of arrival. A single request never waits for others. After a larger group, its members are
-    likely to return almost together; a leader that lingers for them prevents that the first one runs alone.
+    If no group is running, a request becomes the leader of a new group immediately. Requests that arrive while a group
+    runs wait for the next group, in order of arrival; the first of them becomes its leader. The members of a large
+    group tend to submit their next requests at almost the same time. With ``linger``, the next leader therefore waits
+    briefly, so that it does not run alone; a leader does not linger after a group of one request.
     """
 
     def __init__(
@@ -73,18 +78,18 @@ class GroupCommit(Generic[Request, Answer]):
     ) -> None:
         """Create a group commit.
 
-        ``execute`` returns a group's answers in order. An answer that is an exception is raised for its request only;
-        an exception that ``execute`` raises is raised for all requests.
+        ``execute`` returns a group's answers in order. If an answer is an exception, it is raised for its own request
+        only. If ``execute`` raises an exception, it is raised for all requests of the group.
 
         Args:
             weigh: Returns the weight of a request.
-            capacity: Maximum sum of weights in a group with several requests.
-            timeout: Seconds for which a request waits to join a group.
+            capacity: Maximum total weight of a group with several requests.
+            timeout: Maximum seconds for which a request waits for its group to start.
             linger: Maximum seconds for which a leader waits for followers.
-            keys: Returns a request's keys; requests of a group that share a key are executed one by one.
-            one_by_one_after: After one of these errors a group is executed one by one, so that no request fails because
-                of
-                another one.
+            keys: Returns a request's keys. If two requests of a group share a key, the group's requests are executed
+                one by one.
+            one_by_one_after: If ``execute`` raises one of these errors for a group, its requests are executed again one
+                by one, so that no request fails because of another one.
         """
         self._execute = execute
         self._weigh = weigh
@@ -96,14 +101,14 @@ class GroupCommit(Generic[Request, Answer]):
         self._lock = threading.Lock()
         self._waiting: list[_Member[Request, Answer]] = []
         self._last_size = 1
-        self._awaited = 0  # how many followers the leader lingers for; 0 = it does not
+        self._awaited = 0  # number of followers for which the leader lingers; 0 if no leader lingers
         self._gathered = threading.Event()
         self.busy = False
 
     def submit(self, request: Request) -> Answer:
-        """Execute a request and return its answer, or raise its error.
+        """Execute a request in a group and return its answer, or raise its error.
 
-        Raises ``Unavailable`` if its group does not start in time; then the request is not executed.
+        If the group does not start in time, the request is not executed, and the method raises ``Unavailable``.
         """
         member = _Member[Request, Answer](request)
         with self._lock:
@@ -128,7 +133,7 @@ class GroupCommit(Generic[Request, Answer]):
             if member in self._waiting:
                 self._waiting.remove(member)
                 raise Unavailable
-        member.woken.acquire()  # its group is under way; the leader came earlier and has a deadline of its own
+        member.woken.acquire()  # the group has started under the leader's own deadline, or this member leads the next
 
     def _lead(self, leader: _Member[Request, Answer]) -> None:
         if self._linger:
@@ -142,7 +147,7 @@ class GroupCommit(Generic[Request, Answer]):
                     member.failure = answer
                 else:
                     member.answer = answer
-        except BaseException as failure:  # noqa: BLE001 (each of them raises it)
+        except BaseException as failure:  # noqa: BLE001 (each member's thread raises it)
             for member in group:
                 member.failure = failure
         finally:
@@ -156,7 +161,7 @@ class GroupCommit(Generic[Request, Answer]):
                 member.woken.release()
 
     def _wait_for_followers(self) -> None:
-        """Linger until there are as many members as the last group had."""
+        """Linger until the group would be as large as the last one, at most for the linger time."""
         with self._lock:
             if self._last_size <= 1 + len(self._waiting):
                 return
@@ -166,7 +171,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._awaited = 0
 
     def _followers(self, weight: int) -> list[_Member[Request, Answer]]:
-        """Return the requests that have waited longest and fit next to the leader's weight."""
+        """Remove and return the longest-waiting members that fit in a group with a leader of this weight."""
         with self._lock:
             count = 0
             for member in self._waiting:
@@ -178,7 +183,7 @@ class GroupCommit(Generic[Request, Answer]):
         return followers
 
     def _answers(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
-        """Execute the group together if that is possible, else one by one."""
+        """Execute the requests together if possible, otherwise one by one, and return their answers."""
         if len(requests) == 1:
             return self._execute(requests)
         keys = [key for request in requests for key in self._keys(request)]
@@ -192,5 +197,5 @@ class GroupCommit(Generic[Request, Answer]):
     def _alone(self, request: Request) -> Answer | Exception:
         try:
             return self._execute([request])[0]
-        except Exception as failure:  # noqa: BLE001 (its own thread raises it)
+        except Exception as failure:  # noqa: BLE001 (the request's own thread raises it)
             return failure

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verbs that run on the event loop's thread: their durability is awaited elsewhere, and they walk no long way.
+"""Support for short verbs on the event loop's thread, which must not wait for the disk or read many entries.
 
-The server's edge runs a short request within ``with Ticket() as ticket``. A store that would wait for its disk leaves
-the wait in the ticket, and the edge sends the answer once ``ticket.settle()`` has returned on another thread. On all
-other threads verbs wait by themselves.
+The server's edge runs a short request within ``with Ticket() as ticket``. A store that would wait for the disk leaves
+this wait in the ticket instead. The edge runs the wait on another thread and then sends the answer. On all other
+threads, verbs wait for the disk themselves.
 """
 
 import threading
@@ -11,20 +11,23 @@ from collections.abc import Callable
 
 
 class LongWalk(Exception):
-    """A verb on the event loop's thread would read more entries than the loop may spend time on.
+    """Raised if a verb would read too many entries on the event loop's thread.
 
-    The store raises it before it changes anything, so that the request can go on in a thread.
+    The store raises it before it changes anything, so that the request can be run again on a worker thread.
     """
 
 
 class Ticket:
-    """The changes that one request made on this thread and that are not durable yet."""
+    """The pending durability wait of one request that runs on the event loop's thread."""
 
     __slots__ = ("_release", "wait")
 
     def __init__(self) -> None:
         self.wait: Callable[[], object] | None = None
-        """Return when the changes are durable, or raise ``Unavailable``; None if there is nothing to wait for."""
+        """A function that waits until the request's changes are durable; None if there is nothing to wait for.
+
+        It raises ``Unavailable`` if the changes cannot be made durable.
+        """
         self._release: Callable[[], object] | None = None
 
     def __enter__(self) -> "Ticket":
@@ -35,18 +38,21 @@ class Ticket:
         _thread.ticket = None
 
     def defer(self, wait: Callable[[], object]) -> None:
-        """Leave a wait for later. Of several, the last one covers the others: it began after their writes."""
+        """Set the wait. A later wait replaces an earlier one, because it covers the earlier writes too."""
         self.wait = wait
 
     def keep_open(self, release: Callable[[], object]) -> bool:
-        """Call ``release`` when the ticket is settled; return False if the ticket has no use for it."""
+        """Arrange for ``release`` to be called by the ticket's ``release`` method, so that the store stays open.
+
+        Return False, without an effect, if the ticket has no wait or already has such a function.
+        """
         if self.wait is None or self._release is not None:
             return False
         self._release = release
         return True
 
     def release(self) -> None:
-        """Allow the store to be closed again. Call this method after the wait, whatever its outcome."""
+        """Allow the store to be closed again. Call this method after the wait, even if the wait failed."""
         if self._release is not None:
             self._release()
 
@@ -59,5 +65,5 @@ _thread = _Thread()
 
 
 def current() -> Ticket | None:
-    """Return the ticket of the request that this thread runs inline, or None on any other thread."""
+    """Return the ticket of the request that runs on this thread, or None if the request has no ticket."""
     return _thread.ticket

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store in memory: the ordered engine over sorted dictionaries, for tests and demonstrations.
+"""The in-memory store: the queue engine over sorted dictionaries, for tests and demonstrations.
 
-It is volatile: when the process ends, however it ends, nothing of it is left.
+All data is lost when the process ends.
 """
 
 import logging
@@ -20,13 +20,13 @@ from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range, Store, Write
 
 LOG = logging.getLogger(__name__)
-# Number of items that one step of a scan reads, at first and at most, so that a scan that ends early reads few items.
+# Number of items that a scan reads at a time: at first, and at most. Scans that end early should read few items.
 FIRST: Final = 8
 MOST: Final = 512
 
 
 def connect(uri: str, expiry: Expiry | None = None) -> OrderedStorage:
-    """Open an empty store by ``memory:``. Raises ``StartRefused`` for a URI that says more than that."""
+    """Open an empty store. Raises ``StartRefused`` if the URI is not exactly ``memory:``."""
     if uri != "memory:":
         raise StartRefused(f"A store in memory has no name: it is memory: and not {uri!r}.")
     LOG.info("The store is in memory: all messages are lost when this server stops.")
@@ -35,7 +35,7 @@ def connect(uri: str, expiry: Expiry | None = None) -> OrderedStorage:
 
 
 class MemoryStore(Store, Housekeeping):
-    """Sorted dictionaries, one for each family, under one lock."""
+    """A store of sorted dictionaries, one per family, which share one lock."""
 
     prompt = True
 
@@ -79,7 +79,7 @@ class MemoryStore(Store, Housekeeping):
                 self._put(family, key, value)
 
     def wait_durable(self, always: bool = False) -> None:
-        """Nothing outlives the process."""
+        """Return at once, because no data outlives the process."""
 
     def close(self) -> None:
         with self._lock:
