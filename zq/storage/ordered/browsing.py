@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of messages in one state, without locks.
 
-Ready and delayed messages are read in claim order, claimed ones from the claims. As in ``ready``, claim order merges
-two orders, and a ``Position`` has the progress in both.
+Ready and delayed messages are listed in claim order, claimed messages by sequence. As in ``ready``, claim order merges
+the index ``available`` with the fresh messages; a ``Position`` has the progress in both.
 """
 
 from collections.abc import Iterator
@@ -24,12 +24,12 @@ FIRST: Final = 16
 MOST: Final = 512
 
 
-# Available-at, sequence, record.
+# (available-at, sequence, record)
 Candidate = tuple[int, int, StoredMessage]
 
 
 class Met(NamedTuple):
-    """A message of the state, and the position behind it."""
+    """A message in the requested state, and the position from which the next page continues."""
 
     position: Position
     record: StoredMessage
@@ -48,7 +48,7 @@ def page(
     while len(items) < limit and (some := list(islice(met, min(FIRST, limit - len(items))))):
         texts = bodies(store, state.number, [(one.position.sequence, one.record) for one in some], spare=True)
         for one, body in zip(some, texts, strict=True):
-            if not body:  # the message expired or was removed in between, or it is unreadable
+            if not body:  # the message expired or was removed after its record was read, or it is unreadable
                 continue
             most_bytes -= len(body)
             if most_bytes < 0 and items:
@@ -59,7 +59,7 @@ def page(
 
 
 def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Met]:
-    """Yield claimed messages by sequence. Each page reads all claims, eight bytes per claimed message."""
+    """Yield claimed messages by sequence. Each page reads all claim groups of the queue, 8 bytes for each message."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.group_of(value)
@@ -83,7 +83,7 @@ def _waiting(store: Store, state: QueueState, wanted: State, after: Position, no
 
 
 def _indexed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Yield messages in the index ``available``, which includes claimed ones."""
+    """Yield unclaimed messages in the wanted state from the index ``available``, which also has claimed messages."""
     number, is_ready = state.number, wanted is State.READY
     present = layout.pair.pack(number, now + 1)
     lower = max(layout.triple.pack(number, after.available, after.sequence) + b"\0", state.bounds()[0])
@@ -96,7 +96,7 @@ def _indexed(store: Store, state: QueueState, wanted: State, after: Position, no
 
 
 def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Yield fresh messages, whose available-at increases with their sequences."""
+    """Yield fresh messages in the wanted state. The available-at of fresh messages increases with their sequences."""
     if wanted is State.READY:
         for available, sequence, expires, _, record in fresh(store, state, after.lane):
             if available > now:
@@ -108,7 +108,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return delayed fresh messages, the last one first. There are none unless the clock was set back."""
+    """Return delayed fresh messages by sequence. They exist only if the clock was set back after they were posted."""
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
     if first < last:
@@ -125,7 +125,7 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
-    """Yield the live messages at these positions; messages reserved by a commit count as claimed."""
+    """Yield the unexpired messages at these positions. Messages that a commit has reserved count as claimed."""
     count = FIRST
     while some := list(islice(positions, count)):
         values = store.get_many(

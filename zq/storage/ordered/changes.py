@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic changes to messages, and moves. Only this module writes messages; ``entries`` has their index entries.
+"""Atomic changes to messages, and moves. All verbs write messages through this module.
 
-A change collects writes; ``commit`` applies them in one batch, and then updates the queues' state in memory. The caller
-holds the locks of all queues concerned from before its first read until after ``commit``.
+A change collects writes. ``commit`` applies them in one batch and then updates the state of the queues in memory. The
+caller holds the locks of all affected queues from before its first read until after ``commit``.
 """
 
 from collections import defaultdict
@@ -22,7 +22,7 @@ from zq.storage.ordered.lines import Lines
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
-# Maximum number of other messages between two fresh ones, which a claim steps over.
+# Maximum number of other messages between two fresh messages. A claim must skip these messages.
 MAX_GAP: Final = 16
 # Maximum milliseconds by which the last available-at may be in the future; a later one is reset.
 BELIEVED: Final = FALSE_FUTURE * 1000
@@ -45,7 +45,7 @@ class Taken(NamedTuple):
 
 
 class Change:
-    """Inserted, removed and rewritten messages that are committed together."""
+    """A set of insertions, removals and rewrites of messages that are committed together."""
 
     def __init__(self, store: Store, now: int) -> None:
         self._store = store
@@ -67,7 +67,7 @@ class Change:
 
     @property
     def lines(self) -> Lines:
-        """The changes to lines; only grouped queues have lines."""
+        """The changes to the lines of grouped queues. Other queues have no lines."""
         if self._lines is None:
             self._lines = Lines(self._store)
         return self._lines
@@ -75,8 +75,8 @@ class Change:
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Append a message to the queue.
 
-        Without a delay, the message becomes available not before the last message without a delay (L5). ``record.size``
-        is the size of everything except the body.
+        A message without a delay does not become available before earlier messages without a delay (L5).
+        ``record.size`` is the size of everything except the body; this method adds the rest.
         """
         tally, lane = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
@@ -125,7 +125,7 @@ class Change:
             self.lines.leave(state, sequence, record.line, record.available)
 
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
-        """Remove a message, and add a history entry if history is kept."""
+        """Remove a message, and add a history entry if the queue keeps history."""
         if end.history:
             self._record(state, sequence, record, end)
         self.remove(state, sequence, record)
@@ -133,10 +133,10 @@ class Change:
     def rewrite(
         self, state: QueueState, sequence: int, old: IndexPlace, new: StoredMessage, body: bytes | None = None
     ) -> None:
-        """Replace a message's record and update the index entries that differ from its old place.
+        """Replace a message's record, and update the index entries that differ from those of its old place.
 
-        The message is not fresh afterwards. ``body`` is the message's body if the caller has read it; it is needed if
-        the expiry is extended.
+        Afterwards the message is no longer fresh. ``body`` is the message's body if the caller has already read it. If
+        the expiry changes, the body is rewritten too, and is read if it was not passed.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = lane = not state.grouping
@@ -147,7 +147,7 @@ class Change:
             new.group = self._join_group(state, sequence, new.claim, until) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
         self._writes += message_changes(key, old, new)
-        if lane:  # also if the entry stays: a claim that lasts no time has passed it, and the next claim must find it
+        if lane:  # even if the entry is unchanged: a claim of zero length has passed it, and the next must find it
             self._made_available[state].append(layout.triple.pack(number, new.available, sequence))
         else:
             self.lines.shift(state, sequence, new, old.available)
@@ -157,29 +157,30 @@ class Change:
             self.show(state, sequence)
 
     def show(self, state: QueueState, sequence: int) -> None:
-        """Make listings re-read a message that may become visible earlier than its former record says."""
+        """Make listings read a message again, because it may become visible earlier than they recorded."""
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
-        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` on commit.
+        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when the change is committed.
 
-        Entries added by this change stay in range. The fresh cursor is stored only if the change has other writes.
+        Claims still find the entries that this change adds. The fresh cursor is stored only if the change has other
+        writes.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
             self._tally(state).fresh_head = fresh_head
 
     def stay(self, state: QueueState) -> None:
-        """Do not move the ready cursor: some of the skipped entries are still ready.
+        """Leave the ready cursor in place, because some of the skipped entries are still ready.
 
-        None of them is fresh, because a claim rewrites the messages that it finds.
+        The fresh cursor may move: the skipped messages are not fresh any more, because the claim has indexed them.
         """
         self._heads.pop(state, None)
 
     def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
-        """Remember an idempotency key with its answer; do nothing without a key.
+        """Store an idempotency key with its answer. Do nothing if ``key`` is None.
 
-        ``posted`` refers to the messages that this change has appended last.
+        ``posted``: whether the answer refers to messages that this change has just appended.
         """
         if key is not None:
             last = self._tally(state).sequence if posted else 0
@@ -188,13 +189,13 @@ class Change:
             self._writes += writes
 
     def also(self, *writes: Write) -> None:
-        """Add writes that do not concern messages to the batch."""
+        """Add writes to the batch that do not concern messages."""
         self._writes += writes
 
     def commit(self) -> None:
-        """Apply all writes in one batch, then update the state in memory.
+        """Apply all writes in one batch, then update the state of the queues in memory.
 
-        Raises ``Unavailable``; then nothing has changed.
+        If the method raises ``Unavailable``, nothing has changed.
         """
         for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
             self._writes += writes
@@ -244,7 +245,7 @@ class Change:
         self._writes += due.history_writes(state.history, tally.position, kept)
 
     def _prolong(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
-        """Rewrite the body with the new expiry, because the compaction filter would drop it at the former one."""
+        """Rewrite the body with the new expiry, because the compaction filter would drop it after the old expiry."""
         stored = None if body is not None else self._store.get("bodies", key)
         if stored is not None:
             body = layout.unsealed(stored)
@@ -267,7 +268,7 @@ class Change:
         return group
 
     def _write_groups(self) -> None:
-        """Write new claim groups and those that messages have left. Unreadable groups are left unchanged."""
+        """Add the writes of new claim groups and of groups that messages leave. Skip groups that cannot be read."""
         keys = [layout.claim_key(*place) for place in self._left]
         values = self._store.get_many("claims", keys, spare=True)
         former: dict[bytes, bytes] = {}
@@ -285,9 +286,10 @@ class Change:
 
 
 def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
-    """Append a message to the fresh messages, in the ``lane`` if the queue has one.
+    """Set the available-at of a message without a delay and, in a queue without groups, make the message fresh.
 
-    The message is indexed instead if a claim would step over too many messages before it.
+    ``lane``: whether the queue has fresh messages, that is, no groups. If a claim would have to skip too many other
+    messages before this one, the message is indexed instead.
     """
     fresh = tally.fresh
     if fresh > now + BELIEVED:
@@ -296,7 +298,7 @@ def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
     if not lane:
         return
     sequence = tally.sequence
-    if tally.fresh_head >= tally.fresh_tail:  # all former fresh messages have been passed
+    if tally.fresh_head >= tally.fresh_tail:  # claims have passed all earlier fresh messages
         tally.fresh_head, tally.fresh_gap = sequence - 1, 0
     if tally.fresh_gap > MAX_GAP:
         record.indexed = True
@@ -305,9 +307,10 @@ def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
 
 
 def bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """Return the bodies of messages, or None for a message that was removed or has expired since its record was read.
+    """Return the bodies of messages, in order.
 
-    With ``spare``, a damaged body is b"" instead of an error.
+    A body is None if the message was removed or has expired since its record was read. With ``spare``, a damaged body
+    is b"" instead of an error.
     """
     apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
     if not apart:
@@ -320,12 +323,12 @@ def _unsealed(value: bytes | None) -> bytes | None:
     return layout.unsealed(value) if value else value
 
 
-# Queues of a project by name; ``None`` for a missing queue.
+# Queue states by queue name, for queues of one project; ``None`` for a missing queue.
 Targets = dict[str, QueueState | None]
 
 
 class Routes(NamedTuple):
-    """The source and target queues of moves, and the history retention in the source."""
+    """The source and target queues of moves, the history retention of the source, and the time of the moves."""
 
     source: QueueState
     targets: Targets
@@ -337,7 +340,7 @@ class Routes(NamedTuple):
         return [ref for ref in targets(self.source.ref, moves) if self.targets[ref.name] is None]
 
     def carry_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
-        """Move messages to the ends of the target queues, in the given order; return the moves that were made.
+        """Append messages to their target queues in the given order. Return the moves that were made.
 
         A message without a body has expired during the verb and is not moved.
         """
@@ -350,7 +353,7 @@ class Routes(NamedTuple):
         return carried
 
     def carry(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
-        """Move one message to the end of the target queue."""
+        """Append one message to its target queue and finish it in the source queue."""
         target = self.targets[move.to]
         assert target is not None, "the caller has created the missing queues"
         outcome = Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED
@@ -365,12 +368,12 @@ def targets(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
 
 
 def by_name(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
-    """Return queue states by queue name."""
+    """Map the names of the queues to their states."""
     return {ref.name: state for ref, state in zip(refs, states, strict=True)}
 
 
 def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
-    """Return the record of a message after the move; its place is set when it is inserted."""
+    """Return the record of a moved message. ``Change.insert`` sets its place in the target queue."""
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(
         id=record.id,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims, which exist only as fields of their messages' records and as groups in the claim index."""
+"""Claims. They are stored only as fields of message records and as groups in the claim index."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
@@ -162,7 +162,7 @@ class ClaimAttempt:
         self._lapsed = 0
 
     def run(self) -> Claimed:
-        """Create or find the claim in one change; return it."""
+        """Create the claim in one change, or return an existing claim with the same name."""
         store, registry = self._session
         request, now = self._request, self._now
         with registry.locked(self._queue) as (state,):
@@ -192,7 +192,7 @@ class ClaimAttempt:
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
             self._spent.append(record.id)
-            if not record.indexed and not state.grouping:  # index it, because the fresh cursor passes it
+            if not record.indexed and not state.grouping:  # index the message, because the fresh cursor passes it
                 change.rewrite(state, sequence, record.index_place(), record)
             return
         self._lapsed += record.claim != ""
@@ -207,10 +207,9 @@ class ClaimAttempt:
 def hold(
     change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
 ) -> None:
-    """Claim a message from now on.
+    """Start or renew a claim on a message at ``now``, with the terms of the lease.
 
-    If the claim expires, the message becomes available ``wait`` milliseconds later. ``body`` is explained in
-    ``Change.rewrite``.
+    The message becomes available ``wait`` milliseconds after the end of the claim. For ``body`` see ``Change.rewrite``.
     """
     sequence, record = found
     place = record.index_place()
@@ -227,7 +226,8 @@ def hold(
 def give_back(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
     """Release a message from its claim.
 
-    It becomes available after ``delay`` seconds, or after its redelivery delay, or else at its former place.
+    The message becomes available after ``delay`` seconds. If ``delay`` is None, it becomes available after its
+    redelivery delay or, if it has none, at its available-at before the claim.
     """
     sequence, record = found
     place = record.index_place()
@@ -241,7 +241,7 @@ def give_back(change: Change, state: QueueState, found: Found, delay: int | None
 
 
 def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
-    """Return the live claim with this id and its messages, or None."""
+    """Return the live claim with this id and its messages, or None if there is none."""
     held = held_by(store, state, claim, now)
     if state is None or not held:
         return None
@@ -281,9 +281,9 @@ class ClaimPage:
         self._steps = 0
 
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
-        """Return the claims after ``after``, in one queue or in all queues of the project.
+        """Return the claims after the position ``after`` in one queue or, if ``queue`` is "", in the whole project.
 
-        A page reads at most ``STEPS`` groups and queues and one more claim.
+        A page ends after ``STEPS`` groups and queues; the last claim is read completely.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -324,7 +324,7 @@ class ClaimPage:
         return None
 
     def _summary(self, state: QueueState, claim: str, values: Sequence[bytes]) -> list[ClaimSummary]:
-        """Return the summary of a claim from its groups, or nothing for an ended claim."""
+        """Return the summary of a claim as a list of one item; an empty list if the claim has ended."""
         live = [value for value in values if layout.group_of(value)[0] > self._now]
         held = [one for value in live for one in layout.group_of(value)[1] if one not in state.reserved]
         [stored] = self._store.get_many("messages", [layout.pair.pack(state.number, held[0])]) if held else [None]
@@ -336,9 +336,9 @@ class ClaimPage:
 
 
 def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
-    """Return all messages of a live claim in sequence, without those that a commit has reserved.
+    """Return the messages of a live claim by sequence, without messages that a commit has reserved.
 
-    Return an empty list for a missing queue. Raise ``LongWalk`` for a large claim on the event loop's thread.
+    Return an empty list if the queue is missing. Raise ``LongWalk`` for a large claim on the event loop's thread.
     """
     if state is None:
         return []
@@ -356,7 +356,7 @@ def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> lis
 
 
 def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
-    """Return the sequences of the messages that ``held_by`` finds, from the index only."""
+    """Return the sequences of the claim's messages from the index alone; see ``held_by``."""
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in an ordered store. A document is changed under the striped lock of its name."""
+"""Documents in an ordered store. Each change of a document holds the striped lock of its key."""
 
 import os
 
@@ -60,9 +60,9 @@ class DocumentController:
         return self._change(ref, now, expected, None)
 
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
-        """Replace or delete a document; return whether its version was the expected one.
+        """Replace a document, or delete it if ``new`` is None. Return whether it was changed.
 
-        Deleting a missing document returns False.
+        The document is not changed if its version is not ``expected``, or if a document to be deleted is missing.
         """
         key = _key(ref)
         with self._handle as (store, _):
@@ -90,7 +90,7 @@ def writes(key: bytes, document: StoredDocument) -> list[Write]:
 
 
 def expired(store: Store, key: bytes, moment: int) -> bool:
-    """Return whether a document with this expiry exists."""
+    """Return whether the document exists and its expiry is still ``moment``."""
     stored = _find(store, key)
     return stored is not None and stored.expires == moment
 

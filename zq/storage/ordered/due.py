@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expiry of data other than messages: history entries, idempotency keys, stages, producers, documents, batches.
+"""The ``due`` index, by which data other than messages expires.
 
-Each value has an entry in ``due``, from which active expiry derives the removal. No lock is needed, because a key that
-is due is never written again.
+The data are history entries, idempotency keys, stages, producers, documents and batches. Each value that expires has an
+entry in ``due``, from which active expiry derives the writes that remove the value.
 """
 
 from typing import Final
@@ -16,17 +16,17 @@ KIND: Final = 8
 
 
 def writes(family: str, key: bytes, value: bytes, expires: int, note: bytes = b"") -> list[Write]:
-    """Return the writes of a value that expires; ``note`` has the additional data needed for its removal."""
+    """Return the writes of a value that expires. ``note``: additional data that its removal needs."""
     return [(family, key, value), ("due", _entry(family, key, expires), note)]
 
 
 def traces(family: str, key: bytes, expires: int) -> list[Write]:
-    """Return the removal of a value that expires."""
+    """Return the writes that remove a value that expires."""
     return [(family, key, None), ("due", _entry(family, key, expires), None)]
 
 
 def living(store: Store, family: str, prefix: bytes, now: int) -> tuple[bytes, bytes] | None:
-    """Return key and value of the unexpired entry whose key consists of ``prefix`` and its expiry, or None."""
+    """Return the key and the value of an unexpired entry, or None. Its key consists of ``prefix`` and its expiry."""
     return next(store.scan(family, prefix + layout.number.pack(now + 1), layout.after(prefix)), None)
 
 
@@ -61,18 +61,18 @@ def history_note(kept: StoredEntry) -> bytes:
 
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
-    """Return the removal of a history entry's index entries, from its key and note."""
+    """Return the writes that remove a history entry's index entries, derived from its key and note."""
     ids = layout.ended(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
 
 
 def size_note(size: int) -> bytes:
-    """Return the note of an idempotency key: the size of its answer, or nothing if it does not count."""
+    """Return the note of an idempotency key: the size of its answer, or b"" if the answer does not count as usage."""
     return layout.number.pack(size) if size else b""
 
 
 def size_of(family: str, note: bytes) -> int:
-    """Return the size in a note, which is subtracted after the removal of a ``history`` or ``keys`` entry."""
+    """Return the size in the note of a ``history`` or ``keys`` entry, which is subtracted after the entry's removal."""
     return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 
 

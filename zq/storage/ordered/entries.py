@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of index entries: for each record of the store, the entries that exist because of it.
+"""The index entries of each kind of record.
 
 The writer, active expiry, reclaim, restore, the integrity check and salvage derive their writes and comparisons from
 these functions. All functions are pure: they know the layout and read no store.
@@ -12,19 +12,19 @@ from zq.storage.ordered import documents, due, layout, logs
 from zq.storage.ordered.layout import IndexPlace, NewMessage
 from zq.storage.ordered.store import Write
 
-# The length of a number in a key.
+# Size in bytes of a number in a key.
 WORD: Final = layout.number.size
-# Bound once, because the functions for messages are called for each message of a verb.
+# A module-level name, because attribute lookups are slow and the functions below run for each message of a verb.
 _pack: Final = layout.number.pack
 
-# The key in ``messages`` to which an entry of each index family leads.
+# For each index family of messages: a function from an entry (key, value) to the message's key in ``messages``.
 MESSAGE_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
     "bodies": lambda key, _: key,
     "available": lambda key, _: key[:WORD] + key[2 * WORD :],
     "expiry": lambda key, _: key[WORD:],
     "ids": lambda _, value: value,
 }
-# The key in ``history`` to which an entry of each index family leads.
+# For each index family of history entries: a function from an entry (key, value) to the key in ``history``.
 HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
     "sequences": lambda key, value: key[:WORD] + value,
     "endings": lambda key, _: key[:WORD] + key[-WORD:],
@@ -34,8 +34,8 @@ HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
     """Return the index entries of a message, or the writes that remove them if it is ``gone``.
 
-    The entries of groups and claims are not included, because several messages share them. ``project``: the
-    ``layout.project_prefix`` of the queue's project.
+    The entries in ``lines`` and ``claims`` are not included. ``project`` is the ``layout.project_prefix`` of the
+    queue's project.
     """
     expires = _pack(record.expires)
     entries: list[Write] = [
@@ -58,9 +58,9 @@ def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Writ
 
 
 def message_changes(key: bytes, old: IndexPlace, new: NewMessage) -> list[Write]:
-    """Return the difference between the index entries of a message before and after a change.
+    """Return the writes that update the index entries of a message after a change.
 
-    Equals ``difference`` of both ``message_entries``, and builds only the entries that differ.
+    The result is the same as ``difference`` of the old and new ``message_entries``, but faster to compute.
     """
     expires, available = new.expires, new.available
     writes: list[Write] = []
@@ -77,7 +77,7 @@ def message_changes(key: bytes, old: IndexPlace, new: NewMessage) -> list[Write]
 
 
 def record_entries(family: str, key: bytes, value: bytes) -> list[Write]:
-    """Return all entries of a record other than a message, including its own entry.
+    """Return the entry and all index entries of a record that is not a message.
 
     Raises ``MsgspecError`` or ``ValueError`` if the value is damaged.
     """

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lazy and active expiry, in the terms of Redis.
+"""Lazy and active expiry; the terms are those of Redis.
 
-Lazy expiry: one thread removes expired messages that readers have found. Active expiry: rounds remove expired messages
-by the index ``expiry``, and the remains of purged and deleted queues. A round reads only the due part of the index, so
-its cost depends on the amount of expired data, not of live data. A message is removed under its queue's lock, and only
-if the index entry still has its expiry. Other data expires likewise by the index ``due``; only stages and documents
-need locks.
+- Lazy expiry: one thread removes expired messages that readers have found.
+- Active expiry: rounds remove expired messages by the index ``expiry``, other expired data by the index ``due``, and
+  the data of purged and deleted queues.
+
+A round reads only the expired part of each index, so its cost depends on the amount of expired data, not of live data.
+A message is removed under its queue's lock, and only if its expiry has not been extended. Of the other data, only
+stages and documents need locks.
 """
 
 import logging
@@ -42,7 +44,7 @@ REST: Final = 4
 # Maximum pause of lazy expiry in seconds.
 LONGEST: Final = 0.5
 
-# Keys of ``messages``, each with the earliest expiry of the message. The expiry may have been extended.
+# A time by key in ``messages``: the message is removed only if its expiry, which may be extended, is not later.
 Moments = dict[bytes, int]
 
 
@@ -54,22 +56,23 @@ class ActiveExpiry:
         self._stripes = stripes
         self.position = b""
         self._due_position = b""
-        """Lower bounds of due entries in ``expiry`` and ``due``.
+        """``position`` and ``_due_position`` are the keys in ``expiry`` and ``due`` from which the next round scans.
 
-        New entries are due later than now, unless a verb took longer than the TTL of its message.
+        New entries are usually in the future and therefore above these keys. If a verb takes longer than the TTL of its
+        message, an entry is below them and is found when the indexes are read from the beginning again.
         """
         self._afresh = 0.0
         self._first = 0
         self._pending_deletes = PendingDeletes()
         self._tombstones = Tombstones()
         self._keys_went = True
-        """Set if idempotency keys were removed, so that a hidden queue may have none left; also set at start."""
+        """Whether idempotency keys were removed, so that a hidden queue may have none left; True at the start."""
         self.removed = 0
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """Run one round; return the number of removed messages.
+        """Run one round and return the number of removed messages.
 
-        If the pace ends a round early, the next round begins with another kind, so that no kind starves.
+        If the pace ends a round early, the next round begins with another kind of data, so that no kind starves.
         """
         before = self.removed
         if time.monotonic() > self._afresh:
@@ -92,7 +95,7 @@ class ActiveExpiry:
         return self.removed - before
 
     def _by_steps(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Run steps of one kind until one finds less than its limit. Return False if the pace ended the round."""
+        """Run the step until it finds less than its limit. Return False if the pace ended the round before that."""
         while left := pace.step():
             while left:
                 asked = min(left, SLICE)
@@ -100,7 +103,7 @@ class ActiveExpiry:
                     try:
                         if step(session, asked) < asked:
                             return True
-                    except StoreDamaged:  # already noted by the store; the other kinds continue
+                    except StoreDamaged:  # the store has recorded the damage; the other kinds continue
                         return True
                 left -= asked
                 time.sleep(BREATH)
@@ -156,7 +159,10 @@ class ActiveExpiry:
 
 
 def _counted(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """Return the writes that count removed history entries and answers by number. Only active expiry writes them."""
+    """Return the writes that add the removed bytes to the counters under ``layout.REMOVED``, by history number.
+
+    Only active expiry writes these counters, so no lock is needed.
+    """
     keys = [layout.REMOVED + number for number, size in removed.items() if size]
     before = store.get_many("default", keys)
     sizes = (int.from_bytes(value or b"") + removed[key[-8:]] for key, value in zip(keys, before, strict=True))
@@ -164,7 +170,7 @@ def _counted(store: Store, removed: Counter[bytes]) -> list[Write]:
 
 
 class LazyExpiry:
-    """Lazy expiry in a thread that runs from ``start`` to ``close``."""
+    """Lazy expiry on a thread that runs from ``start`` to ``close``."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -207,10 +213,10 @@ def by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moment
 
 
 def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
-    """Remove the messages of one queue that still expire at their given times, in one step.
+    """Remove, in one step, the messages of one queue whose expiry is not later than the given time.
 
-    Return their number and the queue. With ``sweeping`` the times come from the expiry index, whose stale entries are
-    removed too.
+    Return the number of removed messages, and the queue, or None if it does not exist. With ``sweeping``, the times
+    come from the index ``expiry``, and entries that do not match their message any more are removed too.
     """
     with _locked(session, number) as state:
         if state is None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims and pops of grouped queues, which walk along the queues' lines (decision 0129).
+"""The search for ready messages in grouped queues, line by line (decision 0129).
 
-``lines`` maintains the index entries. ``take`` needs the queue's lock.
+``lines`` maintains the index entries. The caller of ``take`` holds the queue's lock.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
 ) -> list[Taken]:
-    """Return up to ``limit`` ready messages, line by line, all of which ``change`` must handle.
+    """Return up to ``limit`` ready messages, line by line. The caller must claim or remove all of them in ``change``.
 
     Their bodies have up to ``most_bytes`` bytes in total, except for a single message.
     """
@@ -66,7 +66,7 @@ def ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
 
 
 def depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
-    """Count messages by state; see ``Storage.depth``. Messages after the first ``most`` ones count as ready."""
+    """Count the messages by state; see ``Storage.depth``. All messages after the first ``most`` count as ready."""
     counts = dict.fromkeys(State, 0)
     oldest = met = 0
     for key, value in islice(store.scan("messages", *state.bounds(), spare=True), most):
@@ -86,7 +86,7 @@ def depth(store: Store, state: QueueState, expired: int, now: int, most: int) ->
 class Walk:
     """A walk over the lines that may have ready messages.
 
-    ``expired`` has keys of expired messages in ``messages``; ``steps`` counts skipped entries and messages.
+    ``expired`` has the keys of expired messages. ``steps`` counts visited lines and skipped messages.
     """
 
     def __init__(self, store: Store, state: QueueState, now: int) -> None:
@@ -109,9 +109,9 @@ class Walk:
             yield key, line, head
 
     def ready(self, line: bytes, met: Met, want: int) -> Iterator[Found]:
-        """Yield the ready messages at the beginning of the line; the caller wants up to ``want`` of them.
+        """Yield the ready messages at the beginning of the line. The caller needs at most ``want`` of them.
 
-        The method also notes each record that it reads from the line.
+        The method adds each record that it reads to ``met``.
         """
         state, now = self._state, self._now
         lower = line + (met.head[layout.number.size :] or b"\0")
@@ -147,7 +147,7 @@ class Walk:
 def _contents(
     store: Store, state: QueueState, found: Iterator[Found], limit: int
 ) -> Iterator[tuple[int, StoredMessage, bytes]]:
-    """Yield up to ``limit`` messages with their bodies, read in small batches. Messages without a body have expired."""
+    """Yield up to ``limit`` messages with their bodies, read in small batches. Skip messages without a body."""
     while limit > 0 and (some := list(islice(found, min(limit, AHEAD)))):
         limit -= len(some)
         for (sequence, record), body in zip(some, bodies(store, state.number, some, spare=True), strict=True):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The handle of the open store, which every verb uses and which reopens the store after a failed write.
+"""The handle through which every verb uses the open store. It reopens the store after a failed write.
 
 After a failed write, for example on a full disk, a store may refuse all writes until it is reopened, and counters in
-memory may differ from those on disk. When no verb is running any more, the next verb therefore closes the store,
-discards the state in memory and opens both again, at most once a second. Until that succeeds, every verb raises
-``Unavailable``. The store is also reopened on request, for options that require it; in that case verbs wait.
+memory may differ from those on disk. Once no verb is running, the next verb therefore discards the state in memory and
+reopens the store, with at most one attempt per second. Until an attempt succeeds, every verb raises ``Unavailable``.
+The store is also reopened if new options require it; verbs wait meanwhile.
 """
 
 import logging
@@ -32,7 +32,7 @@ class Session(NamedTuple):
 
 
 class StoreHandle:
-    """The handle of the open store. A verb runs within ``with handle as (store, registry):``."""
+    """The handle of the open store. Each verb runs within ``with handle as (store, registry):``."""
 
     def __init__(self, open_store: Callable[[], Store], context: EngineContext, admit: Callable[[Store], None]) -> None:
         """Open the store. ``admit`` checks it before any verb runs or any data is removed."""
@@ -73,7 +73,7 @@ class StoreHandle:
 
     @property
     def prompt(self) -> bool:
-        """Return whether a verb that begins now waits only for memory and the disk."""
+        """Return whether a verb that begins now waits for nothing but memory and the disk."""
         session = self._session
         return (
             session is not None
@@ -90,7 +90,7 @@ class StoreHandle:
                 self._gate.notify_all()
 
     def reopen(self) -> None:
-        """Close and reopen the store between verbs; new verbs wait. Do not call it within a verb."""
+        """Close and reopen the store while no verb is running; new verbs wait. Must not be called within a verb."""
         with self._gate:
             self._gate.wait_for(lambda: not self._reopening)
             self._reopening = True

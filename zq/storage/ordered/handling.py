@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletion, extension and release of single claimed messages. ``handle`` needs the queue's lock."""
+"""Deletion, extension and release of single claimed messages. The caller of ``handle`` holds the queue's lock."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from zq.storage.ordered.store import Store
 
 
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: End) -> list[Handled]:
-    """Apply the grips, each for a different message, in one change; return their outcomes."""
+    """Apply the grips, each of which is for a different message, in one change. Return their outcomes in order."""
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
     change, handled = Change(store, end.now), []
     for grip in grips:
@@ -37,7 +37,7 @@ def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, e
 
 
 def _hold(change: Change, state: QueueState, found: Found, seconds: int, now: int) -> None:
-    """Let the claim on the message end ``seconds`` from now."""
+    """Set the end of the message's claim to ``seconds`` from now."""
     sequence, record = found
     place = record.index_place()
     wait = record.available - record.ends

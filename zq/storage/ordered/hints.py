@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints about a queue in memory, which may be dropped at any time but must never be wrong.
+"""Hints in memory that make claims, listings and expiry faster. They may be dropped at any time but are never wrong.
 
 - ``ReadyCursor``: the position from which claims search for ready messages.
-- ``VisibilityIndex``: ranges without visible messages for a listing.
+- ``VisibilityIndex``: the ranges of a queue without visible messages, which a listing can skip.
 - ``LazyExpiryQueue``: expired messages that readers have found.
 """
 
@@ -17,7 +17,7 @@ from zq.storage.ordered.store import Store
 
 
 class LazyExpiryQueue:
-    """Keys of expired ``messages`` that readers found, each once and in order, for one consumer."""
+    """A queue of the keys of expired messages that readers have found, without duplicates, for one removing thread."""
 
     def __init__(self) -> None:
         self._met: dict[bytes, int] = {}
@@ -35,7 +35,7 @@ class LazyExpiryQueue:
         self.capacity = capacity
 
     def offer(self, keys: Iterable[bytes], now: int) -> None:
-        """Add the keys of messages that had expired at ``now``; never block."""
+        """Add the keys of messages that had expired at ``now``. If the queue is full, drop the keys."""
         if not self.capacity:
             return
         with self._changed:
@@ -71,9 +71,9 @@ class LazyExpiryQueue:
 class ReadyCursor(NamedTuple):
     """The position from which claims search for ready messages, so that no entry is read twice.
 
-    In the order of ``available``, ready messages are between ``head`` and ``low``, and from ``high`` on. Entries before
-    ``head`` have expired and wait for removal, as have those between ``low`` and ``high``: claims had passed that range
-    before a message returned in front of it.
+    In the index ``available``, only entries between ``head`` and ``low`` and from ``high`` on may be ready. Claims have
+    already passed the entries before ``head`` and those between ``low`` and ``high``; what is left there has expired.
+    The second range arises if claims have passed it and then a message becomes available before it.
     """
 
     head: bytes
@@ -81,14 +81,14 @@ class ReadyCursor(NamedTuple):
     high: bytes
 
     def entries(self, store: Store, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the entries of ``available`` that may be ready, up to a key."""
+        """Yield the entries of ``available`` below the key ``upper`` that may be ready."""
         if self.head < min(self.low, upper):
             yield from store.scan("available", self.head, min(self.low, upper), spare=True)
         if self.high < upper:
             yield from store.scan("available", self.high, upper, spare=True)
 
     def may_have(self, upper: bytes) -> bool:
-        """Return whether any entry up to a key may be ready."""
+        """Return whether any entry below the key ``upper`` may be ready."""
         return self.head < min(self.low, upper) or self.high < upper
 
     def passed(self, head: bytes) -> "ReadyCursor":
@@ -98,7 +98,7 @@ class ReadyCursor(NamedTuple):
         )
 
     def joined(self, keys: Sequence[bytes]) -> "ReadyCursor":
-        """Return the cursor with new entries in its range."""
+        """Return the cursor with its ranges extended so that they include new entries."""
         early = [key for key in keys if key < self.high]
         if not early:
             return self
@@ -108,7 +108,7 @@ class ReadyCursor(NamedTuple):
         return ReadyCursor(min(self.head, *early), max(self.low, low), self.high)
 
 
-# Number of sequences in a block, which a walk may have to skip one by one before a visible message.
+# Number of sequences in a block. A listing reads the messages of a block one by one.
 BLOCK: Final = 64
 # Number of blocks in the next larger block.
 FANOUT: Final = 64
@@ -132,11 +132,12 @@ FilterKind = tuple[bool, bool, str]
 class VisibilityIndex:
     """The blocks of one queue that have no visible message for some time, so that a listing can skip them.
 
-    Without the index, a page of ten messages would read a million claimed or delayed messages before it. Sequences are
-    grouped into blocks, and blocks into larger ones. For each kind of ``ListFilter`` a block may have a time before
-    which none of its messages becomes visible. Some clients have additional times, because their own messages are
-    hidden from them. A change that makes a message visible earlier invalidates its blocks, and a walk that began before
-    the change records nothing. ``record`` and ``invalidate`` need the queue's lock.
+    Without the index, a listing might read a million claimed or delayed messages to find the ten messages of a page.
+    Sequences are grouped into blocks, and blocks into larger blocks. For each kind of ``ListFilter``, a block may have
+    a time before which none of its messages becomes visible. Because a filter may hide a client's own messages, there
+    are additional times for some clients. A change that makes a message visible earlier discards its blocks' times,
+    and a walk that began before the change records nothing. The callers of ``record`` and ``invalidate`` hold the
+    queue's lock.
     """
 
     __slots__ = ("_clients", "_kinds", "invalidations")
@@ -149,7 +150,7 @@ class VisibilityIndex:
         """Number of calls of ``invalidate``, which a walk compares before it records blocks."""
 
     def skip(self, list_filter: ListFilter, sequence: int, now: int) -> int:
-        """Return the first sequence from ``sequence`` on that may have a visible message."""
+        """Return the first sequence, not below ``sequence``, whose message may be visible."""
         if not self._kinds:
             return sequence
         kinds = ((list_filter.claimed, list_filter.delayed, client) for client in {"", list_filter.without})
@@ -164,10 +165,10 @@ class VisibilityIndex:
         return sequence
 
     def record(self, list_filter: ListFilter, moments: Mapping[int, int], own: Mapping[int, int]) -> None:
-        """Record the times of blocks and of larger blocks that they complete.
+        """Record the times of blocks, by block number, and update the larger blocks that contain them.
 
-        ``own`` has additional times for the client whose messages the filter hides. If there are too many, the oldest
-        are dropped. The mapping is a plain dictionary, because a walk may record thousands of blocks in one step.
+        ``own`` has additional times for the client whose messages the filter hides. If there are too many times, the
+        oldest are dropped.
         """
         if moments:
             self._note((list_filter.claimed, list_filter.delayed, ""), moments, MAX_BLOCKS)
@@ -203,7 +204,7 @@ class VisibilityIndex:
 
 
 def _skip(levels: Levels, sequence: int, now: int) -> int:
-    """Return the first sequence from ``sequence`` on in a block without a recorded time."""
+    """Return the first sequence, not below ``sequence``, in a block without a recorded time after ``now``."""
     while True:
         for size, blocks in zip(reversed(SIZES), reversed(levels), strict=True):
             if blocks.get(sequence // size, 0) > now:

@@ -73,7 +73,7 @@ class HistoryController:
 
 
 def _records(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
-    """Yield unexpired history entries from a position on that finished before ``until``."""
+    """Yield unexpired history entries, from position ``start`` on, of messages that finished before ``until``."""
     end = layout.ms(min(until, FAR))
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     for key, value in store.scan("history", lower, upper):
@@ -96,9 +96,9 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
 def _stretch(
     store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
-    """Return a range of live messages and history entries of a locked queue, and the next sequence.
+    """Return live messages and history entries of a locked queue, and the sequence from which to continue.
 
-    The range has up to ``want`` items with up to ``most_bytes`` bytes of bodies, but at least one item if there is any.
+    The result has up to ``want`` items with up to ``most_bytes`` bytes of bodies, except for a single item.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idempotency keys of queues and logs with their answers, written together with their effects."""
+"""Idempotency keys of queues and logs. Each is written with its answer in the same step as the request's effect."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class Owner(Protocol):
-    """The owner of idempotency keys; ``history`` is the number in their keys."""
+    """The owner of idempotency keys, a queue or a log. The stored keys begin with the number ``history``."""
 
     @property
     def history(self) -> int: ...
@@ -30,7 +30,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
         known = layout.decode_known(found[1])
         if known.digest != idempotency_key.digest:
             raise KeyReused
-        store.wait_durable()  # the first attempt may not be durable yet, and this answer makes the same promise
+        store.wait_durable()  # the first request may not be durable yet, but its repeated answer says that it is
         raise Repeated(msgpack.decode(known.answer, type=answer), known.last)
 
 
@@ -54,9 +54,9 @@ def check_keys(
 def key_writes(
     owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True, last: int = 0
 ) -> tuple[list[Write], int]:
-    """Return the writes of a key with its answer, and the size that counts towards the quota.
+    """Return the writes that store a key with its answer, and the size that counts towards the quota.
 
-    ``last`` is explained in ``Known``.
+    ``counts``: whether the answer counts towards the quota. For ``last`` see ``Known``.
     """
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integrity check of a store: every record is compared with its index entries, and every entry with its record.
+"""The integrity check of a store, which compares records and index entries with each other in both directions.
 
 The check reads each family once in key order and looks up the related entries, so its memory grows only with the
 number of queues. Pending deletes of purged and deleted queues are counted separately.
@@ -141,7 +141,7 @@ class Integrity(Findings):
             self.found(f"claims: the group of {record.claim!r} does not list the message {key.hex()} as its record is")
 
     def _check_claims(self) -> None:
-        """Check that each message of a group names the group."""
+        """Check that each message that a claim group lists is in that group according to its record."""
         for key, value in self.entries("claims"):
             if self._is_pending_queue(key[:8], "claims"):
                 continue
@@ -222,7 +222,11 @@ class Integrity(Findings):
                     )
 
     def _look(self, family: str, keys: Iterable[bytes]) -> None:
-        """Read the keys until one is damaged, because a scan skips damaged entries."""
+        """Read the keys until one is damaged.
+
+        Scans skip damaged entries without an error. If this method finds one, ``found`` attributes the next
+        contradiction to the damage.
+        """
         for key in keys:
             self.store.get(family, key)
             if self.store.missed:
@@ -235,7 +239,7 @@ class Integrity(Findings):
         self._histories |= numbers
 
     def _check_ends(self) -> None:
-        """Check the ``due`` entries of records whose keys end with their expiry."""
+        """Check the ``due`` entries of producers and idempotency keys, whose keys end with the expiry."""
         for key, value in self.entries("producers"):
             self.check_wanted("producers", key, record_entries("producers", key, value))
         for key, value in self.entries("keys"):
@@ -245,7 +249,7 @@ class Integrity(Findings):
                 self.check_wanted("keys", key, record_entries("keys", key, value))
 
     def _check_kept(self) -> None:
-        """Check the counted bytes of histories and answers."""
+        """Check the byte counters of history entries and idempotency answers."""
         for history, owner in self._keepers.items():
             tally = layout.decode_tally(self.store.get("tallies", owner) or layout.encode(layout.Tally()))
             removed = int.from_bytes(self.store.get("default", layout.REMOVED + history) or b"")

@@ -42,21 +42,21 @@ due       expires kind key                     empty, or a size or place: the en
                                                expires
 ========= ==================================== ======================================================================
 
-A message has exactly one entry in messages, expiry and ids. It has one in bodies unless its record contains the body,
-one in claims while its record names a claim, and one in available unless it is fresh. A message is fresh if it was
-posted without delay and has not been claimed yet. Fresh messages are claimed in the order of their sequences; the tally
-has the first one.
+Each message has one entry in each of messages, expiry and ids. It has an entry in bodies unless its record contains the
+body. While its record names a claim, it is listed in an entry in claims. In a queue without groups, it has an entry in
+available unless it is fresh. A message is fresh if it was posted without a delay and has not been claimed yet. Fresh
+messages are claimed in order of their sequences; the tally has the position before the first one.
 
-The compaction filter drops a body some time after it has expired. A message without any body has therefore expired.
-Purging or deleting a queue only notes its number; active expiry removes its data.
+The compaction filter drops a body some time after the message has expired. A message without any body has therefore
+expired. Purging or deleting a queue only records its number; active expiry removes its data later.
 
-A queue's history and its idempotency keys have a number of their own, h, which is the queue's first number. A purge
-keeps h. A history entry has exactly one entry in history, sequences, endings and due. Idempotency keys, stages and
-producers have one entry in their family and one in due. Their keys contain the expiry, so active expiry can remove them
-without further reads and without a lock.
+The history and the idempotency keys of a queue have a number of their own, h, which is the queue's first number. A
+purge gives the queue a new number q but keeps h. A history entry has one entry in each of history, sequences, endings
+and due. Idempotency keys, stages and producers have one entry in their family and one in due. Their keys contain the
+expiry, so active expiry can remove them without further reads.
 
-A batch has one entry in batches, topics and due. A trim removes a whole range of batches; the other entries are removed
-later. The idempotency keys of a log have the log's number.
+A batch has one entry in each of batches, topics and due. A trim removes a whole range of batches at once; the other
+entries are removed later. The idempotency keys of a log have the log's number instead of h.
 """
 
 from collections.abc import Iterable
@@ -95,16 +95,16 @@ FAMILIES: Final = (
     "records",  # documents, under the name that stores have for them
     "due",
 )
-# The family whose values end with the time after which the compaction filter may drop them, see ``sealed``.
+# The family whose values end with the time from which the compaction filter may drop them; see ``sealed``.
 STAMPED: Final = "bodies"
 # The family from which large ranges are removed.
 TRIMMED: Final = "batches"
 VERSION: Final = b"5"
-# Maximum size in bytes of a body that is part of the message's record, which each claim rewrites.
+# Maximum size in bytes of a body that is stored in the message's record. Each claim rewrites the record.
 SHORT: Final = 512
-# Maximum number of messages in one entry of ``claims``, which is rewritten when one of them leaves the claim.
+# Maximum number of messages in one entry of ``claims``. The entry is rewritten when a message leaves the claim.
 GROUP: Final = 64
-# Size in bytes of the length that precedes a project.
+# Size in bytes of the length field before a project.
 LENGTH: Final = 4
 # An upper bound of all keys that begin with the length of a project.
 END: Final = b"\xff" * LENGTH
@@ -141,17 +141,18 @@ class Tally(Struct, array_like=True):
 
     Attributes:
         sequence: The last sequence.
-        fresh: The available-at of the last message that was posted without a delay.
+        fresh: The available-at of the last message that was appended without a delay.
         count: The number of messages.
         position: The position of the last history entry.
         finished: The time of the last history entry.
-        start: The start that wrote the counters, see ``startup.count_start``.
+        start: The number of the start that wrote the counters; see ``startup.count_start``.
         bytes: The total size of the messages.
-        kept: The total size of all history entries and answers so far; the size under ``REMOVED`` is to be subtracted.
-        fresh_head: Live fresh messages have larger sequences.
+        kept: The total size of all history entries and answers ever added. The current size is this minus the size of
+            the removed ones, which is stored under ``REMOVED``.
+        fresh_head: The sequence up to which claims have passed all fresh messages.
         fresh_tail: The sequence of the last fresh message.
         fresh_gap: The number of other messages after the last fresh one.
-        group: The last number of a claim group.
+        group: The number of the last claim group.
     """
 
     sequence: int = 0
@@ -169,7 +170,7 @@ class Tally(Struct, array_like=True):
 
 
 class IndexPlace(NamedTuple):
-    """The fields of a message that determine its index entries, together with its sequence."""
+    """The fields that determine a message's index entries, apart from its sequence."""
 
     indexed: bool
     available: int
@@ -180,7 +181,7 @@ class IndexPlace(NamedTuple):
 
 
 class NewMessage(Struct, array_like=True):
-    """The stored form of a message without attributes and group that was never claimed.
+    """The stored form of a new message without attributes or a group.
 
     Attributes:
         claim: The claim, which is live until ``ends``.
@@ -214,7 +215,7 @@ class NewMessage(Struct, array_like=True):
 
     @property
     def until(self) -> int:
-        """The end of the claim on this message: the claim's end, or the message's expiry if that is earlier."""
+        """The end of the claim, or the message's expiry if that is earlier."""
         return self.ends if self.ends < self.expires else self.expires
 
     def held(self, now: int) -> bool:
@@ -222,7 +223,7 @@ class NewMessage(Struct, array_like=True):
         return self.ends > now and self.expires > now and self.claim != ""
 
     def index_place(self) -> IndexPlace:
-        """Return the message's place in the indexes, for the comparison before and after a change."""
+        """Return the fields that determine the message's index entries, to compare them before and after a change."""
         ends, expires = self.ends, self.expires  # not ``until``: a property call is slow, and claims call this often
         until = ends if ends < expires else expires
         return IndexPlace(self.indexed, self.available, expires, self.claim, until, self.group)
@@ -244,7 +245,7 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """A history entry; ``size`` is the size that was added to the tally."""
+    """A history entry. ``size`` is the size that was added to the tally."""
 
     record: StoredMessage
     body: bytes
@@ -262,7 +263,7 @@ class Known(Struct, array_like=True):
         digest: The digest of the request, which a repeated request must match.
         answer: The encoded answer.
         size: The size that was added to the tally; 0 in a topic log, which has its own limit.
-        last: The sequence of the last message of a post; 0 if it is not known.
+        last: The sequence of the last message of a post; 0 if it is unknown.
     """
 
     digest: bytes
@@ -315,7 +316,7 @@ def ms(moment: Seconds) -> int:
 def project_prefix(project: str) -> bytes:
     """Return the key prefix of a project's queues.
 
-    It begins with the length of the project, so that no project's prefix is a prefix of another one.
+    The prefix begins with the length of the project's name, so that no project's prefix is a prefix of another's.
     """
     text = project.encode("utf-8", "surrogatepass")
     return len(text).to_bytes(LENGTH, "big") + text
@@ -326,7 +327,7 @@ def queue_key(ref: QueueRef) -> bytes:
 
 
 def queue_ref(key: bytes) -> QueueRef:
-    """Return the queue of a key in ``queues``."""
+    """Return the queue to which a key in ``queues`` belongs."""
     prefix = prefix_of(key)
     return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[LENGTH:], key[len(prefix) :])))
 
@@ -337,7 +338,7 @@ def id_key(project: bytes, message: str) -> bytes:
 
 
 def project_of(key: bytes) -> str:
-    """Return the project of a ``project_prefix``."""
+    """Return the project from its ``project_prefix``."""
     return key[LENGTH:].decode("utf-8", "surrogatepass")
 
 
@@ -360,11 +361,12 @@ def claim_prefix(queue: int, claim: str) -> bytes:
 
 
 def claim_key(queue: int, claim: str, group: int) -> bytes:
-    """Return the key of a claim group: messages of a claim that have the same end."""
+    """Return the key of a claim group, which lists messages of one claim that have the same end."""
     return claim_prefix(queue, claim) + number.pack(group)
 
 
-# High bit of a group's last number, whose low bits are the length of the preceding holder. No sequence is that large.
+# The high bit of the last number of a group's value. If it is set, the number is not a sequence, which is never so
+# large: its low bits are the length of the holder, which precedes the number.
 HELD: Final = 1 << 63
 
 
@@ -400,18 +402,18 @@ def after(prefix: bytes) -> bytes:
 
 
 def sealed(body: bytes, expires: int, grace: int) -> bytes:
-    """Return the stored form of a body, which a store's compaction filter drops ``grace`` seconds after its expiry."""
+    """Return the stored form of a body, which the compaction filter may drop ``grace`` seconds after the expiry."""
     seconds = -(-expires // 1000) + grace - 1
     return body + stamp.pack(min(max(seconds, 0), LATEST_STAMP))
 
 
 def unsealed(value: bytes) -> bytes:
-    """Return the body of its stored form."""
+    """Return the body from its stored form."""
     return value[: -stamp.size]
 
 
 def message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Message:
-    """Return the message of a record, in its state at the time ``now``."""
+    """Build the message from its record and body, as of the time ``now``."""
     return Message(  # positional arguments, because keywords would take three times as long
         record.id,
         body,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The check of the lines of grouped queues, and the rebuilding of lines for a salvage."""
+"""The integrity check of the lines of grouped queues, and the reconstruction of lines by a salvage."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -12,13 +12,13 @@ from zq.storage.ordered.store import Write
 
 
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
-    """Return the key in ``lines`` of a message in a grouped queue; ``key``: its key in ``messages``."""
+    """Return the key in ``lines`` of a message of a grouped queue. ``key`` is its key in ``messages``."""
     number, sequence = layout.pair.unpack(key)
     return line_of(number, record.line) + slot_of(grouping, record.available, sequence)
 
 
 def grouping_of(key: bytes) -> Grouping:
-    """Return the grouping of a queue that has this key in ``lines``."""
+    """Return the grouping of a queue, determined from the key of one of its messages in ``lines``."""
     return Grouping.FAIR if layout.pair.unpack(key[LINE:])[0] else Grouping.ORDERED
 
 
@@ -36,7 +36,7 @@ class LineIntegrity:
         return Grouping.NONE if record is None else record.grouping
 
     def check(self) -> None:
-        """Check that each place belongs to a message, and that each line has a head with an entry."""
+        """Check that each place belongs to a message, and that each line has a valid head and its entry."""
         line = head = b""
         for key, value in self._findings.entries("lines"):
             if not self.grouping(key[: layout.number.size]):
@@ -51,7 +51,7 @@ class LineIntegrity:
                 self._check_place(key, has_head=bool(head) and key.startswith(line))
 
     def check_entry(self, key: bytes, value: bytes) -> None:
-        """Check that an entry in ``available`` is the entry of a line."""
+        """Check that an entry in ``available`` belongs to a line."""
         line = key[: layout.number.size] + value
         head = self._store.get("lines", line) or b""
         if len(head) != layout.triple.size or entry_of(line, head)[0] != key:
@@ -81,7 +81,7 @@ class NewLines:
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 
     def join(self, grouping: Grouping, key: bytes, record: StoredMessage) -> Write:
-        """Return the place of a message and note its line."""
+        """Return the write that adds a message to its line, and record the message if it comes first in the line."""
         where = slot(grouping, key, record)
         line, within = where[:LINE], where[LINE:]
         if line not in self._heads or within < self._heads[line][0]:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines of grouped queues, and their entries in the claim index (decision 0129).
 
-A line has the messages of one group. Its key consists of the queue number and the group's hash. A line with live
-messages has a *head*: the time of its entry in ``available``, and the place of the entry's message. A place is (order,
-sequence); the order is 0 in an ordered queue, and the message's available-at in a fair queue. ``groups`` has the claims
-that walk along lines.
+A line is the sequence of messages of one group. Its key consists of the queue number and the group's hash. A line with
+live messages has one entry in ``available`` and a *head*: the time of that entry and the place of the first message. A
+place is (order, sequence). The order is 0 in an ordered queue, and the message's available-at in a fair queue.
+``groups`` searches the lines for ready messages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,11 +18,11 @@ from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
-# Bytes of a line's key: queue number and hash.
+# Size in bytes of a line's key, which consists of queue number and hash.
 LINE: Final = 16
 # Maximum number of expired or unreadable messages that are skipped to find the head of a line.
 MAX_GONE: Final = 64
-# Maximum number of such messages if a claim has walked along the line.
+# Maximum number of such messages if a claim has read the line.
 PATIENCE: Final = 4096
 
 
@@ -44,9 +44,9 @@ def entry_of(line: bytes, head: bytes) -> tuple[bytes, bytes]:
 
 
 class Met:
-    """The records of a line that a claim has read, by place in ascending order; None for a removed message.
+    """The records of a line that a claim has read, by place in ascending order.
 
-    ``is_all`` means that the line has no further messages.
+    A record is None if the message was removed or is unreadable. ``is_all``: whether the claim has read the whole line.
     """
 
     __slots__ = ("head", "is_all", "records")
@@ -57,7 +57,7 @@ class Met:
         self.is_all = False
 
     def extend(self, records: Iterable[tuple[bytes, StoredMessage | None]], is_all: bool) -> None:
-        """Add the next records by place; ``is_all`` means that the line has no further messages."""
+        """Add the next records by place. ``is_all``: whether the line has no further messages."""
         self.records.update(records)
         self.is_all = is_all
 
@@ -66,8 +66,8 @@ class _Line:
     """The changes to one line.
 
     Attributes:
-        slots: Records by place; None for places that messages leave.
-        stored: Places in ``slots`` that the store has.
+        slots: The new record by place; None for a place that a message leaves.
+        stored: The places in ``slots`` that exist in the store.
     """
 
     __slots__ = ("key", "met", "slots", "state", "stored")
@@ -104,11 +104,11 @@ class Lines:
         line.slots[slot_of(grouping, record.available, sequence)] = record
 
     def walked(self, state: QueueState, key: bytes, met: Met) -> None:
-        """Note that a claim has walked along an unchanged line, whose head may be removed."""
+        """Record what a claim has read of a line, so that the line gets a new head if its head is gone."""
         self._lines.setdefault(key, _Line(state, key)).met = met
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
-        """Yield per line its writes (places, head and entry) and the key of a new entry, or b"" without a new entry."""
+        """Yield, for each line, its queue, its writes, and the key of its new entry in ``available`` or b""."""
         for key, line in self._lines.items():
             writes: list[Write] = [
                 ("lines", key + slot, None if record is None else b"")
@@ -128,9 +128,9 @@ class Lines:
             yield line.state, writes, entry
 
     def _head(self, line: _Line, head: bytes, now: int) -> bytes:
-        """Return the line's head after the change, or b"" for a line without live messages.
+        """Return the head of the line after the change, or b"" if the line has no live messages.
 
-        Messages before the former head are gone.
+        ``head`` is the old head. The store has no messages of the line before it.
         """
         kept, met = head[layout.number.size :], line.met
         joined = sorted(slot for slot, record in line.slots.items() if record is not None)
@@ -161,7 +161,7 @@ class Lines:
         return line
 
     def _places(self, line: _Line, kept: bytes) -> Iterator[bytes]:
-        """Yield the places of the line in the store, from ``kept`` on."""
+        """Yield the places of the line from ``kept`` on: those that the claim has read, then those in the store."""
         lower = line.key + kept
         if line.met:
             yield from line.met.records

@@ -61,7 +61,7 @@ class Findings:
             yield item
 
     def decoded(self, decode: Callable[[bytes], T], family: str, key: bytes, value: bytes) -> T | None:
-        """Return the decoded value; report a damaged value and return ``None``."""
+        """Return the decoded value. If it is damaged, report it and return ``None``."""
         try:
             return decode(value)
         except (MsgspecError, ValueError):
@@ -69,7 +69,7 @@ class Findings:
             return None
 
     def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Check that the store has the wanted entries, which exist because of ``key`` in ``family``."""
+        """Check that the store has the wanted entries of the record with ``key`` in ``family``."""
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:
@@ -78,15 +78,15 @@ class Findings:
                 self.found(f"{other}: {place.hex()} does not say what {key.hex()} of {family} does")
 
     def record_entries(self, family: str, key: bytes, value: bytes) -> list[Write]:
-        """Return all entries of a record; report a damaged value and return none."""
+        """Return all entries of a record. If the value is damaged, report it and return an empty list."""
         return self.decoded(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
 
     def noted(self, kind: bytes) -> set[bytes]:
-        """Return the numbers for which ``default`` has notes of this kind."""
+        """Return the numbers in the keys of ``default`` that begin with ``kind``."""
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.after(kind))}
 
     def report(self) -> Report:
-        """Return the report, without damage."""
+        """Return the report of the findings. Its list of damage is empty."""
         return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples, [])
 
 
@@ -101,7 +101,7 @@ class LogIntegrity:
         self._trimmed_entries = findings.noted(layout.TRIMMED_LOG)
 
     def check(self) -> set[bytes]:
-        """Run all checks of logs and return the log numbers."""
+        """Run all integrity checks on the logs and return the numbers of the logs found."""
         last = int.from_bytes(self._findings.store.get("default", b"numbers") or b"")
         for key, value in self._findings.entries("logs"):
             record = self._findings.decoded(logs.decode_log, "logs", key, value)
@@ -174,6 +174,6 @@ class LogIntegrity:
 
 
 def check_documents(findings: Findings) -> None:
-    """Check the entries of documents."""
+    """Check that each document has its entries."""
     for key, value in findings.entries("records"):
         findings.check_wanted("records", key, findings.record_entries("records", key, value))

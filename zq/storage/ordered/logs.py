@@ -2,8 +2,8 @@
 """Logs of topics: the stored batches of published messages, and the state of each log in memory.
 
 Publishing and purging hold the log's lock from the first read to the write. Readers take no lock: ``Log.view`` is
-replaced as a whole after the write, so it never shows data before the store has it. Two exceptions: floors are added to
-the existing table, and a trim is known before the store shows it.
+replaced as a whole after the write, so it never refers to data that the store does not have yet. There are two
+exceptions: new floors are added to the current view, and ``Log.dropped`` includes a trim before the trim is written.
 """
 
 import threading
@@ -23,9 +23,9 @@ from zq.storage.ordered.store import Range, Store, Write, binary_search
 class LogRecord(Struct, array_like=True, frozen=True):
     """A log's entry in ``logs``.
 
-    ``size`` and ``messages`` are the totals of everything ever published to the log, ``gone_size`` and
-    ``gone_messages`` the totals before the oldest batch that is not trimmed. ``start`` is the start that wrote the
-    entry, see ``startup.count_start``.
+    ``size`` and ``messages`` are the totals of all batches ever published to the log; ``gone_size`` and
+    ``gone_messages`` are those of the trimmed batches. ``dropped`` is the sequence up to which batches are trimmed.
+    ``start`` is the number of the start that wrote the entry; see ``startup.count_start``.
     """
 
     number: int
@@ -39,10 +39,10 @@ class LogRecord(Struct, array_like=True, frozen=True):
 
 
 class Header(Struct, array_like=True):
-    """The first fields of ``Stored``.
+    """The fields of a stored batch before its entries.
 
     ``size`` and ``messages`` are the totals of the log before this batch. ``topic`` is bytes, because msgpack cannot
-    encode every text.
+    encode surrogates in text.
     """
 
     topic: bytes
@@ -76,7 +76,7 @@ def key_of(number: int, topic: str) -> bytes:
 
 
 def topic_of(key: bytes) -> str:
-    """Return the topic of a key in ``topics`` or ``floors``."""
+    """Return the topic from the key of a topic; see ``key_of``."""
     return layout.project_of(key[layout.number.size :])
 
 
@@ -96,7 +96,7 @@ def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
 
 
 def entries_of(key: bytes, value: bytes) -> list[Write]:
-    """Return the writes of a stored batch and its index entries."""
+    """Return the writes of a batch and its index entries, from the batch's entry in ``batches``."""
     stored = decode_stored(value)
     before = LogRecord(layout.pair.unpack(key)[0], size=stored.size, messages=stored.messages)
     return batch_writes(stored.batch, before)
@@ -109,20 +109,20 @@ def batch_deletes(key: bytes, value: bytes) -> list[Write]:
 
 
 def topic_delete(batch: bytes, note: bytes) -> Write:
-    """Return the removal of a batch's entry in ``topics``, from the batch's key and its note in ``due``."""
+    """Return the write that removes a batch's entry in ``topics``, from the batch's key and its note in ``due``."""
     return ("topics", batch[:8] + note + batch[8:], None)
 
 
-# Maximum number of topics per log for which the readers' findings are cached.
+# Maximum number of topics per log for which ``Log.head`` is cached.
 MOST_HEADS: Final = 10_000
-# Minimum number of trimmed bytes before the store compacts their range.
+# Minimum number of bytes in a trimmed range that the store compacts on request.
 MUCH: Final = 8 << 20
 
 
 class LogView(NamedTuple):
     """An immutable view of a log at one time.
 
-    ``floors`` has the last purged sequence of each topic. Purges after that time may be included.
+    ``floors`` has the last purged sequence of each topic, and may include later purges.
     """
 
     record: LogRecord
@@ -132,8 +132,8 @@ class LogView(NamedTuple):
 class Log:
     """The log of a project.
 
-    ``pending`` has notices for subscribers, each with the last sequence that must be durable first. ``notifying`` is
-    locked while they are delivered.
+    ``pending`` has the notifications for subscribers, each with the sequence that must be durable before it is sent.
+    ``notifying`` is locked while notifications are sent.
     """
 
     __slots__ = (
@@ -169,23 +169,23 @@ class Log:
 
     @property
     def dropped(self) -> int:
-        """The sequence up to which batches were or may be trimmed. Read it after a scan, so that no trim is missed."""
+        """The sequence up to which batches are trimmed or being trimmed. Read it after a scan to notice every trim."""
         return max(self._trimming, self.view.record.dropped)
 
     def learn(self, topic: str | None, head: int) -> None:
-        """Record that a topic (None: any topic) has no live batches up to ``head``, as a reader has found."""
+        """Record that a reader has found no batches of a topic (None: of any topic) up to ``head``."""
         with self._learning:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Return the sequence up to which readers found no live batches of a topic (None: of any topic)."""
-        try:  # without a lock, because another thread may drop the entry between a check and a read
+        """Return the sequence up to which readers have found no batches of a topic (None: of any topic)."""
+        try:  # not a check followed by a read, because another thread may remove the entry in between
             return self._heads[topic]
         except KeyError:
             return 0
 
     def append(self, store: Store, batch: Batch, keep: Retention, also: Sequence[Write]) -> None:
-        """Store the batch and the writes ``also`` in one step, and trim the log to ``keep``."""
+        """In one step, store the batch, apply the writes ``also``, and trim the log to ``keep``."""
         old, floors = self.view
         grown = structs.replace(
             old, last=batch.last, size=old.size + batch.size, messages=old.messages + len(batch.entries)
@@ -205,9 +205,10 @@ class Log:
         self.view = LogView(record, floors)
 
     def trimmed(self) -> Range | None:
-        """Return the range that was trimmed since the last non-empty answer, for one thread that calls regularly.
+        """Return the range of batches that was trimmed since the range that was returned last, to be compacted.
 
-        Return None while trimming continues, because stores then compact by themselves, and for a small range.
+        Return None if the range is small, or if the log was trimmed since the last call, because stores then compact it
+        by themselves. One thread calls this method regularly.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
@@ -228,9 +229,10 @@ class Log:
         self._forgotten.discard(topic)
 
     def forget_floor(self, topic: str) -> None:
-        """Discard the floor of a topic without batches below it.
+        """Discard the floor of a topic that has no batches left below the floor.
 
-        Floors are discarded together by replacing the table, because concurrent readers may still need the old one.
+        Floors are discarded in groups by replacing the whole table, because concurrent readers may still use the old
+        one.
         """
         self._forgotten.add(topic)
         floors = self.view.floors
@@ -252,7 +254,7 @@ class Logs:
 
     @property
     def origin(self) -> int:
-        """A bound above all sequences that earlier starts issued and then lost."""
+        """The sequence from which a new log counts, above all that earlier starts may have issued and then lost."""
         return startup.origin(self._start)
 
     def find(self, project: str) -> Log | None:
@@ -261,11 +263,11 @@ class Logs:
         return self.ensure(project) if known else None
 
     def trimmed(self) -> Iterator[Range]:
-        """Yield the trimmed ranges of all logs that are in memory; see ``Log.trimmed``."""
+        """Yield the trimmed range of each log in memory that has one; see ``Log.trimmed``."""
         return filter(None, (log.trimmed() for log in list(self._logs.values())))
 
     def ensure(self, project: str) -> Log:
-        """Return the project's log. A new log is stored with its first batch."""
+        """Return the project's log; create it in memory if it is missing. It is stored with its first batch."""
         log = self._logs.get(project)
         if log is None:
             with self._lock:
@@ -288,9 +290,9 @@ class Logs:
 
 
 def _less_trimmed(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
-    """Return the log's record after trimming; it already includes a batch that is not stored yet.
+    """Return the record ``grown`` after trimming the log to ``keep``. ``grown`` includes a batch not yet stored.
 
-    The log is trimmed only after it has exceeded its limit by an eighth, so that one removal covers many batches.
+    The log is trimmed only when it exceeds its limit by an eighth, so that one removal covers many batches.
     """
     size, messages = grown.size - old.gone_size, grown.messages - old.gone_messages
     if 8 * size <= 9 * keep.size and 8 * messages <= 9 * keep.messages:

@@ -118,7 +118,7 @@ class MessageController:
             found = registry.find(queue)
             if found is None:
                 return Browsed([], None)
-            if found.grouping:  # in a grouped queue, the claim order only has lines
+            if found.grouping:  # in a grouped queue, the index ``available`` has lines instead of messages
                 return inherited.browse(self, queue, state, after, limit, now, most_bytes)
             return browsing.page(store, found, state, after, limit, layout.ms(now), most_bytes)
 
@@ -189,7 +189,10 @@ class MessageController:
 
 
 def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
-    """Check the rules of contract 7.6. No claim of a caller holds a reserved message."""
+    """Check the claims of messages to be deleted; see ``MessageController.delete`` in ``zq.storage.api``.
+
+    Messages that a commit has reserved are held by none of the caller's claims.
+    """
     for sequence, record in found:
         if not record.held(now):
             if claims:

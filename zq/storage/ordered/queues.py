@@ -117,7 +117,7 @@ def _expired(store: Store, state: QueueState, now: int) -> int:
 
 
 def _claimed(store: Store, state: QueueState, now: int) -> int:
-    """Count the messages with a live claim and the reserved messages.
+    """Count the messages that have a live claim or are reserved by a commit.
 
     The cost is proportional to the number of claimed messages, including those of expired claims.
     """

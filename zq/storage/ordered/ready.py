@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search of claims and pops for ready messages, in order of availability.
+"""The search for ready messages in claim order, for claims and pops.
 
-A message is ready if available <= now < expires; no other condition applies. A claimed message is available again at
-the claim's end plus the redelivery delay, so messages of a lapsed claim return to the scanned range without any work.
+A message is ready if available <= now < expires and no commit has reserved it. The available-at of a claimed message is
+the end of the claim plus the redelivery delay, so messages of a lapsed claim become ready again without any work.
 
-Fresh messages are not indexed: their sequences are already in order of availability, so claims read their records
-directly, merged with the index ``available`` of all other messages. ``take`` needs the queue's lock.
+Fresh messages are not indexed, because their available-at already increases with their sequences. The search merges
+their records with the index ``available``, which has all other messages. The caller of ``take`` holds the queue's lock.
 """
 
 import heapq
@@ -23,31 +23,32 @@ from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 
-# Number of entries that a claim may step over per requested message.
+# Number of entries that a claim may read per requested message.
 STEPS_PER_MESSAGE = 4
-# Number of entries that a claim may step over in addition.
+# Number of entries that a claim may read in addition.
 EXTRA_STEPS = 4096
-# Maximum number of unreadable pages of messages that a claim steps over.
+# Maximum number of scans with only unreadable messages after which a claim fails.
 MAX_DAMAGED = 64
-# Milliseconds ahead of now up to which a claim reads the index, so that the next claims need not read it.
+# Milliseconds ahead of now up to which a claim reads the index. If it finds nothing, the next claims need not read it.
 HORIZON: Final = 1000
 # Number of sequences that are read one by one after a scan of fresh messages has found damage.
 PROBED: Final = 256
 
 
-# A message in claim order: available-at, sequence, expires, whether it is indexed, and the record of a fresh message;
-# None for an unreadable record.
+# A message in claim order: (available-at, sequence, expires, whether it is indexed, record). The record is None for
+# indexed messages, which are read later, and for unreadable ones.
 Candidate = tuple[int, int, int, bool, StoredMessage | None]
 
 
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
 ) -> list[Taken]:
-    """Return up to ``limit`` ready messages in order of (available, sequence), all of which ``change`` must handle.
+    """Return up to ``limit`` ready messages, in order of (available, sequence).
 
-    Their bodies have up to ``most_bytes`` bytes in total, except for a single message. A bounded number of expired
-    messages is stepped over (L10) and left for removal. Unreadable messages are stepped over if others are readable, so
-    a damaged block does not stop a queue.
+    The caller must claim or remove all of them in ``change``. Their bodies have up to ``most_bytes`` bytes in total,
+    except for a single message. A bounded number of expired messages is skipped (L10) and offered to lazy expiry.
+    Unreadable messages are skipped, so that a damaged block does not stop the queue. Raises ``StoreDamaged`` if there
+    are unreadable messages and no readable ones.
     """
     if state.grouping:
         return groups.take(store, state, limit, now, change, most_bytes)
@@ -72,7 +73,10 @@ def take(
 def _read(
     store: Store, state: QueueState, candidates: Sequence[Candidate], most_bytes: int
 ) -> tuple[list[Taken], int, int]:
-    """Return the readable messages, the number of unreadable ones, and the number of candidates that fit."""
+    """Return the readable messages, the number of unreadable ones, and the number of candidates that were processed.
+
+    The function stops before the bodies exceed ``most_bytes``.
+    """
     ready: list[Taken] = []
     unread, left = 0, most_bytes
     for at, (sequence, record, body) in enumerate(_contents(store, state.number, candidates)):
@@ -89,9 +93,9 @@ def _read(
 def _contents(
     store: Store, queue: int, candidates: Sequence[Candidate]
 ) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
-    """Yield sequence, record and body of each candidate, read in small batches.
+    """Yield the sequence, record and body of each candidate, read in small batches.
 
-    A removed message has no body; an unreadable message has no record.
+    The body of a removed message is None. The record of an unreadable message is None.
     """
     for start in range(0, len(candidates), AHEAD):
         some = candidates[start : start + AHEAD]
@@ -108,9 +112,10 @@ def _contents(
 
 
 class _Scan:
-    """One scan in claim order, with up to ``limit`` live messages.
+    """One scan in claim order. ``live`` has up to ``limit`` ready messages.
 
-    ``expired`` has the keys of expired messages before them; ``head`` and ``fresh_head`` are the next cursors.
+    ``expired`` has the keys of the expired messages that the scan has skipped. ``head`` and ``fresh_head`` are the
+    cursors from which the next scan continues.
     """
 
     def __init__(self, store: Store, state: QueueState, limit: int, now: int) -> None:
@@ -125,7 +130,7 @@ class _Scan:
         self._run(limit)
 
     def go_back(self, candidates: Sequence[Candidate]) -> None:
-        """Set the cursors back to the first of these candidates, which were not claimed."""
+        """Set the cursors back to the first of these candidates, because they will not be claimed."""
         for available, sequence, _, indexed, _ in reversed(candidates):
             if indexed:
                 self.head = layout.triple.pack(self._state.number, available, sequence)
@@ -153,11 +158,11 @@ class _Scan:
                 expired.append(layout.pair.pack(number, sequence))
             if len(live) == limit or len(live) + len(expired) + steps >= patience:
                 return
-        # Everything available has been scanned: the next scan can skip entries that are being removed.
+        # All available messages have been scanned, so the next scan can begin behind them.
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Return indexed and fresh messages in one order, up to the horizon."""
+        """Return the indexed messages up to the horizon and the fresh messages, merged in claim order."""
         indexed, tally = self._indexed(), self._state.tally
         if tally.fresh_head >= tally.fresh_tail:
             return indexed
@@ -174,7 +179,7 @@ class _Scan:
 
 
 def fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
-    """Yield all fresh messages above the sequence ``after``, in order."""
+    """Yield all fresh messages above the sequence ``after``, in order. Unreadable messages have no record."""
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
     while at <= last:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reclamation of data that no verb can reach: pending deletes and tombstones of logs.
+"""Removal of data that no verb can reach any more: pending deletes, and index entries of trimmed and purged batches.
 
-Pending deletes are left by purged and deleted queues, their histories, and stages. Logs leave entries in ``topics`` and
-``due`` of trimmed and purged batches. Reclamation works in steps. Each step begins where the last one ended, not at the
-tombstones of earlier removals.
+Pending deletes are the data of purged and deleted queues, of their histories, and of removed stages. Trims leave
+entries in ``topics`` and ``due``, and purges of topics leave whole batches. All are removed in steps. Each step begins
+where the last one ended, so that it does not read the store's tombstones of earlier removals.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +20,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class Removal(NamedTuple):
-    """The writes that remove a record found at ``key`` of ``family``."""
+    """The writes that remove the record with ``key`` in ``family`` and its index entries."""
 
     family: str
     key: bytes
@@ -28,18 +28,18 @@ class Removal(NamedTuple):
 
 
 class PendingDeletes:
-    """Removal, in steps, of the entries of purged and deleted queues, of their histories, and of stages."""
+    """The stepwise removal of the data of purged and deleted queues, of histories, and of stages."""
 
     def __init__(self) -> None:
         self._begin: dict[tuple[str, bytes], bytes] = {}
-        """First remaining key by family and number."""
+        """The first remaining key, by family and number."""
 
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` messages of former queues and return their number."""
+        """Remove up to ``size`` messages of purged and deleted queues; return the number of steps taken."""
         return self._clear(store, layout.PENDING_QUEUE, self._messages, size, pace)
 
     def clear_numbers(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` records of former histories and stages and return their number."""
+        """Remove up to ``size`` records of removed histories and stages; return the number of steps taken."""
         return self._clear(store, layout.PENDING_NUMBER, self._entries_left, size, pace)
 
     def _clear(
@@ -111,22 +111,23 @@ Steps = Iterator[tuple[bytes, list[Write]]]
 
 
 class Tombstones:
-    """Removal of the entries of trimmed batches and purged topics. Not thread-safe."""
+    """The stepwise removal of index entries of trimmed batches, and of purged batches. Not thread-safe."""
 
     def __init__(self) -> None:
         self._passes: dict[bytes, tuple[int, bytes]] = {}
-        """Progress by log number: the trim position at the beginning of the pass, and the next key."""
+        """The progress of the pass over each log: the trimmed sequence at its beginning, and the next key."""
         self._turn = layout.TRIMMED_LOG
         """The note, in ``default``, of the log that was handled last."""
         self._served: set[bytes] = set()
         """Notes of the logs whose pass ended in this round."""
         self._begin: dict[bytes, bytes] = {}
-        """First remaining key of a purged topic, by the topic's key."""
+        """The first remaining key of a purged topic, by the topic's key."""
 
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
         """Remove index entries of trimmed batches in up to ``size`` steps; return the number of steps.
 
-        A step also reads the entries of live topics. Logs therefore alternate, and each log is read once per round.
+        Some steps remove nothing and only proceed to the next topic. Logs therefore take turns, and each log is read
+        once per round.
         """
         scan, middle = session.store.scan, self._turn + b"\0"
         notes = chain(
@@ -188,7 +189,7 @@ class Tombstones:
 
 
 def _trimmed_entries(store: Store, number: bytes, begin: bytes, dropped: int) -> Steps:
-    """Yield the steps that remove entries of trimmed batches, which come first in each topic."""
+    """Yield the steps that remove entries of trimmed batches. In each topic, these entries come first."""
     while (entry := next(store.scan("topics", begin, layout.after(number)), None)) is not None:
         topic = entry[0][:-8]
         for key, value in store.scan("topics", entry[0], topic + layout.number.pack(dropped + 1)):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queues of an open store in memory: numbers, counters, locks and hints.
 
-A verb that changes a queue holds its lock from the first read to the write. Several locks are acquired in the order of
-queue numbers, and the registry's lock last. Purge and delete replace or drop a ``QueueState``: the old one is ``gone``,
-and a thread that waited for its lock looks up the queue again. The state is either in the store or a hint that may be
-dropped.
+A verb that changes a queue holds the queue's lock from the first read to the write. Several queue locks are acquired in
+the order of queue numbers, and the registry's lock last. A purge replaces the ``QueueState`` and a deletion drops it;
+the old state is then ``gone``, and a thread that waited for its lock looks up the queue again. Everything in a state
+can be restored from the store, or is a hint that may be dropped.
 """
 
 import threading
@@ -24,18 +24,18 @@ from zq.storage.ordered.logs import Logs
 from zq.storage.ordered.store import Housekeeping, Store, Write
 
 NO_METADATA = b"{}"
-# The end of claims whose messages a commit has reserved, as all readers see it: a time in the far future.
+# The end of the claim that readers see on a message that a commit has reserved: a time in the far future.
 RESERVED = 1 << 62
 
 
 class EngineContext:
-    """The options, the listener and the work queues that all queues share; they survive a reopening of the store."""
+    """The options, the listener and the queue for lazy expiry that all queues share. It survives a reopened store."""
 
     def __init__(self, expiry: Expiry, housekeeping: Housekeeping) -> None:
         self.lazy_queue = LazyExpiryQueue()
         self.housekeeping = housekeeping
         self.listener: Callable[[QueueRef], None] | None = None
-        """Called with each queue that has new messages."""
+        """A function that is called with each queue that gains messages."""
         self.configure(expiry)
 
     def configure(self, expiry: Expiry) -> None:
@@ -49,7 +49,7 @@ class EngineContext:
 
 
 class QueueState:
-    """The state of one queue. Claims use ``ready_cursor``, listings ``visibility`` and ``walking``."""
+    """The state of one queue in memory. Claims use ``ready_cursor``; listings use ``visibility`` and ``walking``."""
 
     __slots__ = (
         "context",
@@ -85,7 +85,7 @@ class QueueState:
         self.visibility = VisibilityIndex()
         self.walking = threading.Lock()
         self.reserved: set[int] = set()
-        """Sequences of messages that a commit is going to delete. No verb changes them, and they stay claimed."""
+        """Sequences of messages that an open commit will delete. They stay claimed, and no other verb changes them."""
 
     def advance(self, head: bytes) -> None:
         """Move the ready cursor to ``head``: no message before it is ready."""
@@ -103,7 +103,7 @@ class QueueState:
         return added
 
     def join_available(self, keys: Sequence[bytes]) -> None:
-        """Let claims find new entries of ``available``."""
+        """Extend the ready cursor so that claims find these new entries of ``available``."""
         self.ready_cursor = self.ready_cursor.joined(keys)
 
     def bounds(self) -> tuple[bytes, bytes]:
@@ -125,7 +125,7 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """Initialize; ``states`` are the requested queues that exist, which may change until the locks are held."""
+        """Initialize. ``states`` are the queues in memory, with which the found states are compared under the locks."""
         self._find = find
         self._states = states
         self._refs = refs
@@ -151,7 +151,7 @@ class Registry:
     """The queues and topic logs of one open store; states are created on first use."""
 
     def __init__(self, store: Store, context: EngineContext, start: int) -> None:
-        """Initialize; ``start`` is explained in ``startup.count_start``."""
+        """Initialize the registry. ``start`` is the number of this start; see ``startup.count_start``."""
         self._store = store
         self._start = start
         self.context = context
@@ -173,11 +173,11 @@ class Registry:
         return self._states.get(ref) or self._load(ref)
 
     def hidden(self, ref: QueueRef) -> QueueState | None:
-        """Return the hidden state of a missing queue, which has idempotency keys and is never listed; or None."""
+        """Return the hidden state of a missing queue, or None. It owns idempotency keys and is never listed."""
         return self._hidden.get(ref)
 
     def by_number(self, number: int) -> QueueState | None:
-        """Return the queue with this number, or None for a former queue whose removal is pending."""
+        """Return the queue with this number, or None if the queue was purged or deleted in the meantime."""
         key = self._store.get("numbers", layout.number.pack(number))
         if not key:
             return None
@@ -190,7 +190,7 @@ class Registry:
 
     @contextmanager
     def locked_or_hidden(self, ref: QueueRef) -> Iterator[QueueState | None]:
-        """Lock the queue, or the hidden state in its place."""
+        """Lock the queue or, if it is missing, its hidden state; a context manager that returns the state or None."""
         while True:
             state = self.find(ref) or self._hidden.get(ref)
             with nullcontext() if state is None else state.lock:
@@ -199,7 +199,7 @@ class Registry:
                     return
 
     def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue if it is missing, from its hidden state if there is one; return whether it was created."""
+        """Create the queue if it is missing, and return whether it was created. A hidden state becomes the queue."""
         while True:
             hidden = self._hidden.get(ref)
             with nullcontext() if hidden is None else hidden.lock, self._lock:
@@ -210,7 +210,7 @@ class Registry:
                     return True
 
     def hide(self, ref: QueueRef) -> None:
-        """Create a hidden state, which no verb lists, in place of a missing queue, for its idempotency keys."""
+        """Create a hidden state for the idempotency keys of a missing queue. Do nothing if the queue exists."""
         with self._lock:
             if not (self._states.get(ref) or self._load_locked(ref) or self._hidden.get(ref)):
                 number = self._last_number + 1
@@ -221,7 +221,7 @@ class Registry:
                 self._hidden[ref] = QueueState(ref, record, Tally(), self.context)
 
     def replace(self, state: QueueState) -> None:
-        """Give a locked queue a new number and no messages: a purge in one step."""
+        """Purge a locked queue in one step, by giving it a new number without messages."""
         with self._lock:
             record = QueueRecord(self._last_number + 1, state.metadata, state.history, state.grouping)
             empty = structs.replace(state.tally, count=0, bytes=0, fresh_head=state.tally.fresh_tail, fresh_gap=0)
@@ -232,7 +232,7 @@ class Registry:
             state.gone = True
 
     def drop(self, state: QueueState) -> None:
-        """Remove a locked queue, or the hidden state in its place, in one step."""
+        """Remove a locked queue or hidden state in one step."""
         with self._lock:
             dropped: Write = ("default", layout.PENDING_NUMBER + layout.number.pack(state.history), b"")
             family, states = ("hidden", self._hidden) if state.ref in self._hidden else ("queues", self._states)
@@ -241,11 +241,11 @@ class Registry:
             state.gone = True
 
     def usage(self, project: str) -> tuple[int, int]:
-        """Return the stored counts of the project's messages, and of the bytes of all that its queues keep."""
+        """Return the number of the project's messages, and the bytes of its messages, history entries and answers."""
         prefix, scan, get_many = layout.project_prefix(project), self._store.scan, self._store.get_many
         found = chain.from_iterable(scan(family, prefix, layout.after(prefix)) for family in ("queues", "hidden"))
         owners = [layout.decode_queue(value) for _, value in found]
-        # Removed bytes are read first: they never exceed the bytes that were kept before.
+        # Removed bytes are read first, so that they never exceed the kept bytes.
         removed = get_many("default", [layout.REMOVED + layout.number.pack(owner.history) for owner in owners])
         values = get_many("tallies", [layout.number.pack(owner.number) for owner in owners])
         messages = size = 0

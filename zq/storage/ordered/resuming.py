@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first start of a store that was restored from a backup, and is therefore older than the clock.
+"""The preparation of a store that was restored from a backup, before its first start.
 
-Entries that expired since the backup are gone, unless all expiries are extended by the time since. New sequences are
-far above all sequences that the store issued after the backup, so that no reader's marker hides new messages.
+Data that has expired since the backup is lost, unless all expiries are extended by the time since the backup. New
+sequences are far above all sequences that the store issued after the backup, so that no reader's marker hides new
+messages.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,11 +22,12 @@ from zq.storage.ordered.entries import difference, message_changes, record_entri
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.store import TOP, Store, Write
 
-# Seconds after a backup for which the machine's clock is trusted, because the backup's time confirms it.
+# Maximum age of a backup in seconds at which the machine's clock is trusted.
 WITNESSED: Final = 30 * 86400.0
-# Upper bound of the starts since the backup.
+# Assumed maximum number of starts since the backup.
 STARTS: Final = 1000
-# A function that returns a record, by key, value and milliseconds, with a later expiry; ``None`` if it does not change.
+# A function of a record's key, its value, and milliseconds. It returns the key and value with an expiry that is later
+# by these milliseconds, or ``None`` if the record does not change.
 Postponed = Callable[[bytes, bytes, int], tuple[bytes, bytes] | None]
 # Maximum size of one write in bytes.
 FULL: Final = 4 << 20
@@ -34,8 +36,8 @@ FULL: Final = 4 << 20
 def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool) -> Restored:
     """Prepare the store for its next start. Raises ``StartRefused`` if the machine's clock is implausible.
 
-    ``moment``: the time of the backup. ``shift``: extend all expiries by the time since the backup; the function
-    returns the new value of each document.
+    ``moment`` is the time of the backup. If ``shift`` is given, all expiries are extended by the time since the backup,
+    and ``shift`` returns the new value of each document.
     """
     startup.check_readable(store)
     now = clock.now()
@@ -54,7 +56,7 @@ def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone |
 
 
 def _shift(store: Store, later: int, postpone: Postpone) -> None:
-    """Extend all expiries by ``later`` milliseconds, also the past ones. Claims and delays keep their ends."""
+    """Extend all expiries, including past ones, by ``later`` milliseconds. Claims and delays keep their ends."""
     postponed: dict[str, Postponed] = {**_POSTPONED, "records": partial(_document, postpone)}
     found: Iterator[list[Write]] = chain(
         (_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The salvage of a damaged store: everything readable is copied to a new store, and the losses are listed.
+"""The salvage of a damaged store, which copies all readable data to a new store and lists the losses.
 
-Records are copied and their index entries rebuilt, so that the new store is consistent. Pending deletes of purged and
-deleted queues are not copied. Counters never decrease.
+The salvage copies records and rebuilds their index entries, so that the new store is consistent. It does not copy
+pending deletes of purged and deleted queues. Counters never decrease.
 """
 
 from collections import Counter
@@ -24,10 +24,10 @@ LOST_NUMBERS: Final = 1_000_000
 
 
 class Salvage(Copy):
-    """One salvage; its results are ``saved`` and ``lost``."""
+    """A salvage of a whole store. Its results are ``saved`` and ``lost``."""
 
     def run(self) -> None:
-        """Copy everything."""
+        """Copy all readable data to the new store."""
         startup.check_readable(self.rescue)
         starts, numbers, clock = (self.noted(key) for key in (b"starts", b"numbers", b"clock"))
         logs_part = Logs(self)
@@ -60,13 +60,13 @@ def _latest_start(rescue: Wreck) -> int:
 
 
 class Logs:
-    """The salvage of topic logs. ``numbers``: the numbers of all logs, which own idempotency keys."""
+    """The salvage of topic logs. ``numbers`` has the numbers of all logs, which may own idempotency keys."""
 
     def __init__(self, salvage: Copy) -> None:
         self._salvage = salvage
         self._rescue = salvage.rescue
         self._logs: dict[bytes, tuple[bytes, LogRecord]] = {}
-        """The key and the record, by number."""
+        """The key and the record of each log, by log number."""
         self._strangers: Counter[bytes] = Counter()
 
     @property
@@ -92,13 +92,13 @@ class Logs:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Return the numbers of logs by key, as far as other families contain them."""
+        """Return the numbers of logs, by key in ``logs``, that other families contain."""
         floors = {value[8:]: key[:8] for key, value in self._rescue.scan("floors", b"", TOP)}
         notes = self._rescue.scan("default", layout.TRIMMED_LOG, layout.after(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
 
     def _estimated(self, key: bytes, number: bytes) -> LogRecord:
-        """Return an estimate of a lost log record, from the batches of the log."""
+        """Estimate a lost log record from the batches of the log, and report the loss."""
         self._salvage.lost.append(f"The counters of the topics of project {layout.project_of(key)!r}")
         start = self._salvage.starts
         record = LogRecord(layout.number.unpack(number)[0], startup.origin(start) + LOST_COUNTER, start=start)
@@ -138,7 +138,7 @@ class Logs:
             self._salvage.save("batches", record_entries("batches", key, value))
 
     def _raised(self, number: bytes, record: LogRecord) -> LogRecord:
-        """Return the record with an end and totals that are not below its floors."""
+        """Return the record with its last sequence and totals raised to at least those of its floors and trims."""
         floors = self._rescue.scan("floors", number, layout.after(number))
         last = max([record.last, *(layout.number.unpack_from(value)[0] for _, value in floors)])
         return structs.replace(

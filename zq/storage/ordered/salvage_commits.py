@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The salvage of open commits, stages, producers and fences, and of idempotency keys and documents.
 
-A slice of a commit removes the messages that it publishes from the stage in the same write, so all messages in a stage
-are unpublished. Messages of settled claims stay reserved, so that they are not delivered again.
+A slice of a commit publishes messages and removes them from the stage in the same write, so the messages in a stage are
+always unpublished. Messages that a commit will delete stay reserved, so that they are not delivered again.
 """
 
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ from zq.storage.ordered.salvage_copy import Copy
 from zq.storage.ordered.stages import OpenCommit, StageRest
 from zq.storage.ordered.store import TOP
 
-# Milliseconds for which a producer is kept if only its open commit is left: the default of ``producer_ttl``.
+# Milliseconds for which a producer is kept if only its open commit could be read: the default of ``producer_ttl``.
 REMEMBERED: Final = 30 * 86_400_000
 # Maximum number of queues that one sentence names.
 SHOWN: Final = 5
@@ -27,13 +27,13 @@ UNKNOWN: Final = (
 
 
 def described(producer: bytes) -> str:
-    """Return the producer's name for the list of losses."""
+    """Return the producer's name and project for the list of losses."""
     prefix = layout.prefix_of(producer)
     return f"{producer[len(prefix) : -1].decode('utf-8', 'replace')} of project {layout.project_of(prefix)!r}"
 
 
 class OpenCommits:
-    """The open commits. ``reserved``: sequences that they will delete, by queue number."""
+    """The salvage of open commits. ``reserved`` has the sequences that they will delete, by queue number."""
 
     def __init__(self, salvage: Copy) -> None:
         self._salvage = salvage
@@ -73,7 +73,7 @@ class OpenCommits:
             self._report_orphans()
 
     def _copy_rest(self, producer: bytes, rest: StageRest) -> StageRest:
-        """Copy the remaining messages of a stage to its end, without gaps, and return what is left of the stage."""
+        """Copy the remaining messages of a stage without gaps, and return their new indexes, which end as before."""
         number = layout.number.pack(rest.number)
         indexes = [layout.pair.unpack(key)[1] for key, _ in self._staged(number)]
         missing = sorted(set(range(rest.at, rest.end)).difference(indexes))
@@ -90,7 +90,7 @@ class OpenCommits:
         return StageRest(rest.number, begin, begin + len(indexes), size)
 
     def _remember(self, producer: bytes) -> None:
-        """Write the batch of a producer to the new store, so that a repeat has no effect."""
+        """Write the producer's last batch to the new store, so that a repeated commit has no effect."""
         expires = self._salvage.now + REMEMBERED
         key, value = producer + layout.number.pack(expires), layout.encode(self.batch(producer))
         self._salvage.save("producers", record_entries("producers", key, value))
@@ -139,7 +139,8 @@ def named(key: bytes) -> str:
 class NamedThings:
     """The salvage of keys, stages, producers, fences and documents.
 
-    ``owners``: numbers of the histories and logs that own idempotency keys. ``producers``: the copied keys.
+    ``owners`` has the numbers of the histories and logs that own idempotency keys. ``producers`` has the keys of the
+    copied producers.
     """
 
     def __init__(self, salvage: Copy, owners: set[bytes], commits: OpenCommits) -> None:
@@ -149,7 +150,7 @@ class NamedThings:
         self._commits = commits
         self.producers: set[bytes] = set()
         self.kept: Counter[bytes] = Counter()
-        """Bytes of answers, by owner number."""
+        """The bytes of idempotency answers, by owner number."""
 
     def run(self) -> None:
         self._copy_keys()
@@ -167,7 +168,7 @@ class NamedThings:
                 self._salvage.save("records", record_entries("records", key, value))
 
     def _due(self, family: str) -> Callable[[], Iterator[bytes]]:
-        """Return a function that yields the keys of a family that expire."""
+        """Return a function that yields the keys of a family that the index ``due`` contains."""
 
         def keys() -> Iterator[bytes]:
             for entry, _ in self._rescue.scan("due", b"", TOP):
@@ -203,9 +204,9 @@ class NamedThings:
                 self._salvage.save("producers", record_entries("producers", key, value))
 
     def _copy_stages(self) -> None:
-        """Copy complete stages; an incomplete stage is lost, because a commit would publish it as if it were complete.
+        """Copy the complete stages. Incomplete stages are lost, because a commit would publish them as if complete.
 
-        If the write-ahead log is damaged, a stage that an open commit owns may still exist. It belongs to the commit.
+        If the write-ahead log is damaged, the entry of a stage that an open commit owns may still exist. It is skipped.
         """
         for key, value in self._rescue.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)

@@ -30,19 +30,22 @@ class Gaps(Protocol):
 
 
 class Wreck(Readable, Protocol):
-    """The readable part of a damaged store; ``scan`` skips damage, ``get`` raises ``StoreDamaged``."""
+    """The readable part of a damaged store. ``scan`` skips damaged ranges; ``get`` raises ``StoreDamaged``."""
 
     def gaps(self, family: str) -> Gaps:
         """Return the key ranges of a family that ``scan`` cannot read."""
         ...
 
     def entries(self, family: str, *known: Callable[[], Iterable[bytes]]) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield all readable entries, also inside gaps; an unreadable entry with a ``known`` key has the value None."""
+        """Yield all entries that can be read by a scan or by one of the ``known`` keys.
+
+        An entry that exists according to its ``known`` key but cannot be read has the value None.
+        """
         ...
 
 
 class Copy:
-    """A running salvage, shared by its steps."""
+    """The state of a running salvage."""
 
     def __init__(self, rescue: Wreck, store: Store, now: int) -> None:
         self.rescue = rescue
@@ -50,19 +53,19 @@ class Copy:
         self.saved: Counter[str] = Counter()
         self.lost: list[str] = []
         self.top = 0
-        """The largest number of a queue, history, log or stage."""
+        """The largest number of a queue, history, log or stage so far."""
         self.starts = 0
         self.strays: Counter[str] = Counter()
-        """The number of records whose owner is not known, by kind."""
+        """The number of records whose owner is unknown, by kind."""
         notes = rescue.scan("default", layout.PENDING_NUMBER, layout.after(layout.PENDING_NUMBER))
         self.dropped = {key[len(layout.PENDING_NUMBER) :] for key, _ in notes}
-        """Numbers of histories and stages whose owner was removed."""
+        """The numbers of histories and stages whose removal is pending."""
         self._store = store
         self._writes: list[Write] = []
         self._size = 0
 
     def raise_top(self, *numbers: int) -> None:
-        """Note numbers that are in use. The new store issues only larger ones."""
+        """Record numbers that are in use. The new store issues only larger ones."""
         self.top = max(self.top, *numbers)
 
     def write(self, writes: Iterable[Write]) -> None:
@@ -83,7 +86,7 @@ class Copy:
         self._writes, self._size = [], 0
 
     def noted(self, key: bytes) -> int | None:
-        """Return a number of ``default``; 0 if it is missing, None if it cannot be read."""
+        """Return a number from the family ``default``: 0 if it is missing, None if it cannot be read."""
         try:
             return int.from_bytes(self.rescue.get("default", key) or b"")
         except StoreDamaged:

@@ -38,7 +38,7 @@ class Trace(Struct):
 
 
 def named(key: bytes) -> str:
-    """Return the queue's name for the list of losses."""
+    """Return the queue's name and project for the list of losses."""
     ref = layout.queue_ref(key)
     return f"queue {ref.name} of project {ref.project!r}"
 
@@ -46,8 +46,8 @@ def named(key: bytes) -> str:
 class Queues:
     """The salvage of queues.
 
-    ``reserved``: sequences that open commits will delete, by queue number. ``histories``: the numbers of all histories
-    with an owner, which also own idempotency keys.
+    ``reserved`` has the sequences that open commits will delete, by queue number. ``histories`` has the numbers of all
+    histories that belong to a queue; idempotency keys have the same numbers.
     """
 
     def __init__(self, salvage: Copy, reserved: Mapping[int, set[int]]) -> None:
@@ -56,9 +56,9 @@ class Queues:
         self._reserved = reserved
         self.histories: set[bytes] = set()
         self._records: dict[bytes, tuple[bytes, QueueRecord]] = {}
-        """The key and the record, by number."""
+        """The key and the record of each queue, by queue number."""
         self._groups: defaultdict[bytes, tuple[int, list[int]]] = defaultdict(lambda: (0, []))
-        """The end and the claimed messages of each group, by key in ``claims``."""
+        """The end and the sequences of each claim group, by key in ``claims``."""
         self._group_numbers: Counter[bytes] = Counter()
         self._lines = NewLines(self._head)
         self._counts: Counter[bytes] = Counter()
@@ -69,9 +69,9 @@ class Queues:
         self._last: defaultdict[bytes, int] = defaultdict(int)
         """The largest sequence, by queue number. ``_positions`` and ``_finished`` are by history number."""
         self._fresh: dict[bytes, int] = {}
-        """The sequence of the first living fresh message, by queue number, because claims may have skipped damage."""
+        """The sequence of the first live fresh message, by queue number. Claims may have skipped it as unreadable."""
         self._available: Counter[bytes] = Counter()
-        """The available-at of the last fresh message, by queue number. ``_fresh_tails``: its sequence."""
+        """The latest available-at of a fresh message, by queue number. ``_fresh_tails``: the last one's sequence."""
         self._fresh_tails: Counter[bytes] = Counter()
         self._positions: defaultdict[bytes, int] = defaultdict(int)
         self._finished: defaultdict[bytes, int] = defaultdict(int)
@@ -104,7 +104,7 @@ class Queues:
                 self._hidden.append(record)
 
     def _grouping(self, number: bytes) -> Grouping:
-        """Return the grouping of a queue whose record is lost, from the order of its lines."""
+        """Return the grouping of a queue whose record is lost, determined from its lines."""
         for key, _ in self._rescue.scan("lines", number, layout.after(number)):
             if len(key) > LINE:
                 return grouping_of(key)
@@ -122,13 +122,13 @@ class Queues:
 
     @cached_property
     def _pending_deletes(self) -> set[bytes]:
-        """Return the numbers of former queues."""
+        """The numbers of purged and deleted queues whose removal is pending."""
         notes = self._rescue.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_QUEUE))
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
     @cached_property
     def _traces(self) -> dict[bytes, Trace]:
-        """Return the traces of messages whose records may be damaged, by key in ``messages``."""
+        """The traces of messages whose records may be damaged, by key in ``messages``."""
         spans = self._rescue.gaps("messages")
         traces: defaultdict[bytes, Trace] = defaultdict(Trace)
         for family in ("ids", "expiry", "available") if spans else ():
@@ -187,7 +187,10 @@ class Queues:
             self._bytes[key[:8]] += record.size
 
     def _restored(self, key: bytes) -> StoredMessage | None:
-        """Return a record that is rebuilt from index entries, as if the message was never claimed."""
+        """Rebuild a lost record from its index entries, as if the message had never been claimed.
+
+        Return None, and report the loss, if the index entries or the body are missing.
+        """
         queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
         trace, now = self._traces[key], self._salvage.now
         if not trace.id or not trace.expires or not self._has_body(key):
@@ -205,7 +208,7 @@ class Queues:
         return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=indexed)
 
     def _list(self, key: bytes, record: StoredMessage) -> None:
-        """Add a claimed message to its group."""
+        """Add a claimed message to its claim group."""
         number, sequence = layout.pair.unpack(key)
         group = layout.claim_key(number, record.claim, record.group)
         self._groups[group] = record.until, [*self._groups[group][1], sequence]
@@ -218,19 +221,19 @@ class Queues:
             return b""
 
     def _has_body(self, key: bytes) -> bool:
-        """Return whether a separate body is readable."""
+        """Return whether the message has a readable entry in ``bodies``."""
         try:
             return self._rescue.get("bodies", key) is not None
         except StoreDamaged:
             return False
 
     def _fate(self, key: bytes) -> str:
-        """Return the clause for a lost message that an open commit was deleting; else an empty text."""
+        """Return a clause for the list of losses if an open commit was deleting the lost message, else ""."""
         number, sequence = layout.pair.unpack(key)
         return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
 
     def _adopt(self, number: bytes) -> bool:
-        """Create a queue for messages whose queue is lost, if their project is known. Return whether it exists."""
+        """Create a queue for messages whose queue is lost. Return False if their project is unknown."""
         key = self._orphans.get(number)
         if key is not None:
             self._salvage.lost.append(f"Name, metadata and history of a queue, whose messages are in {named(key)} now")
@@ -239,7 +242,7 @@ class Queues:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """Return keys for new queues, by the numbers that do not belong to a known queue."""
+        """The keys of queues to be created, by the queue numbers that belong to no known queue."""
         found = {}
         for key, value in self._rescue.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:
@@ -270,13 +273,13 @@ class Queues:
         return next((named(key) for key, record in self._records.values() if record.history == number), "no queue")
 
     def _history_keys(self) -> Iterator[bytes]:
-        """Yield the keys of history entries to which index entries lead."""
+        """Yield the keys of the history entries to which index entries refer."""
         for family, history_of in HISTORY_OF.items():
             for key, value in self._rescue.scan(family, b"", TOP):
                 yield history_of(key, value)
 
     def write_tallies(self, answers: Counter[bytes]) -> None:
-        """Write the counters of all queues. ``answers``: the bytes of answers, by history number."""
+        """Write the counters of all queues. ``answers`` has the bytes of idempotency answers, by history number."""
         self._kept.update(answers)
         for record in self._hidden:
             number = layout.number.pack(record.number)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listings of messages by sequence, and lookups by id.
 
-``locate`` needs the queue's lock if messages are changed. Listings take no lock and change only hints.
+A caller of ``locate`` that changes the messages holds the queue's lock. Listings read without the lock; they take it
+only to record hints.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +19,9 @@ from zq.storage.ordered.store import AHEAD, Store
 
 # Maximum number of consecutive empty blocks that a walk records.
 MAX_EMPTY = 1 << 15
-# Number of blocks that concurrent listings walk in parallel before they continue one at a time.
+# Number of blocks that a listing reads before it waits for its turn, because only one listing of a queue may read more.
 SHORT = 16
-# Number of blocks after which a walk records its findings.
+# Number of blocks for which a walk collects times before it records them in the visibility index.
 HANDFUL = 8
 
 
@@ -29,7 +30,7 @@ def page(
 ) -> list[Message]:
     """Return up to ``limit`` messages above ``marker`` that match the filter.
 
-    The page is shorter only at the end of the queue, or if the next body would exceed ``most_bytes``.
+    The page has fewer messages only if the queue ends, or if the next body would exceed ``most_bytes``.
     """
     messages: list[Message] = []
     left = most_bytes
@@ -71,7 +72,7 @@ def _visible(
     if position is not None:
         if inline.current() is not None:
             raise LongWalk
-        # A long walk: one listing at a time, so that the others use its findings instead of repeating the walk.
+        # Long walks run one at a time, so that the next one skips the blocks that the last one has recorded.
         with state.walking:
             _advance(store, state, position, limit, list_filter, now, found, NEVER)
     return found
@@ -89,7 +90,8 @@ def _advance(
 ) -> int | None:
     """Add the records that match the filter to ``found``, skipping blocks without visible messages.
 
-    Return None at the limit or at the end of the queue, or the next position after ``blocks`` blocks.
+    Return None if the limit or the end of the queue is reached. After ``blocks`` blocks, stop and return the position
+    from which to continue.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
@@ -122,7 +124,7 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
 
 
 class _Walk:
-    """A scan up to the next block without visible messages; it records further such blocks."""
+    """A scan that ends before the next block that can be skipped, and records further blocks that can be skipped."""
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now
@@ -133,13 +135,13 @@ class _Walk:
         """The first block to which messages may still be added."""
         self._learnt: dict[int, int] = {}
         self._learnt_own: dict[int, int] = {}
-        """Times of blocks that are visible only to clients other than the filter's."""
+        """The times of blocks whose visible messages all belong to the client whose messages the filter hides."""
         self._expired: list[bytes] = []
         self.position: int | None = None
         """The next position, or None at the end of the queue."""
 
     def records(self, store: Store, start: int) -> Iterator[tuple[int, StoredMessage, bool]]:
-        """Yield each record from ``start`` on with whether the filter shows it, up to the next block to skip."""
+        """Yield each record from ``start`` on, and whether the filter shows it, up to the next block to skip."""
         state, list_filter, now = self._state, self._filter, self._now
         without = list_filter.without or None  # the filter hides the messages of no client
         block = start // BLOCK
@@ -169,7 +171,7 @@ class _Walk:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """Record a block that was read to its end, and the empty blocks between it and ``next_block``."""
+        """Note the times of a block that was read completely, and of the empty blocks between it and ``next_block``."""
         if until > self._now and block < self._open_block:
             self._learnt[block] = until
         elif own > self._now and block < self._open_block:
@@ -180,7 +182,10 @@ class _Walk:
             self.record_blocks()  # early, so that another walk over the same blocks can use the findings
 
     def record_blocks(self) -> None:
-        """Store the recorded blocks unless a message became visible earlier; offer expired messages for removal."""
+        """Record the noted times in the visibility index, and offer the expired messages for removal.
+
+        If a message has become visible earlier than expected since the walk began, the times are discarded.
+        """
         if self._expired:
             self._state.context.lazy_queue.offer(self._expired, self._now)
             self._expired = []
@@ -192,7 +197,10 @@ class _Walk:
 
 
 def locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, StoredMessage]]:
-    """Return sequence and record of each id that is live in the queue, in the given order without duplicates."""
+    """Return the sequence and record of each unexpired message with one of these ids, in the given order.
+
+    Skip missing and duplicate ids.
+    """
     places = store.get_many("ids", [layout.id_key(state.project, message) for message in dict.fromkeys(ids)])
     number = layout.number.pack(state.number)
     keys = [place for place in places if place is not None and place[:8] == number]

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages, whose messages are invisible until a commit publishes them; fences; and open commits.
+"""The storage of stages, fences and open commits. The messages of a stage are invisible until a commit publishes them.
 
 The caller holds the lock of the stage, fence or producer.
 
-An open commit is one entry in ``default`` with the prefix ``COMMIT``, which has the remaining work: the sequences to
-delete by queue number, and the number of each stage's messages. A stage of an open commit has no entry in ``stages``.
-The sequences are reserved in ``QueueState.reserved``, so that no other verb touches the messages.
+An open commit is one entry in ``default`` with the prefix ``COMMIT``. It has the remaining work: the sequences to
+delete, by queue number, and the stages to publish, each with the indexes of its remaining messages. The stages have no
+entries in ``stages`` any more. The sequences are reserved in ``QueueState.reserved``, so that no other verb changes
+these messages.
 """
 
 from collections import defaultdict
@@ -22,7 +23,7 @@ from zq.storage.ordered.store import Readable, Store, Write
 
 
 def prefix(project: str, stage: str) -> bytes:
-    """Return the prefix of a stage's key, which ends with the expiry."""
+    """Return the prefix of a stage's key. The rest of the key is the expiry."""
     return layout.ended(layout.project_prefix(project), stage)
 
 
@@ -32,7 +33,7 @@ def name(prefix: bytes) -> bytes:
 
 
 def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
-    """Return key and value of the stage, or None if it does not exist or has expired."""
+    """Return the key and the record of the stage, or None if it does not exist or has expired."""
     found = due.living(store, "stages", prefix, now)
     return None if found is None else (found[0], layout.decode_stage(found[1]))
 
@@ -40,14 +41,14 @@ def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
 def open_until(
     store: Store, new_number: Callable[[], int], prefix: bytes, now: int, expires: int
 ) -> tuple[bytes, Stage]:
-    """Return key and value of the stage, or of a new stage that is not stored yet."""
+    """Return the key and the record of the stage. If it does not exist, return those of a new, unstored stage."""
     return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(new_number()))
 
 
 def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
     """Return the writes that append drafts for a queue to the stage.
 
-    ``most`` has the maximum bytes and messages of a stage. Raises ``StageFull``.
+    ``most`` is the maximum number of bytes and of messages of a stage. Raises ``StageFull``.
     """
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
@@ -71,7 +72,7 @@ def item(value: bytes) -> Staged:
 
 
 def removal(key: bytes, stage: Stage) -> list[Write]:
-    """Return the writes that remove a stage; active expiry deletes its messages."""
+    """Return the writes that remove a stage. Active expiry removes its messages later."""
     dropped = layout.PENDING_NUMBER + layout.number.pack(stage.number)
     return [*due.traces("stages", key, due.end_of(key)), ("default", dropped, b"")]
 
@@ -114,7 +115,7 @@ def _last_epoch(store: Store, key: bytes) -> int:
 
 
 class Reserved(Struct, array_like=True):
-    """Messages of one queue to be deleted; ``history`` is explained in ``model.ClaimRef``."""
+    """Messages of one queue that a commit will delete. For ``history`` see ``model.ClaimRef``."""
 
     number: int
     history: int
@@ -122,7 +123,10 @@ class Reserved(Struct, array_like=True):
 
 
 class StageRest(Struct, array_like=True):
-    """A stage to be published: its number, and the indexes and the bytes of its remaining messages."""
+    """A stage that a commit will publish. Its remaining messages have indexes from ``at`` to ``end`` (exclusive).
+
+    ``size`` is the number of bytes of their bodies.
+    """
 
     number: int
     at: int
@@ -162,7 +166,7 @@ def commit_write(producer: bytes, commit: OpenCommit) -> Write:
 
 
 def committed(store: Store, producer: bytes, batch: Batch) -> Committed:
-    """Return the producer's last batch."""
+    """Return the producer's last batch as a ``Committed``."""
     is_open = find_commit(store, producer) is not None
     return Committed(batch.batch, batch.published, batch.deleted, open=is_open)
 

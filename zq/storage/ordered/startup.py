@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and counters of a store's start: version, clock, and boot epoch.
+"""The checks and counters of a store's start: layout version, clock, and boot epoch.
 
 Expiry destroys data, so a clock that is days ahead of the store's last use is not trusted. A clock that was set back is
-not trusted either, because times in the store would be in the future; a small step back is waited out. A clock that
+not trusted either, because times in the store would be in the future; only a small step back is tolerated. A clock that
 jumps ahead while the store is in use is trusted after some time (decision 0006).
 
-Starts are counted on disk, as the boot epoch, so that no sequence is assigned twice. A power failure may lose the last
-writes, and with them sequences that a reader already uses as a marker. A counter therefore grows by ``EPOCH_STRIDE``
-per start since it was last written. It exceeds all assigned numbers unless more than ``EPOCH_STRIDE`` of them were
-lost.
+The store counts its starts; this number is the boot epoch. It prevents that a sequence is assigned twice. A power
+failure may lose the last writes, and with them sequences that a reader already uses as a marker. A counter therefore
+grows by ``EPOCH_STRIDE`` for each start since it was last written. It exceeds all assigned numbers unless more than
+``EPOCH_STRIDE`` of them were lost.
 """
 
 import logging
@@ -26,7 +26,7 @@ from zq.storage.ordered import layout
 from zq.storage.ordered.store import Readable, Store
 
 LOG = logging.getLogger(__name__)
-# Maximum milliseconds by which the clock may have been set back since the store's last use; the start waits for them.
+# Maximum milliseconds by which the clock may have been set back since the store's last use.
 STEP_BACK_MS = 60_000
 # Maximum seconds by which the machine's clock may jump ahead and still be trusted immediately.
 LEAP: Final = 60.0
@@ -41,7 +41,10 @@ def uptime() -> float:
 
 
 class StorageClock:
-    """The machine's clock, without recent jumps ahead, and never behind the largest time in the store (``seen``)."""
+    """The machine's clock without jumps ahead that are not trusted yet. It is never behind ``seen``.
+
+    ``seen`` is the largest time in the store.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,7 +52,7 @@ class StorageClock:
         self._leapt = 0.0
         self.seen: Seconds = 0.0
         self.latest: Seconds = 0.0
-        """The largest time that was returned, which the store must record."""
+        """The largest time that ``now`` has returned, which the store must record."""
         self.doubted: Seconds = 0.0
         """Seconds by which the machine's clock is ahead of this clock while it is not trusted."""
         self._offset: Seconds | None = None
@@ -60,7 +63,7 @@ class StorageClock:
         return self._offset or 0.0
 
     def believe(self, offset: Seconds) -> None:
-        """Continue with an offset that was recorded before this clock was read."""
+        """Trust an offset that an earlier process has recorded, instead of the current one."""
         with self._lock:
             self._offset, self.latest = offset, 0.0
 
@@ -73,7 +76,10 @@ class StorageClock:
             return moment
 
     def _look(self, offset: Seconds, ran: Seconds) -> None:
-        """Trust this offset of the machine's clock, or note that it is not trusted."""
+        """Trust this offset of the machine's clock, or record that it is not trusted yet.
+
+        ``ran`` is the current ``uptime``.
+        """
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
             self._since, self._leapt = ran, leap
@@ -104,19 +110,19 @@ def check_version(store: Store) -> None:
 
 
 def check_readable(store: Readable) -> None:
-    """Check the store's layout version, unless it is unreadable because of damage."""
+    """Check the store's layout version. Ignore a version that is missing or damaged."""
     with suppress(StoreDamaged):
         _check_layout(store.get("default", b"version"))
 
 
 def check_layout(families: Collection[str], read: Callable[[bytes], bytes | None]) -> None:
-    """Refuse a database of another layout, or of another program, before it is opened for writing.
+    """Check, before a database is opened for writing, that it is a store with this version's layout.
 
-    ``families``: the column families that the database has. ``read`` reads the family ``default``. A database without
-    a number is a new store whose first start was interrupted.
+    ``families``: the column families of the database. ``read``: returns a value of the family ``default``. A database
+    without a layout version is a new store whose first start was interrupted.
 
     Raises:
-        StartRefused: with the number that the store has, or the families that no store of zq has.
+        StartRefused: The store has another layout version, or the database belongs to another program.
     """
     found = read(b"version")
     if found is None and (foreign := sorted(set(families) - {*layout.FAMILIES})):
@@ -136,7 +142,10 @@ def _check_layout(found: bytes | None) -> None:
 
 
 def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
-    """Set the clock to the largest time in the store. ``max_jump`` is in seconds; with 0, any clock is trusted."""
+    """Check the machine's clock against the largest time in the store, and set ``clock.seen`` to that time.
+
+    ``max_jump``: maximum seconds by which the clock may be ahead; 0 to trust any clock. Raises ``StartRefused``.
+    """
     seen, now = last_seen(store), layout.ms(clock.now())
     if seen and max_jump:
         ahead = timedelta(milliseconds=now - seen)
@@ -164,9 +173,9 @@ def boot() -> bytes:
 
 
 def _recall(store: Store, clock: StorageClock) -> None:
-    """Distrust a clock that has jumped ahead since the store was in use during the same boot.
+    """Continue with the recorded offset if the clock has jumped ahead since the store's last use in this boot.
 
-    This also applies to a restarted server.
+    Otherwise a restart of the server would make it trust the clock at once.
     """
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
     if known and known == boot() and clock.offset - int(believed) / 1000 > LEAP:
@@ -190,7 +199,10 @@ STARTS: Final = b"starts"
 
 
 def count_start(store: Store) -> int:
-    """Count this start durably in every sync mode; return its number, from 1 on. Raises ``Unavailable``."""
+    """Count this start durably, in every sync mode, and return its number. The first start has number 1.
+
+    Raises ``Unavailable``.
+    """
     start = int.from_bytes(store.get("default", STARTS) or b"") + 1
     store.write([("default", STARTS, layout.number.pack(start))])
     store.wait_durable(always=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage of the ordered engine: controllers, clock, maintenance and metrics over one store."""
+"""The ``Storage`` of the queue engine, which combines controllers, clock, maintenance and metrics over one store."""
 
 import threading
 from collections import Counter
@@ -46,8 +46,8 @@ class OrderedStorage:
         """Open the storage.
 
         Args:
-            open_store: Opens the store; called again after the store has failed.
-            max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 = no limit.
+            open_store: Opens the store. It is called again after the store has failed.
+            max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0: no limit.
 
         Raises:
             StartRefused: The store has another version, or the clock is too far ahead.
@@ -168,18 +168,18 @@ class OrderedStorage:
             store.wait_durable()
 
     def _allow_destruction(self) -> None:
-        """Allow the store to drop expired values only while the machine's clock is trusted.
+        """Allow the store to drop expired values if the machine's clock is trusted, and forbid it otherwise.
 
-        The store drops them by the machine's clock, without regard to ``StorageClock``.
+        The store's compaction filter uses the machine's clock and not ``StorageClock``.
         """
         with self._configuring:
             doubted = self._clock.doubted > 0
-            with suppress(Unavailable), self._handle:  # repeated at the next reading of the clock
+            with suppress(Unavailable), self._handle:  # the next call of ``now`` tries again
                 self._housekeeping.allow_destruction(not doubted)
                 self._doubted = doubted
 
 
-# Maximum number of expired messages that are counted.
+# Maximum number of expired messages that one report counts.
 MOST_WAITING: Final = 100_000
 
 
@@ -204,20 +204,20 @@ class Figures:
             ]
 
     def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
-        """Return the message counts of one queue, without its expired messages, which are assumed to be many."""
+        """Return the message counts of one queue. Expired messages are not counted but assumed to be many."""
         with self._handle as session:
             state = session.registry.find(queue)
             return Depth() if state is None else replace(_depth(session.store, state, most, now, most), expired=0)
 
     def measures(self, now: int) -> list[Measure]:
-        """Return the metrics of the store; metrics that damage hides are left out."""
+        """Return the metrics of the store, without those that cannot be read because of damage."""
         with self._handle as session:
             own = self._handle.context.housekeeping.measures()
             parts = self._expiry(session, now), _messages(session.store), own
             return [figure for part in parts for figure in _readable(part)]
 
     def _due(self, store: Store, now: int) -> Iterator[bytes]:
-        """Yield the due entries of the expiry index."""
+        """Yield the keys of ``expiry`` whose messages have expired."""
         return (
             key
             for key, _ in store.scan("expiry", self._active_expiry.position, layout.number.pack(now + 1), spare=True)
@@ -238,7 +238,7 @@ class Figures:
 
 
 def _readable(figures: Iterator[Measure]) -> Iterator[Measure]:
-    """Yield metrics up to the first one that fails because of damage."""
+    """Yield the metrics up to the first one that cannot be read because of damage."""
     with suppress(StoreDamaged):
         yield from figures
 
@@ -251,7 +251,8 @@ def _messages(store: Store) -> Iterator[Measure]:
 def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Return the message counts of one queue.
 
-    Ready messages are derived from the total unless the other states exceed the counting limit.
+    The number of ready messages is computed from the total if all other messages were counted. Otherwise the ready
+    messages are counted up to ``most``.
     """
     if state.grouping:
         return groups.depth(store, state, expired, now, most)
@@ -275,7 +276,10 @@ def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -
 
 
 def _claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
-    """Count the messages of live claims among the first ``most`` claimed ones; return whether that was all."""
+    """Count the messages of live claims among the first ``most`` claimed messages.
+
+    Return the count, and whether all claimed messages were considered.
+    """
     claimed = met = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.group_of(value)
@@ -288,7 +292,7 @@ def _claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int,
 
 
 def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
-    """Count delayed messages among the next ``most`` ones, for a queue with many claimed messages."""
+    """Count the delayed messages among the first ``most`` messages that are available later than ``now``."""
     entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, most)])
     records = (layout.decode_record(value) for value in values if value is not None)
@@ -296,6 +300,9 @@ def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
 
 
 def _count(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
-    """Count entries with a time after ``now`` among the first ``most``; return also whether that was all of them."""
+    """Count the entries among the first ``most`` whose value is a time after ``now``.
+
+    Return the count, and whether there were fewer than ``most`` entries.
+    """
     ends = [layout.number.unpack(value)[0] > now for _, value in islice(entries, most)]
     return sum(ends), len(ends) < most

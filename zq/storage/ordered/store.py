@@ -18,7 +18,7 @@ UNREADABLE: Final = "The data for this request is damaged. Retries do not help: 
 # An upper bound of all keys.
 TOP: Final = b"\xff" * 256
 
-# Number of values that callers read at a time if the size of the values may end the read early.
+# Number of values that callers read at a time if a limit on their total size may end the read early.
 AHEAD: Final = 16
 
 # (family, key, value to put or None to delete)
@@ -42,21 +42,20 @@ class Readable(Protocol):
 class Store(Protocol):
     """An open store. All methods are thread-safe and may raise ``Unavailable``.
 
-    ``spare`` matters only for stores with files that can be damaged: an unreadable value raises ``StoreDamaged`` unless
-    ``spare`` is set.
+    A value that is unreadable because of a damaged file raises ``StoreDamaged``, unless ``spare`` is set.
     """
 
-    # The first write error of a store that then refuses all writes, so that the engine reopens it. A store that remains
-    # usable after a failed write never sets it.
+    # The write error after which the store refuses all writes, or None. If it is set, the engine reopens the store. A
+    # store that remains usable after a failed write never sets it.
     failure: Exception | None = None
-    # Set if another process may take over the store; ``prove`` is then called when a verb begins and ends.
+    # Whether another process may take over the store. If so, ``prove`` is called when a verb begins and ends.
     contended: bool = False
 
     @property
     def prompt(self) -> bool:
         """Return whether short verbs may run on the event loop's thread.
 
-        Methods must then wait for memory only, and ``wait_durable`` leaves its wait to ``zq.storage.inline.current()``.
+        If so, methods wait for memory only, and ``wait_durable`` leaves its wait to ``zq.storage.inline.current()``.
         """
         return False
 
@@ -65,7 +64,7 @@ class Store(Protocol):
         ...
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the values of several keys, in order; with ``spare``, a damaged value is ``b""``, not an error."""
+        """Return the values of several keys, in order. With ``spare``, a damaged value is ``b""``, not an error."""
         ...
 
     def scan(
@@ -92,7 +91,7 @@ class Store(Protocol):
         ...
 
     def prove(self) -> None:
-        """Return if this process still owns the store. Raises ``Unavailable``."""
+        """Raise ``Unavailable`` if this process cannot prove that it still owns the store."""
         return
 
     def close(self) -> None:
@@ -103,9 +102,11 @@ class Store(Protocol):
 def binary_search(
     store: Store, family: str, owner: int, low: int, high: int, is_before: Callable[[bytes], bool]
 ) -> int:
-    """Return the number after the last entry that satisfies ``is_before``, or ``low`` if none does.
+    """Return the number that follows the last entry for which ``is_before`` is true, or ``low`` if there is none.
 
-    The keys of the searched entries consist of ``owner`` and a number from ``low`` to ``high``, each of 8 bytes.
+    The key of each entry consists of ``owner`` and a number, each of 8 bytes. The function searches the numbers from
+    ``low`` up to ``high`` (exclusive). ``is_before`` must be true for all entries up to some number and false for the
+    others.
     """
     prefix = owner.to_bytes(8)
     while low < high:
@@ -119,30 +120,31 @@ def binary_search(
 
 
 class Housekeeping:
-    """Optional maintenance of a store, which survives a reopening. The methods of this class do nothing.
+    """The optional maintenance of a store. The object survives when the store is reopened.
+
+    The methods of this class do nothing; a driver overrides those that it supports.
 
     The engine calls all methods except ``check`` within a verb, while the store is open.
     """
 
     def allow_destruction(self, allowed: bool) -> None:
-        """Allow or forbid the store to drop expired values by the machine's clock.
+        """Allow or forbid the store to drop values that have expired according to the machine's clock.
 
-        This is forbidden until the clock has been checked and while it is not trusted. A store begins without
-        permission.
+        A store must not drop values before the first call, or while the clock is not trusted.
         """
 
     def configure(self, expiry: Expiry) -> bool:
-        """Apply new expiry options; return whether the store must be reopened for them."""
+        """Apply new expiry settings. Return whether the store must be reopened for them."""
         return False
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Run maintenance; called every few seconds. ``trimmed`` yields each large removed range once."""
+        """Run maintenance. Called every few seconds. ``trimmed`` yields each large trimmed range once."""
 
     def bound_memory(self) -> None:
-        """Limit the memory held by writes; called after each slice of a large commit. Raises ``Unavailable``."""
+        """Limit the memory that writes occupy. Called after each slice of a large commit. Raises ``Unavailable``."""
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
-        """See ``capabilities.Snapshots``; called within a verb, which its context may outlast."""
+        """Provide a snapshot; see ``capabilities.Snapshots``. Its context may last longer than the calling verb."""
         raise NotBuilt("A store in memory has no backup: nothing of it outlives its server.")
 
     def measures(self) -> Iterator[Measure]:

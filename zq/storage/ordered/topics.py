@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: publishing, subscribing, and lock-free reads of a log or of one topic's batches.
+"""Topics: publishing, subscriptions, and lock-free reads of a log or of one topic's batches.
 
-A reader reads the log's view before its scan and ``dropped`` after it, so it notices if its batches were trimmed in
-between. ``Log.head`` lets readers skip removed batches.
+A reader reads ``Log.view`` before its scan and ``Log.dropped`` after it, so it notices if batches were trimmed
+meanwhile. With ``Log.head``, readers skip the range of removed batches.
 """
 
 import threading
@@ -41,7 +41,7 @@ class TopicController:
                 check_key(store, log, idempotency_key, int, moment)
                 batch = Batch(topic.name, log.view.record.last + 1, moment / 1000, list(entries))
                 keys: list[Write] = []
-                if idempotency_key is not None:  # answers in a log do not count as usage: the log has its own limit
+                if idempotency_key is not None:  # answers in a log do not count as usage; the log has its own limit
                     keys, _ = key_writes(log, idempotency_key, batch.sequence, moment, counts=False)
                 log.append(store, batch, retention, keys)
                 self._feed.enqueue(log, batch.last, batch)
@@ -87,10 +87,11 @@ class TopicController:
 
 
 class Feed:
-    """The notifications of a project's listeners about durable batches, in order.
+    """The subscriptions of all projects. It notifies listeners of durable batches, in order.
 
-    A batch is enqueued in the step that publishes it. A publisher whose own batch is durable sends the notifications up
-    to that batch, because all earlier batches were written before it and are durable too.
+    The notification of a batch is enqueued in the step that publishes the batch. Once a publisher's batch is durable,
+    the publisher's thread sends the notifications of all batches up to its own: earlier batches were written before and
+    are durable too.
     """
 
     def __init__(self) -> None:
@@ -112,7 +113,7 @@ class Feed:
         return end
 
     def enqueue(self, log: Log, last: int, batch: Batch | None) -> None:
-        """Enqueue the notification of a batch, or of a purge (None), until everything up to ``last`` is durable.
+        """Enqueue the notification of a batch, or of a purge (None). It is sent when ``last`` is durable.
 
         The caller holds the log's lock.
         """
@@ -120,7 +121,7 @@ class Feed:
             log.pending.append((last, batch))
 
     def notify(self, log: Log, last: int) -> None:
-        """Send the notifications up to ``last``, which is durable."""
+        """Send the enqueued notifications up to the sequence ``last``, which is durable."""
         if not log.pending:
             return
         with log.notifying:
@@ -128,7 +129,7 @@ class Feed:
                 self._notify(log.project, log.pending.popleft()[1])
 
     def forget(self, log: Log) -> None:
-        """Notify that batches may be missing: they may never become durable."""
+        """Notify the log's listeners that they may have missed batches, because a write may not become durable."""
         self._notify(log.project, None)
 
     def _notify(self, project: str, batch: Batch | None) -> None:
@@ -138,15 +139,15 @@ class Feed:
 
 # Maximum number of batches that one call reads, including batches of other topics.
 MOST_READ: Final = 1000
-# Maximum bytes of bodies in one answer, unless its first batch is larger.
+# Maximum size in bytes of the bodies in one slice, unless its first batch is larger.
 MOST_SIZE: Final = 1 << 20
 
-# Last sequences and batches, in order, with None for a batch of another topic.
+# (last sequence of a batch, batch) in order. The batch is None if it belongs to another topic or was removed.
 Walk = Iterator[tuple[int, Batch | None]]
 
 
 def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -> LogSlice:
-    """Read a page of the log; see ``TopicController.read``."""
+    """Read a slice of the log; see ``TopicController.read``."""
     view = log.view
     last = view.record.last
     found: list[Batch] = []
@@ -164,22 +165,25 @@ def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -
             break
     else:
         position = max(after, last)
-    # The page has no batches of a topic that was purged during the read: some were read before the purge, and others
-    # may already be removed.
+    # If a topic was purged during the read, its purged batches are left out, because some of them may not have been
+    # read any more. The same applies to a trim.
     dropped, floors = log.dropped, (view.floors, log.view.floors)
     kept = [batch for batch in found if batch.last > max(dropped, *(each.get(batch.topic, 0) for each in floors))]
     return LogSlice(kept, position, position < last, last, dropped)
 
 
 def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
-    """Return what ``TopicController.stats`` returns. Batches are read only if some of their messages have expired."""
+    """Return the topic's statistics; see ``TopicController.stats``.
+
+    The index suffices for most batches. Only batches with some expired messages are read.
+    """
     while (stats := _stats(store, log, topic, now)) is None:
         pass
     return stats
 
 
 def _stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
-    """Return the statistics; None if batches of the topic were removed while they were counted."""
+    """Return the topic's statistics, or None if batches of the topic were removed during the count."""
     floor = log.view.floors.get(topic, 0)
     number, moment = log.history, layout.ms(now)
     count = 0
@@ -224,7 +228,7 @@ def _batches(store: Store, log: Log, view: LogView, after: int, pattern: Pattern
 def _along_topic(store: Store, log: Log, view: LogView, after: int, topic: str) -> Walk:
     number = layout.number.pack(log.history)
     for key, _ in _entries(store, log, view, topic, after):
-        value = store.get("batches", number + key[-8:])  # the batch may be trimmed in between
+        value = store.get("batches", number + key[-8:])  # None if the batch was trimmed after the scan
         yield _sequence(key), None if value is None else logs.decode_stored(value).batch
 
 
@@ -237,7 +241,10 @@ def _along(store: Store, log: Log, view: LogView, after: int, pattern: Pattern) 
 
 
 def _entries(store: Store, log: Log, view: LogView, topic: str | None, after: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the live entries above ``after`` in ``topics``, or in ``batches`` if the topic is None."""
+    """Yield the entries above ``after`` of a topic in ``topics``, or of all topics (None) in ``batches``.
+
+    Entries of trimmed and purged batches are skipped as far as they are known.
+    """
     number = layout.number.pack(log.history)
     family, prefix = ("batches", number) if topic is None else ("topics", logs.key_of(log.history, topic))
     head, last = _head(log, view, topic), view.record.last
@@ -254,7 +261,7 @@ def _entries(store: Store, log: Log, view: LogView, topic: str | None, after: in
 
 
 def _head(log: Log, view: LogView, topic: str | None) -> int:
-    """Return the sequence up to which a topic, or every topic (None), has no live batches."""
+    """Return the sequence up to which a topic, or every topic (None), is known to have no batches."""
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))
 

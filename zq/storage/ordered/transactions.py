@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fences, stages and commits.
 
-A commit is one batch of a producer. It is decided in one write. A small commit is completed in the same write, a large
-one slice by slice: each slice is one write, which also removes its work from the open commit's entry.
+A commit is one batch of a producer, and is decided in one write. A small commit is completed in the same write. A large
+commit is completed in slices. Each slice is one write, which also removes its work from the open commit's entry.
 """
 
 from collections import defaultdict
@@ -135,24 +135,24 @@ class TransactionController:
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         with self._handle as (store, _):
             found = _last(store, _producer(project, producer), layout.ms(now))
-            store.wait_durable()  # a client that reads about a batch does not send it again
+            store.wait_durable()  # the batch must be durable, because a client that sees it does not send it again
         if found is None:
             raise ProducerNotFound
         return found[1]
 
 
-# Maximum number of messages of a commit in one write, regardless of the bounds, because a write blocks every thread.
+# Maximum number of messages of a commit in one write, whatever the bounds. A write blocks all other writers.
 STEP: Final = 1000
-# Maximum number of messages in one slice. Each takes 8 to 35 microseconds, during which no other thread writes.
+# Maximum number of messages in one slice. Each message takes 8 to 35 microseconds, during which no other thread writes.
 SLICE: Final = 500
-# Total size in bytes of bodies after which a slice ends.
+# Maximum total size in bytes of the bodies in one slice, except for a single message.
 CAPACITY: Final = 4 << 20
 
 T = TypeVar("T")
 
 
 class CommitAttempt:
-    """An attempt to commit one batch of a producer; ``run`` needs the ``locks``."""
+    """An attempt to commit one batch of a producer. The caller of ``run`` holds the ``locks``."""
 
     def __init__(self, session: Session, commit: Commit, now: int, bounds: Bounds) -> None:
         self._session = session
@@ -161,20 +161,20 @@ class CommitAttempt:
         self._bounds = bounds
         self._producer = _producer(commit.project, commit.producer)
         self._claims = list({(claim.queue, claim.claim): claim for claim in commit.settle}.values())
-        # Keys and records of the stages to publish, and the number of messages that count.
+        # The keys and records of the stages to publish, and the number of messages without those of ``beside``.
         self._stages: list[tuple[bytes, Stage]] = []
         self._counted = 0
-        # The removal of the producer's last batch.
+        # The writes that remove the producer's last batch.
         self._former: list[Write] = []
 
     def locks(self) -> list[bytes]:
-        """Return the names of the locks: producer, stages and fence."""
+        """Return the names of the locks of the producer, the stages and the fence."""
         commit = self._commit
         names = [stages.name(stages.prefix(commit.project, stage)) for stage in (*commit.publish, *commit.beside)]
         return [_producer_lock(self._producer), *names, *stages.fence_names(commit.project, commit.fence)]
 
     def run(self) -> Committed:
-        """Decide the batch and complete it if it is small, or return the answer to the last batch again."""
+        """Decide the batch, and complete it if it is small. If it is a repeat, return the last batch's result again."""
         commit, store = self._commit, self._session.store
         known = _last(store, self._producer, self._now)
         found, beside = (
@@ -200,7 +200,7 @@ class CommitAttempt:
         return self._open() or self._at_once()
 
     def _open(self) -> Committed | None:
-        """Decide a batch that is too large for one write, and return it as open; return None for a smaller batch."""
+        """Decide a batch that is too large for one write and return it as open. Return None for a smaller batch."""
         store, registry = self._session
         refs = list(dict.fromkeys(claim.queue for claim in self._claims))
         published, size = (sum(getattr(stage, what) for _, stage in self._stages) for what in ("count", "size"))
@@ -223,14 +223,14 @@ class CommitAttempt:
         return structs.replace(committed, open=True)
 
     def _decision(self, committed: Committed, reserved: list[Reserved]) -> list[Write]:
-        """Return the writes that decide a commit: its entry takes over the stages."""
+        """Return the writes that decide a large commit. They move the stages into the open commit's entry."""
         rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
         taken = (write for key, _ in self._stages for write in due.traces("stages", key, due.end_of(key)))
         return [stages.commit_write(self._producer, decided), *self._former, *taken, *self._remembered(committed)]
 
     def _at_once(self) -> Committed:
-        """Publish and delete in one change, with the queues locked. Missing queues are created first."""
+        """Publish and delete all messages in one change, with the queues locked. Create missing queues first."""
         store, registry = self._session
         staged = [item for _, stage in self._stages for item in stages.messages(store, stage)]
         targets = [QueueRef(self._commit.project, name) for name in dict.fromkeys(item.queue for item in staged)]
@@ -286,12 +286,12 @@ def _producer(project: str, producer: str) -> bytes:
 
 
 def _producer_lock(producer: bytes) -> bytes:
-    """Return the name of the lock that is needed to continue the producer's open commit."""
+    """Return the name of the producer's lock, which commits and their continuation hold."""
     return b"producer " + producer
 
 
 def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | None:
-    """Return the producer's key and last batch, or None if it is unknown."""
+    """Return the producer's key and last batch, or None if the producer is unknown."""
     found = due.living(store, "producers", producer, now)
     if found is None:
         return None
@@ -305,7 +305,7 @@ def _unfinished(producer: bytes, value: bytes) -> Unfinished:
 
 
 def _carry_slice(session: Session, producer: bytes, most: int, now: int) -> bool:
-    """Process one slice of the producer's open commit; return whether anything is left."""
+    """Process one slice of the producer's open commit. Return whether the commit is still open."""
     commit = stages.find_commit(session.store, producer)
     if commit is None:
         return False
@@ -339,7 +339,7 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
 
 
 def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Publish the next staged messages, with the queues locked. Missing queues are created first."""
+    """Publish the next staged messages, with the queues locked. Create missing queues first."""
     store, registry = session
     keys, items = _next_staged(store, commit.rests[0], most)
     project = layout.project_of(layout.prefix_of(producer))
@@ -360,7 +360,7 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
 
 
 def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[bytes], Sequence[Staged]]:
-    """Return the keys and the next messages of a stage."""
+    """Return the keys and the messages of the next slice of a stage."""
     keys: list[bytes] = []
     items: list[Staged] = []
     size = 0
