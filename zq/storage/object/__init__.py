@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver for stores in an object store: the ordered engine over a local RocksDB directory with a remote log.
+"""The driver for stores in an object store: the queue engine over a local RocksDB directory with a remote log.
 
-One server owns the store. Another machine with an empty disk can take it over. This module composes objects, owner and
-engine from a URI.
+One server owns the store. Another server with an empty disk can take it over. This module creates the objects, the
+owner and the engine for a URI.
 """
 
 import hashlib
@@ -94,7 +94,7 @@ def objects_of(uri: str) -> Objects:
 
 
 def prepare(uri: str, **_: object) -> None:
-    """Prepare the object store and test its leader election before the first use. Raises ``StartRefused``."""
+    """Prepare the object store for its first use, and test its leader election. Raises ``StartRefused``."""
     objects_of(uri)
 
 
@@ -104,16 +104,16 @@ def _default_cache(uri: str) -> Path:
 
 
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
-    """Write what the store was at a moment, or at a position of its log, or is now, into a new embedded one.
+    """Restore the store to a new embedded store, as of a time, a log position, or now.
 
-    The position reached, and its moment. Raises ``StartRefused``, ``Unavailable``.
+    Return the restored log position and its time. Raises ``StartRefused`` or ``Unavailable``.
     """
     restored = offline.restore(objects_of(uri), rocksdb.path_of(to), SHAPE, at, position)
     return restored.position, restored.moment / 1000
 
 
 def ship(uri: str, to: str) -> int:
-    """Put the embedded store ``uri`` into the object store; how many files it has. Raises ``StartRefused``."""
+    """Upload the embedded store ``uri`` to the object store and return the number of files. Raises ``StartRefused``."""
     moment = layout.ms(StorageClock().now())
     return offline.ship(rocksdb.path_of(uri), objects_of(to), SHAPE, moment)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of the local directory in the object store, which bound the log to replay, and removal of old data.
+"""Checkpoints of the local directory in the object store, and the removal of old data.
 
-Another thread writes the owner's progress to ``head/<epoch>`` every few seconds.
+Checkpoints limit the log that a successor must replay. Another thread writes the owner's progress to ``head/<epoch>``
+every few seconds.
 """
 
 import hashlib
@@ -23,22 +24,22 @@ from zq.storage.object.objects import Objects
 from zq.storage.object.shipping import Cut, Shipper
 
 LOG = logging.getLogger(__name__)
-# Bytes up to which a file is in the manifest itself.
+# Maximum size in bytes of a file that is stored in the manifest itself.
 SMALL: Final = 4096
-# Files that are read or written at a time.
+# Number of files that are read, written or deleted concurrently.
 AT_ONCE: Final = 4
 # Seconds between two checks for due work.
 TICK: Final = 0.5
-# Seconds after which a checkpoint is due in any case, if anything was written.
+# Seconds after the last checkpoint after which the next one is due, if anything was written.
 LONGEST: Final = 3600.0
-# Seconds after a checkpoint that failed.
+# Seconds between an attempt to create a checkpoint that failed and the next one.
 PAUSE: Final = 10.0
-# Records that are removed between two looks.
+# Maximum number of log records that are removed after one check for a fence.
 REMOVED_AT_ONCE: Final = 200
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
-    """A file of the directory: ``value`` if it is small, else it is ``sst/<digest>``."""
+    """A file of the directory. Its content is ``value`` if it is small, else the object ``sst/<digest>``."""
 
     name: str
     size: int
@@ -47,7 +48,10 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """``checkpoint/<epoch>/<position>``: the directory as the log up to there leaves it. ``moment``: milliseconds."""
+    """The files of a checkpoint: the directory after the log up to ``position``, at the time ``moment`` (milliseconds).
+
+    The manifest is stored in ``checkpoint/<epoch>/<position>``.
+    """
 
     position: int
     epoch: int
@@ -61,11 +65,10 @@ class Rules(NamedTuple):
     Attributes:
         size: Bytes of log after which a checkpoint is due.
         records: Number of log records after which a checkpoint is due.
-        keep: Seconds back to which the store can be restored.
+        keep: Number of past seconds for which the store can be restored.
         beat: Seconds between two heartbeats.
-        rest: Seconds after the takeover in which nothing of the log is removed, because a suspended former owner may
-            still
-            have an upload in progress (see ``Proof.after_put``).
+        rest: Seconds after the takeover during which no log record is removed, because a suspended former owner may
+            still have an upload in progress (see ``Proof.after_put``).
     """
 
     size: int = 64 << 20
@@ -79,7 +82,7 @@ class Directory(Protocol):
     """The local directory of the store."""
 
     def snapshot(self, folder: Path) -> Cut:
-        """Link all files as they stand into a new folder; where in the log that is."""
+        """Link the current files into a new folder, and return the corresponding place in the log."""
         ...
 
 
@@ -96,7 +99,8 @@ def file_name(digest: str) -> str:
 def described(folder: Path, known: dict[str, File]) -> list[File]:
     """Return descriptions of the folder's files.
 
-    ``known`` has the files in the object store by name: RocksDB never changes a table file or reuses its name.
+    ``known`` has the files that are already in the object store, by name. Known table files are not read again, because
+    RocksDB never changes a table file or reuses its name.
     """
 
     def one(path: Path) -> File:
@@ -116,7 +120,7 @@ def apart(files: Sequence[File]) -> list[str]:
 
 
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
-    """Put those files into the object store that are in no manifest. ``prove`` is called before each, and may raise."""
+    """Upload the files whose content is not in the manifest. ``prove`` is called before each file and may raise."""
 
     def one(file: File) -> None:
         prove()
@@ -149,7 +153,7 @@ def download(objects: Objects, mark: Mark, folder: Path) -> Manifest:
 
 
 class Checkpointer:
-    """The background work of an epoch's owner: checkpoints, heartbeats and removals."""
+    """The background threads of an epoch's owner, for checkpoints, heartbeats and removals."""
 
     def __init__(
         self,
@@ -166,8 +170,8 @@ class Checkpointer:
     ) -> None:
         """Create the threads.
 
-        ``folder`` is a directory for linked files on the store's file system. ``head``, ``chain`` and ``manifest`` are
-        the state at the beginning of the epoch.
+        ``folder`` is a temporary directory for linked files, on the same file system as the store. ``head``, ``chain``
+        and ``manifest`` are those at the beginning of the epoch.
         """
         self._objects = objects
         self._proof = proof
@@ -196,29 +200,32 @@ class Checkpointer:
 
     @property
     def head(self) -> Head:
-        """The progress that this owner has written last."""
+        """The progress that this owner has reported last."""
         return self._head
 
     @property
     def age(self) -> float:
-        """Seconds since the newest checkpoint was made, or this owner began."""
+        """Seconds since this owner created its newest checkpoint, or since it began if it has created none."""
         return time.monotonic() - self._made
 
     def stop(self) -> None:
-        """Do no more."""
+        """Stop the threads and wait for their end."""
         self._closing.set()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
 
     def release(self, position: int) -> None:
-        """Record that this owner has stopped for good after ``position``; ignore -1 and failures."""
+        """Report that this owner has stopped after ``position`` and releases the store.
+
+        Do nothing if ``position`` is -1. Failures are ignored.
+        """
         if position >= 0 and not self._proof.fenced:
             with suppress(Unavailable):
                 self._say(released=position)
 
     def make(self) -> Mark:
-        """Create a checkpoint of the current state. Raises ``Unavailable`` if it could not be created."""
+        """Create a checkpoint of the current state and return it. Raises ``Unavailable`` if this fails."""
         size = self._shipper.stored_bytes
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
@@ -243,16 +250,17 @@ class Checkpointer:
         return mark
 
     def remove(self) -> None:
-        """Remove log records and checkpoints before the oldest one to keep, and remains of unfinished checkpoints.
+        """Remove log records and checkpoints that no restore needs, and objects of unfinished checkpoints.
 
-        The newest checkpoint and data younger than ``keep`` are never removed. Raises ``Unavailable``.
+        The newest checkpoint, and the data that a restore within the last ``keep`` seconds needs, are not removed.
+        Raises ``Unavailable``.
         """
         marks = self._head.checkpoints
         oldest = int((self._now() - self._rules.keep) * 1000)
         old = [mark for mark in marks[:-1] if mark.moment <= oldest]
         if not old and (not self._head.unsettled or self._failing):
             return
-        self._proof.look()  # a successor may count on it
+        self._proof.look()  # a deposed owner must remove nothing, because its successor may need the data
         if gone := old[:-1]:
             left = [mark for mark in marks if mark not in gone]
             names = [name for mark in gone for name in self._names(mark)]

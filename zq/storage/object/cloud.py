@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects in S3-compatible stores, Google Cloud Storage and Azure, over obstore.
 
-All three accept only the first of several conditional writes to a name (``If-None-Match: *``, or generation 0), which
-serves for leader election. Some compatible stores do not, so a new store is tested first. A test is no proof;
-acknowledged changes are safe because an owner checks for a fence before each acknowledgement.
+All three accept only the first of several conditional writes to a name (``If-None-Match: *``, or generation 0). The
+driver uses this for leader election. Some compatible stores accept more, so a new store is tested first. Even if the
+test misses this, acknowledged changes are safe, because an owner checks for a fence before each acknowledgement.
 """
 
 import re
@@ -33,9 +33,9 @@ T = TypeVar("T")
 
 
 class Vendor(NamedTuple):
-    """The differences of one vendor.
+    """The properties of one vendor.
 
-    ``shape`` is the form of its URIs. ``options`` maps URI options to obstore's options.
+    ``shape`` is an error message with the form of its URIs. ``options`` maps URI options to obstore's options.
     """
 
     open: Callable[..., AzureStore | GCSStore | S3Store]
@@ -61,17 +61,17 @@ VENDORS: Final = {
     ),
 }
 UNUSABLE: Final = "The store {!r} cannot be used by what its URI and the environment's variables say: {}"
-# Statuses that asking again does not change, in the text of an error.
+# Matches, in the text of an error, a response status that a retry does not change.
 REFUSALS: Final = re.compile(r"status(?: code)?:? *(400|401|403|405|413|507)\b")
 RETRIES: Final = 2
-# Number of threads and number of names in the test before the first start.
+# Number of concurrent writers, and number of names, in the test before the first start.
 RACERS: Final = 16
 RACES: Final = 20
 NO_ELECTIONS: Final = (
     "This object store told several writers of one name that they were the first: it does not heed If-None-Match, or "
     "what it should have for that, so servers cannot agree on an owner there."
 )
-# Endpoints and buckets that elect, as this process has found.
+# Buckets (scheme, options, name) whose leader election this process has tested.
 _tried: Final[set[tuple[str, str, str]]] = set()
 
 
@@ -104,7 +104,7 @@ class CloudObjects(Objects):
     exclusive = True
 
     def prepare(self) -> None:
-        """Before a first start, try whether the object store elects. Raises ``StartRefused`` if it does not."""
+        """Test leader election before the first start. Raises ``StartRefused`` if the test fails."""
         if not self.elected(1):
             self.prove_exclusive()
 
@@ -158,9 +158,10 @@ class CloudObjects(Objects):
         """Do nothing: connections end with the process."""
 
     def _ask(self, verb: str, act: Callable[[], T]) -> T:
-        """Run one request and count it once, even if obstore repeats it.
+        """Run one request, and count it once even if obstore repeats it.
 
-        Errors are converted, with their cause. A missing object and a failed condition stay as they are.
+        Errors of obstore are converted, except for a missing object and a failed condition. Raises ``Unavailable`` or
+        ``ObjectStoreRefuses``.
         """
         code = "none"
         try:

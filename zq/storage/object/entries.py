@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Log records: the writes of one group commit as one object. This module performs no I/O.
+"""The format of log records. A record is one object with the writes of one group commit. This module performs no I/O.
 
 A record consists of ``HEADER`` and the compressed batches (MessagePack). Each record has the checksum of its
-predecessor, so that exchanged or lost records are detected. The content is absolute (puts, and deletions of keys and
-ranges): a record may be applied repeatedly, and even to a newer state if all later records are applied too.
+predecessor, so that exchanged or lost records are detected. A record has only puts, and deletions of keys and ranges.
+It may therefore be applied repeatedly, and even to a newer state if all later records are applied too.
 """
 
 import struct
@@ -17,11 +17,11 @@ from zq.errors import StoreDamaged
 from zq.storage.ordered.store import Range, Write
 
 MAGIC: Final = b"ZQL1"
-# magic, flags, epoch, position, the last position acknowledged so far, milliseconds, checksum of the record before,
-# checksum of this one without itself
+# Magic, flags, epoch, position, last acknowledged position, time in milliseconds, checksum of the preceding record,
+# and checksum of this record without this field.
 HEADER: Final = struct.Struct(">4sBQQQQII")
 CHECKSUM: Final = struct.Struct(">I")
-# Little is gained by more, and a group of commits is on its way meanwhile.
+# Compression level. A higher level saves little space and delays the commits of the group.
 LEVEL: Final = 1
 
 

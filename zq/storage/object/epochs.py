@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ownership of a store: takeover from an owner that may still be running, and proof of ownership.
+"""The ownership of a store: takeover from an owner that may still be running, and proof of ownership.
 
 **Writes.** The owner of epoch e stores the record ``log/e/p``, and acknowledges it only if ``fence/e`` does not exist
 afterwards. A successor stores ``fence/e`` before it reads ``log/e``. If the owner's check precedes the fence, the
@@ -42,7 +42,8 @@ class Taken(Exception):
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """The part of the log that belongs to an epoch, from the end of the preceding span up to ``last``.
 
-    ``by_position`` selects the object names: see ``log_name``.
+    ``by_position``: whether the epoch is fenced by position, which determines the names of its records; see
+    ``log_name``.
     """
 
     epoch: int
@@ -164,7 +165,10 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence the epochs below a number, down to the newest opened one, and return it and its opening, or (0, None)."""
+    """Fence the epochs below the number ``below``, from the highest down to the newest opened epoch.
+
+    Return that epoch and its opening, or (0, None) if no epoch is open.
+    """
     for epoch in range(below - 1, 0, -1):
         objects.put(fence_name(epoch), b"")
         opening = read(objects, f"open/{epoch}", Opening)

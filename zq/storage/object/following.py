@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standby copy of a store that another server owns, built from the newest checkpoint and the log.
+"""The standby copy of a store that another server owns, built from the newest checkpoint and the log.
 
 A successor restores only records that the chain of epochs includes. Because applied records cannot be undone, a standby
 may apply only records that every successor will include. A readable record is not sufficient: its upload may not be
@@ -47,14 +47,14 @@ class Copy(NamedTuple):
 
 
 class Tail:
-    """A reader of the log that yields only records which every successor will include; see the module docstring."""
+    """A reader of the log that yields only records that every successor will include; see the module docstring."""
 
     def __init__(self, objects: Objects, position: int) -> None:
         self.position = position
         """The position of the last record that was yielded."""
         self._objects = objects
         self._read = (0, 0)
-        """An epoch and its last position that was read, but not necessarily yielded."""
+        """The epoch and position of the last record that was read, but not necessarily yielded."""
 
     def new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
         """Yield the records that have become safe to apply. Raises ``StoreDamaged`` if a record is missing."""
@@ -81,7 +81,7 @@ class Tail:
 
 
 def began(head: Head | None) -> bool:
-    """Return whether every successor will use the epoch's opening."""
+    """Return whether every successor will use the epoch's opening, which the existence of a head shows."""
     return head is not None
 
 
@@ -115,7 +115,10 @@ class Standby:
         self._manifest: Manifest | None = None
         self._tail = Tail(objects, 0)
         self._base = self._failed = -1
-        """The position of the checkpoint on which the copy is based, and of the last one that failed."""
+        """``_base`` is the position of the checkpoint on which the copy is based.
+
+        ``_failed`` is that of the last copy whose log could not be followed. Both are -1 at first.
+        """
         self._again = 0.0
         """The earliest monotonic time for the next attempt to create the copy."""
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The protocol of an object store, independent of vendors.
 
-Required: a read sees every earlier acknowledged write, and leader election is possible. Not required: conditional
-writes (except for ``fencing`` by position), listings, and the machine's clock.
+An object store must let a read see every write that was acknowledged before, and must support leader election.
+Conditional writes are needed only for ``fencing`` by position. Listings are not needed.
 """
 
 import threading
@@ -13,9 +13,9 @@ from zq.errors import Unavailable
 
 
 class ObjectStoreRefuses(Unavailable):
-    """The object store rejected a request: permissions, space, or an invalid name or size.
+    """Raised if the object store rejects a request because of permissions, space, or an invalid name or size.
 
-    The message has the status. Retrying helps only after the cause is fixed.
+    A retry helps only after the cause is fixed.
     """
 
 
@@ -43,10 +43,10 @@ class Objects(Protocol):
 
     requests: Requests
     exclusive: bool = False
-    """Set if ``put_new`` reports success to at most one of several writers."""
+    """Whether ``put_new`` reports success to at most one of several writers."""
 
     def put(self, name: str, value: bytes) -> bool:
-        """Store the value; return False if the object store reports a newer value."""
+        """Store the value. Return False if the object store reports that it has a newer value."""
         ...
 
     def put_new(self, name: str, value: bytes) -> bool:
@@ -54,11 +54,11 @@ class Objects(Protocol):
         ...
 
     def prove_exclusive(self) -> None:
-        """Test whether ``put_new`` is exclusive, as far as tests can show. Raises ``StartRefused`` if it is not."""
+        """Test whether ``put_new`` is exclusive. Raises ``StartRefused`` if the test shows that it is not."""
         ...
 
     def get(self, name: str) -> bytes | None:
-        """Return the last acknowledged value or a later one, or None."""
+        """Return the last acknowledged value, or a later one. Return None if the object does not exist."""
         ...
 
     def exists(self, name: str) -> bool:
@@ -70,14 +70,14 @@ class Objects(Protocol):
         ...
 
     def elect(self, number: int) -> bool:
-        """Run for election with this number; return whether the caller has won.
+        """Run in the election with this number, and return whether the caller has won.
 
-        At most one caller ever wins a number. It is possible that no caller wins.
+        At most one caller ever wins an election. It is possible that no caller wins.
         """
         ...
 
     def elected(self, number: int) -> bool:
-        """Return whether any server has run for election with this number."""
+        """Return whether any server has run in the election with this number."""
         ...
 
     def close(self) -> None:

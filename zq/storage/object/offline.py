@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on a store in an object store that do not need its owner: restore, check, owner, and ship."""
+"""The operations on a store in an object store that do not need its owner: restore, check, ship, and owner lookup."""
 
 import shutil
 import tempfile
@@ -34,16 +34,16 @@ NOT_THERE: Final = "There is no store at this place in the object store."
 
 
 class Restored(NamedTuple):
-    """The ``position`` and ``moment`` (milliseconds) of the last restored log record; 0 with only a checkpoint."""
+    """The log position up to which a store was restored, and its time in milliseconds."""
 
     position: int
     moment: int
 
 
 class Shape(NamedTuple):
-    """The number of the layout that stores of this version have, and their column families.
+    """The layout number and the column families of stores of this version.
 
-    ``admit`` refuses a directory of another layout before it is opened for writing."""
+    ``admit`` raises ``StartRefused`` for a directory of another layout, before it is opened for writing."""
 
     layout: str
     families: Sequence[str]
@@ -88,9 +88,9 @@ def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, p
 
 
 def ship(path: Path, objects: Objects, shape: Shape, moment: int) -> int:
-    """Put an embedded store, which no server may have open, into an object store that has none; how many files it has.
+    """Upload an embedded store, which no server may have open, to an object store without a store at this prefix.
 
-    Raises ``StartRefused``. ``moment``: milliseconds.
+    Return the number of files. ``moment`` is the current time in milliseconds. Raises ``StartRefused``.
     """
     if newest(objects):
         raise StartRefused("There is a store already, or was one: name another prefix.")
@@ -127,7 +127,7 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 @contextmanager
 def restored(objects: Objects, shape: Shape) -> Iterator[Path]:
-    """Provide the restored store in a temporary directory."""
+    """Restore the newest state of the store to a temporary directory; a context manager that returns its path."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
         restore(objects, Path(folder, "store"), shape)
         yield Path(folder, "store")
@@ -138,7 +138,10 @@ def _beyond(bound: int | None, value: int) -> bool:
 
 
 def _newest(kept: Kept, latest: int | None, position: int | None) -> Mark | None:
-    """Return the checkpoint to restore from, or None for the log only. Raises ``StartRefused``."""
+    """Return the newest checkpoint that is not beyond the requested time or position.
+
+    Return None if the whole log is kept and no checkpoint is needed. Raises ``StartRefused`` if the state is not kept.
+    """
     fitting = [
         mark for mark in kept.checkpoints if not _beyond(latest, mark.moment) and not _beyond(position, mark.position)
     ]

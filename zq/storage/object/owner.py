@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ownership of a store in an object store: takeover into an empty local directory, and release."""
+"""The owner of a store in an object store: takeover of the store into an empty local directory, and its service."""
 
 import fcntl
 import logging
@@ -56,7 +56,7 @@ WAITING: Final = "Waiting for the owner of the store to end or to fall silent: %
 NO_SNAPSHOT: Final = (
     "A store in an object store needs no other backup: zq-server restore --at makes one of what it was at a moment."
 )
-# Seconds between two looks at whether the owner lives.
+# Seconds between two checks whether the owner is alive.
 LOOK: Final = 1.0
 
 
@@ -67,7 +67,7 @@ class Terms(NamedTuple):
         lease: Seconds for which a successful ownership check stays valid.
         takeover: *wait* until the owner has stopped or is silent for ``owner_timeout`` seconds, *refuse* to start while
             the owner may be alive, or take over *now*.
-        by_position: Whether the log is fenced by position afterwards.
+        by_position: Whether the log is fenced by position after the takeover.
     """
 
     lease: float = 10.0
@@ -77,16 +77,16 @@ class Terms(NamedTuple):
 
 
 class Place:
-    """A local directory, and who used it last. One process at a time has it."""
+    """A local directory that one process at a time may use, and the name of its last owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IO[str] | None = None
         self.former = ""
-        """The owner that used it last, and does so no more."""
+        """The name of the owner that used the directory last and does not use it any more."""
 
     def take(self, owner: str) -> None:
-        """Have it, empty. Raises ``StartRefused`` if another process has it."""
+        """Lock the directory and delete its content. Raises ``StartRefused`` if another process uses the directory."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self.path.with_name(f"{self.path.name}.owner").open("a+")
         try:
@@ -102,7 +102,7 @@ class Place:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def let_go(self) -> None:
-        """Another process may have it."""
+        """Unlock the directory, so that another process may use it."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -129,7 +129,7 @@ class Owner(Directory):
         ship: Callable[[Objects, Proof, int], Shipper],
         now: Callable[[], float],
     ) -> None:
-        """``name``: what this server calls itself to operators."""
+        """Initialize the owner. ``name`` identifies this server to operators."""
         super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed)
         self._layout = shape.layout
         self._admit = shape.admit
@@ -142,10 +142,10 @@ class Owner(Directory):
         self._now = now
         self._proof: Proof | None = None
         self._restored = 0.0
-        """Seconds that it took to fetch the store."""
+        """The duration of the last restore in seconds."""
 
     def _make(self, filtered: str) -> Store:
-        if self._proof is not None and self._proof.fenced:  # it would take the store back, and the two would fight
+        if self._proof is not None and self._proof.fenced:  # a deposed server must not depose its successor in turn
             raise Deposed
         standby, patience = self._standby(), self._terms.owner_timeout
         try:
@@ -156,7 +156,7 @@ class Owner(Directory):
                     return self._take_over(standby, epoch, filtered)
                 except Taken as taken:
                     self._fall_behind(taken)
-                # Two servers that take longer than this to restore a large store must not depose each other for ever.
+                # If restoring a large store takes longer than this, two servers must not depose each other for ever.
                 patience *= 2
                 standby = self._standby()
         except BaseException as error:
@@ -170,15 +170,16 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Return if this server may wait for another turn. Raises ``Deposed`` if it has to end."""
+        """Log that another server was faster, and return. Raises ``Deposed`` if this server may not wait again."""
         if self._terms.takeover != "wait" or self._proof is not None:
             raise Deposed(TAKEN) from cause
         LOG.warning(BEHIND)
 
     def _turn(self, standby: Standby, patience: float) -> int:
-        """Wait until the owner is gone, and return the number for which this server was elected then.
+        """Wait until the owner is gone, win an election, and return its number.
 
-        A server that was elected before this one and has not begun yet goes first, for ``patience`` seconds.
+        If another server has won an earlier election and has not opened its epoch yet, this server waits up to
+        ``patience`` seconds for that server to open it.
         """
         while True:
             former = self._wait_for_turn(standby)
@@ -191,7 +192,7 @@ class Owner(Directory):
             self._fall_behind()
 
     def _is_served(self, epoch: int, patience: float) -> bool:
-        """Return whether an epoch is opened, once that is known: it is opened, deposed, or was silent for too long."""
+        """Wait until an epoch is opened or deposed, up to ``patience`` seconds. Return whether it was opened."""
         deadline = uptime() + patience
         while uptime() < deadline:
             try:
@@ -206,7 +207,7 @@ class Owner(Directory):
         return False
 
     def _take_over(self, standby: Standby, epoch: int, filtered: str) -> Store:
-        """Own the store with this epoch. Raises ``Taken`` if another server has deposed this one in between."""
+        """Take over the store with this epoch. Raises ``Taken`` if another server deposes this one meanwhile."""
         store: ShippedStore | None = None
         try:
             copy = standby.stop()
@@ -234,7 +235,7 @@ class Owner(Directory):
     @contextmanager
     def snapshot(self, moment: Seconds) -> Iterator[Snapshot]:
         raise NotBuilt(NO_SNAPSHOT)
-        yield  # it is a generator as that of all directories
+        yield  # makes the method a generator, as the base class requires
 
     def check(self) -> None:
         super().check()
@@ -300,7 +301,10 @@ class Owner(Directory):
         return isinstance(head, Head) and head.released >= 0
 
     def _whole(self, copy: Copy | None, kept: Kept) -> Copy:
-        """Return the copy, or a newer checkpoint, because the owner may have removed the log after the copy."""
+        """Return the copy if it is not older than the newest checkpoint, else download that checkpoint.
+
+        For an older copy, the owner may have removed the next log records.
+        """
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:
             return copy

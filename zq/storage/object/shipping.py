@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The upload of commits to the object store: in groups, and acknowledged in log order.
+"""The upload of commits to the object store. Commits are uploaded in groups and acknowledged in log order.
 
 The upload of a record is repeated with the same bytes until the object store has it. Then the server checks for a
 fence. This module does not interpret the content of batches.
@@ -109,9 +109,9 @@ class Shipper:
         self._taken = 0
         self._turns: list[_Turn] = []
         self._wanted = 0
-        """The last batch that a caller has waited for."""
+        """The number of the last batch for which a caller has waited."""
         self._serials: dict[int, int] = {}
-        """Number of the last batch of each unacknowledged record, by position."""
+        """The number of the last batch of each unacknowledged record, by position."""
         self._cuts: deque[Cut] = deque()
         """Cuts that the records have not reached yet."""
         self._done: dict[int, float] = {}
@@ -196,7 +196,7 @@ class Shipper:
                 self._turns.append(turn)
 
     def cut(self) -> Cut:
-        """Let a record end with the last appended batch."""
+        """Make a record end with the last appended batch, and return the place of its end."""
         with self._changed:
             made = Cut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:

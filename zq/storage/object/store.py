@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An open RocksDB directory that is only a cache: what is written is durable once it is in the object store's log."""
+"""The local RocksDB store of an owner. It is only a cache: a write is durable once the object store's log has it."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -28,21 +28,21 @@ class ShippedStore(Store):
     def __init__(self, path: Path, families: Sequence[str], filtered: str, damage: Damage) -> None:
         super().__init__(path, families, "never", 0, filtered, damage, logged=False)
         self._order = threading.Lock()
-        """Held while a batch is written and appended: the log has the order of the writes."""
+        """Held while a batch is written and appended, so that the log has the order of the writes."""
         self._proof: Proof | None = None
         self._shipper: Shipper | None = None
         self._checkpointer: Checkpointer | None = None
         self._closed: Callable[[], object] = bool
 
     def restore(self, record: Entry) -> None:
-        """Apply what the log has."""
+        """Apply a record of the log to the local store only."""
         for batch in record.batches:
             super().write(batch.writes, batch.gone)
 
     def serve(
         self, proof: Proof, shipper: Shipper, checkpointer: Checkpointer, closed: Callable[[], object] = bool
     ) -> None:
-        """From now on what is written is shipped. ``closed`` is called once this store is."""
+        """Upload all writes from now on. ``closed`` is called after this store was closed."""
         self._proof, self._shipper, self._checkpointer, self._closed = proof, shipper, checkpointer, closed
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
@@ -67,18 +67,21 @@ class ShippedStore(Store):
             self.shipper.check()
 
     def snapshot(self, folder: Path) -> Cut:
-        """Link all files as they stand into a new folder; where in the log that is. Raises ``Unavailable``."""
-        self.flush_families()  # before writers have to wait
+        """Link the current files into a new folder, and return the corresponding place in the log.
+
+        Raises ``Unavailable``.
+        """
+        self.flush_families()  # before the lock, so that writers wait only for the rest
         with self._order:
             link_files(self._db, folder)
             return self.shipper.cut()
 
     def flush_families(self) -> None:
-        """Write what is in memory to files. Raises ``Unavailable``."""
+        """Flush the memtables of all families to files. Raises ``Unavailable``."""
         flush_all(self._views.values())
 
     def measures(self) -> Iterator[Measure]:
-        """Figures of a store that serves."""
+        """Yield the metrics of uploads, checkpoints and ownership; none before ``serve``."""
         if self._proof is None or self._shipper is None or self._checkpointer is None:
             return
         yield Measure("object_epoch", self._proof.epoch)
@@ -105,6 +108,6 @@ class ShippedStore(Store):
 
     @property
     def shipper(self) -> Shipper:
-        """The log that is written to."""
+        """The uploader of the log, which exists after ``serve``."""
         assert self._shipper is not None, "a store serves before it is written to"
         return self._shipper

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects in OpenStack Swift, over HTTP with one connection per thread, and with tokens of Keystone v3 or Swift v1.
 
-Swift checks ``If-None-Match`` when a request arrives, not when the object is stored, so objects cannot serve for leader
-election. A container can: at most one of several creators receives status 201. Reads query all replicas (``X-Newest``).
+Swift checks ``If-None-Match`` when a request arrives, not when the object is stored, so objects cannot be used for
+leader election. Containers can: of several clients that create a container, at most one receives status 201. Reads
+query all replicas (``X-Newest``).
 """
 
 import hashlib
