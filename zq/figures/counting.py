@@ -14,7 +14,7 @@ from zq.model.topics import Entry, TopicRef
 
 # The counters of a queue, in order. A topic has only the first.
 RATES: Final = ("posted", "claimed", "finished", "lapsed")
-# Maximum number of names with individual counters between two drains. ``REST`` counts a project's other names.
+# Maximum number of names with individual counters between two drains. A project's other names share one counter.
 MAX_NAMES: Final = 1000
 # Maximum number of projects with an individual ``REST`` counter.
 MAX_RESTS: Final = 1000
@@ -51,7 +51,7 @@ class IntervalCounts(Struct, frozen=True):
 
 
 class Counts(Events):
-    """An event listener that counts messages and requests. Each event takes one lock and one addition."""
+    """An event listener that counts messages and requests. Each event costs one lock and one addition."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exchange of counts among the processes that share a store, so that each process can report the total rates.
+"""The exchange of counts among the processes that share a store, so that each process can report the total rates.
 
 Each process publishes one record: a document with its counts for the last few ten-second intervals. Intervals are
 aligned to the epoch and therefore equal in all processes. The record includes earlier intervals for late readers.
@@ -69,7 +69,7 @@ class Server(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """The published record of a process. ``spans``: the counts by slot of ``FINE``."""
+    """The published record of a process. ``spans`` has the counts by slot of ``series.FINE``."""
 
     about: Server
     spans: dict[int, Span]
@@ -113,9 +113,9 @@ class Exchange:
         """The latest status reports, sorted by server and process."""
 
     def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
-        """Write the record. ``drained``: the counts since the last call, which are published as the slot's.
+        """Write this process's record. ``drained`` has the counts since the last call, published as those of ``slot``.
 
-        Raises ``Unavailable``; the next call then writes these counts too.
+        Raises ``Unavailable``. After an error, the next call writes these counts too.
         """
         seconds, self._published_at = max(1.0, now - self._published_at), now
         queues = [(*name, *figures) for name, figures in drained.queues.items()]
@@ -157,7 +157,7 @@ class Exchange:
 
 
 def encode_record(server: Server, spans: Mapping[int, Span]) -> bytes:
-    """Return an encoded record of at most ``MAX_RECORD_SIZE``.
+    """Return an encoded record of at most ``MAX_RECORD_SIZE`` bytes.
 
     If the record is too large, older intervals are left out. If it is still too large, the queues and topics with the
     lowest counts are merged into the ``REST`` entries of their projects.

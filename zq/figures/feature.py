@@ -64,7 +64,10 @@ def figures_feature(
     topics: Topics,
     quotas: Quotas | None,
 ) -> FiguresFeature:
-    """Create the feature and start counting the server's events. ``about``: the server's entry in /v2/servers."""
+    """Create the feature, and count the server's events from now on if it is enabled.
+
+    ``about`` is the static part of the process's entry in ``/v2/servers``.
+    """
     if not enabled:
         return FiguresFeature(None)
     counts = Counts()

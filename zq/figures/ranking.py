@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranking of a project's queues by a figure, with stable pagination.
+"""The ranking of a project's queues by a figure, with stable pagination.
 
 An order with more than one page is cached for a minute under an id, which the marker contains. While it is cached, the
 pages neither skip nor repeat a queue, even if figures change. The marker also contains the figure and the name of the
@@ -41,7 +41,7 @@ MAX_CACHED_ROWS: Final = 500_000
 # The order by name, descending.
 NAMES_DESC: Final = "-names"
 
-# The sort key, negated in descending order, and the name.
+# (sort key, which is negated in descending order, and name)
 _Row = tuple[float, str]
 _Marker = tuple[str, int, float, str]
 _decoder: Final[msgspec.json.Decoder[_Marker]] = msgspec.json.Decoder(_Marker)
@@ -116,7 +116,10 @@ def _decode_marker(marker: str) -> _Marker:
 
 
 class ProjectRows:
-    """The queues of one project in the last snapshot. ``visible``: a filter of dead-letter queues; None shows all."""
+    """The queues of one project in the last snapshot.
+
+    ``visible`` returns whether the caller may see the depth of a dead-letter queue; None if the caller may see all.
+    """
 
     def __init__(self, sampler: Sampler, project: str, visible: Callable[[str], bool] | None) -> None:
         self._sampler, self._project, self._visible = sampler, project, visible
@@ -169,7 +172,7 @@ class ProjectRows:
         return {name: LOWEST if (value := figure(name)) is None else float(value) for name in names}
 
     def row(self, name: str) -> Json:
-        """Return a queue's row of a list."""
+        """Return the row of a queue in a list."""
         dead_letter_queue, paused = self._summaries.get(name, MetadataSummary())
         rates = {way: _round(self.rate(name, way)) for way in ("in", "out")}
         return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background sampling of queue depths: all queues in sweeps, and watched queues every two seconds."""
+"""The background sampling of queue depths: sweeps over all queues, and samples of watched queues every two seconds."""
 
 import heapq
 import logging
@@ -30,9 +30,9 @@ LOG = logging.getLogger(__name__)
 TICK: Final = 2.0
 # Seconds between two sweeps without viewers. With viewers the interval is ``TICK``.
 SWEEP: Final = 10.0
-# The interval between two sweeps is at least this multiple of a sweep's duration: at most 2.5 % of the time.
+# Minimum interval between two sweeps as a multiple of a sweep's duration. Sweeps thus take at most 2.5 % of the time.
 SWEEP_INTERVAL_FACTOR: Final = 40
-# The corresponding multiple for reading metadata, which takes at most 1 % of the time.
+# The corresponding multiple for reads of metadata, which take at most 1 % of the time.
 METADATA_INTERVAL_FACTOR: Final = 100
 # Maximum seconds that a new viewer waits for a sweep.
 VIEWER_PATIENCE: Final = 0.5
@@ -105,11 +105,14 @@ class Sampler:
         self._published_slot = self._read_slot = int(began // FINE.step)
         """The last published and the last read slot."""
         self.snapshot = self.former = self._newer = NOTHING
-        """The latest snapshot, one that is a minute or two older, and one in between that replaces the older one."""
+        """``snapshot`` is the latest one, and ``former`` is one or two minutes older; growth is their difference.
+
+        ``_newer`` is in between and will replace ``former``.
+        """
         self.failing = False
         """Whether the store was unavailable in the last round."""
         self.spans: dict[int, Rates] = {}
-        """The rates of the latest intervals, by slots of ``FINE``."""
+        """The rates of the latest intervals, by slot of ``FINE``."""
         self.known: set[int] = set()
         self.kept: OrderedDict[QueueRef, Series] = OrderedDict()
         self.projects: OrderedDict[str, Series] = OrderedDict()
@@ -158,7 +161,7 @@ class Sampler:
             raise Unavailable("The store did not answer when the queues were to be counted.")
 
     def _await_sweep(self, now: float) -> None:
-        """Wait briefly for a sweep that is due, so that a new viewer does not get an outdated snapshot."""
+        """If a sweep is due, wait briefly for its end, so that a new viewer does not get an outdated snapshot."""
         before = self._swept_at
         if self.snapshot is NOTHING or now >= before + SWEEP_INTERVAL_FACTOR * self._sweep_seconds:
             patience = TICK if self.snapshot is NOTHING else VIEWER_PATIENCE
@@ -349,7 +352,7 @@ def _add(rates: dict[tuple[str, str], list[float]], name: tuple[str, str], more:
 
 
 def total(depth: Depth) -> int:
-    """Return the number of messages that have not expired."""
+    """Return the number of ready, delayed and claimed messages."""
     return depth.ready + depth.delayed + depth.claimed
 
 

@@ -22,10 +22,10 @@ class Window(NamedTuple):
     points: int
 
 
-# The windows by length in seconds. Only watched queues have the first one, and it takes its rates from the second.
+# The windows by length in seconds. Only watched queues have depths in the first window; its rates are from the second.
 WINDOWS: Final = {300: Window(2, 150), 600: Window(10, 60), 10_800: Window(60, 180)}
 CLOSE, FINE, COARSE = WINDOWS.values()
-# Slots of ``FINE`` before a series began whose rates count as known, because rates arrive later than depths.
+# Number of slots of ``FINE`` before the start of a series whose rates count as known. Rates arrive later than depths.
 BEFORE: Final = 2
 
 
@@ -38,13 +38,13 @@ class Ring:
         self._last: int | None = None
 
     def put(self, slot: int, first: int, values: Sequence[float]) -> None:
-        """Set the columns of a slot from the number ``first`` on."""
+        """Set the columns of a slot, beginning with column ``first``. Ignore a slot that is too old."""
         at = self._index(slot)
         if at is not None:
             self._values[at + first : at + first + len(values)] = array("f", values)
 
     def add(self, slot: int, first: int, values: Sequence[float]) -> None:
-        """Add values to the columns of a slot from the number ``first`` on."""
+        """Add values to the columns of a slot, beginning with column ``first``. Ignore a slot that is too old."""
         at = self._index(slot)
         if at is not None:
             for number, value in enumerate(values, at + first):
@@ -52,7 +52,7 @@ class Ring:
                 self._values[number] = value if isnan(former) else former + value
 
     def column(self, number: int, end: int) -> list[float | None]:
-        """Return one column up to the slot ``end``; None at each slot without a value."""
+        """Return the values of one column up to the slot ``end``, with None for each slot without a value."""
         first, last = end - self._size + 1, self._last
         if last is None:
             return [None] * self._size
@@ -64,7 +64,10 @@ class Ring:
         return found
 
     def _index(self, slot: int) -> int | None:
-        """Return the index of a slot, after clearing the slots before it; None if the slot is too old."""
+        """Return the index of a slot's values, or None if the slot is too old.
+
+        For a new slot, the method first clears the slots since the last one.
+        """
         last = self._last
         if last is None or slot > last:
             for passed in range(slot if last is None else max(last + 1, slot - self._size + 1), slot + 1):
@@ -130,7 +133,7 @@ def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -
 
 
 def _repeat(rates: Sequence[float | None], now: Seconds) -> list[float | None]:
-    """Return the rates at the points of ``CLOSE``, each repeated as often as it covers points."""
+    """Return the rate at each point of ``CLOSE``, taken from the slot of ``FINE`` that contains the point."""
     end, last = int(now // CLOSE.step), int(now // FINE.step)
     slots = [slot * CLOSE.step // FINE.step for slot in range(end - CLOSE.points + 1, end + 1)]
     return [rates[slot - last - 1] for slot in slots]
