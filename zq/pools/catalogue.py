@@ -104,9 +104,10 @@ class Flavor(Struct, frozen=True):
 class Pools:
     """The pools of a deployment and the flavors of its projects.
 
-    ``probe`` opens a store by its URI and closes it; it raises ``StartRefused`` or ``Unavailable``. ``allowed`` returns
-    the allowed hosts of URIs, with or without port, and the allowed schemes of embedded stores, with a colon. ``own``:
-    the URI of the catalogue's store.
+    - ``probe`` opens the store at a URI and closes it, or raises ``StartRefused`` or ``Unavailable``.
+    - ``allowed`` returns the hosts that URIs may name, with or without port, and the allowed schemes of embedded
+      stores, each with a colon.
+    - ``own`` is the URI of the catalogue's store.
     """
 
     def __init__(
@@ -148,7 +149,10 @@ class Pools:
                 return
 
     def patch(self, name: str, raw: bytes) -> Pool:
-        """Change the fields that the body names. Raise the errors of ``put``, and ``PoolNotFound``."""
+        """Change the fields of the pool that the body has, and return the pool.
+
+        Raises ``PoolNotFound`` or the errors of ``put``.
+        """
         given = _checked(raw, _pool_change)
         changes = {field: value for field, value in given.items() if field in _FIELDS}
         if not changes:
@@ -208,7 +212,7 @@ class Pools:
         return self.flavor(project, name)
 
     def delete_flavor(self, project: str, name: str) -> None:
-        """Delete the flavor, if it exists. Its pools then have no flavor."""
+        """Delete the flavor, if it exists, and remove it from its pools."""
         if self._documents.delete(flavor_ref(project, name), self._clock.now()):
             self._untag(self._of(name), name)
 
@@ -322,7 +326,7 @@ def capabilities(uri: str) -> list[str]:
 
 
 def shown_uri(uri: str) -> str:
-    """Return a URI without its credential and its options."""
+    """Return a URI with its credential and its options replaced by ``HIDDEN``."""
     parts = _split(uri)
     _, at, hosts = parts.netloc.rpartition("@")
     hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts

@@ -73,7 +73,7 @@ def flavors(limits: Limits) -> Json:
 
 
 def schemas() -> Json:
-    """Return the schemas of bodies. With pools, the health report has an entry for each store."""
+    """Return the schemas of bodies, including a health report that has an entry for each store."""
     pool = {
         **dict.fromkeys(("name", "uri", "href"), TEXT),
         "weight": NEW_POOL["properties"]["weight"],
