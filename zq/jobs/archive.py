@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m zq.jobs.archive``: append new history entries of queues to Parquet files.
 
-Each queue has two streams with checkpoints in the archive: posted messages, and finished ones in the order of
-finishing. A batch that is repeated after a crash replaces its former files without losing rows, so readers see each
-entry once.
+Each queue has two streams, whose checkpoints are in the archive: posted messages, and finished messages in the order in
+which they finished. If a batch is repeated after a crash, it replaces its former files without losing rows, so readers
+see each entry once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -112,7 +112,7 @@ def appending(
         seen = Observation()
         batch = f"{query[:8]}-{number}"
         shaped = shape(rows, table, given, batch)
-        if not written:  # only a run's first batch may repeat one, possibly with fewer rows
+        if not written:  # only the first batch of a run may be a repeat, possibly with fewer rows
             shaped = tables.with_former(shaped, path, table, batch)
         shaped = shaped.repartition("day")
         tables.write(shaped.observe(seen, F.count(F.lit(1)).alias("rows")), path, table)
@@ -132,7 +132,7 @@ def shape(rows: DataFrame, table: str, given: Mapping[str, str], batch: str) -> 
 
 
 def with_place(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
-    """Add the columns project and queue."""
+    """Add the columns ``project`` and ``queue``."""
     return rows.withColumns({name: F.lit(given[name]) for name in ("project", "queue")})
 
 

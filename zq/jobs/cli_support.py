@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts that jobs share with the command line ``zq``: connection, output, errors, and the Spark session.
+"""The common parts of jobs: global options, output and errors as in the command ``zq``, and the Spark session.
 
-The session is that of ``spark-submit``, if there is one, or a local one.
+A job uses the Spark session of ``spark-submit`` if there is one, or else a local session.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ def source(session: Session) -> dict[str, str]:
 
 @contextmanager
 def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[SparkSession]:
-    """Yield a Spark session with ``format("zq")`` and UTC. A session created here ends with the block.
+    """Provide a Spark session with ``format("zq")`` and UTC. If the session was created here, it ends with the block.
 
     ``settings`` are ``spark.sql`` options for the block, with ``_`` for each dot. ``progress`` shows the session's
     tasks.

@@ -35,7 +35,7 @@ PACKED: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
 PARSED: Final = "struct<body: binary, reason: string>"
 # Column with the text of CSV rows that have a wrong number of fields.
 TORN: Final = "_zq_torn"
-# Maximum part of a file that one task reads. Its messages must fit in a stage.
+# Maximum size of the part of a file that one task reads. The messages of a part must fit in a stage.
 PART_SIZE: Final = "16m"
 
 
@@ -106,7 +106,7 @@ def producer_of(key: str, queue: str, file: str) -> str:
 
 
 def stored(client: Client, producer: str) -> int | None:
-    """Return the number of messages that a producer has published; ``None`` without a commit."""
+    """Return the number of messages that the producer has published, or ``None`` if it has made no commit."""
     try:
         return client.committed(producer).published
     except NotFound:
@@ -213,7 +213,7 @@ def parser(member: str | None) -> Any:
 
 
 def parsed(text: bytes, member: str | None) -> dict[str, Any]:
-    """Return the JSON text as ``body``, or the ``reason`` why it is not valid."""
+    """Return the JSON text, or the text of one member, as ``body``; or the ``reason`` why it is not valid."""
     try:
         if member is not None:
             members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])

@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 MAX_QUEUES: Final = 12
 # Panels per row.
 PANELS_PER_ROW: Final = 3
-# Number of values up to which each has a marker, without which a single value between zeros is invisible.
+# Maximum number of values that get markers. Without a marker, a single value between zeros is invisible.
 MAX_MARKED: Final = 24
 # Styles of the curves. Both are visible where they coincide.
 SERIES: Final[dict[str, dict[str, Any]]] = {
@@ -193,7 +193,7 @@ def empty_plot(sentence: str) -> Figure:
 
 
 def omission(found: Rows) -> str:
-    """Return a note for the title if some queues are not shown."""
+    """Return a note for the title if some queues are not shown, else an empty text."""
     return f" (the {MAX_QUEUES} queues with the most of {len(found)})" if len(found) > MAX_QUEUES else ""
 
 
@@ -218,7 +218,7 @@ def label(row: dict[str, Any], among: Rows) -> str:
 
 
 def home(row: dict[str, Any]) -> tuple[str, str]:
-    """Return project and queue of the row."""
+    """Return the project and the queue of the row."""
     return row["project"], row["queue"]
 
 

@@ -26,7 +26,7 @@ HOME: Final = ["project", "queue"]
 BACKLOG: Final = "seq long, created timestamp, ttl int, claim_count int, origin string, project string, queue string"
 # Percentiles of dwell times by column name.
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-# Accuracy of percentiles: the error is at most 1/EXACT of the messages.
+# Accuracy of percentiles: their rank is wrong by at most 1/EXACT of the messages.
 EXACT: Final = 10_000
 # Columns that are 0 instead of null without rows.
 COUNTS: Final = (
@@ -238,7 +238,7 @@ def dwell(finished: DataFrame) -> DataFrame:
 
 
 def expired(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
-    """Return expired messages: posted, due before the last archive update, and neither finished nor live."""
+    """Return the messages that have expired: past their ttl at the last archive update, neither finished nor live."""
     due = F.col("created") + F.make_dt_interval(secs=F.col("ttl")) < F.col("at") - F.expr(MAX_DRIFT)
     gone = found["posted"].join(found["archived"], HOME).where(due).select(*HOME, "seq")
     key = [*HOME, "seq"]
@@ -246,7 +246,7 @@ def expired(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
 
 
 def waiting(backlog: DataFrame, now: Any) -> DataFrame:
-    """Return the number of waiting messages, the age of the oldest in seconds, and those expiring in an hour."""
+    """Return, for each queue, the number of live messages, the oldest one's age, and how many expire in an hour."""
     left = F.unix_seconds("created") + F.col("ttl") - F.unix_seconds(now)
     return backlog.groupBy(*HOME).agg(
         F.count("seq").alias("waiting"),

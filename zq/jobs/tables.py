@@ -34,14 +34,14 @@ def columns(table: str) -> list[str]:
 
 
 def write(rows: DataFrame, path: str, table: str) -> None:
-    """Write rows in place of existing rows of the same partitions, so that a repeated batch is stored once."""
+    """Write rows, replacing all rows of the same partitions, so that a repeated batch is stored once."""
     parts = [name for name in ("project", "queue", "day", "batch") if name in columns(table)]
     writer = rows.select(columns(table)).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*parts).parquet(f"{path}/{table}")
 
 
 def with_former(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Return a batch's rows, with those of its former write that the server may no longer have."""
+    """Return the rows of a batch, and those rows of its former write that the server may no longer have."""
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:
         before = reader.parquet(f"{path}/{table}/project=*/queue=*/day=*/batch={batch}")
