@@ -256,7 +256,7 @@ class NoteHandler(logging.Handler):
 
 
 def listen() -> None:
-    """Show the client's log records in this process."""
+    """Print the log records of the client library for the rest of this process."""
     for name, level in (("zq.client", logging.INFO), ("httpx", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.setLevel(level)

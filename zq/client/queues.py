@@ -82,7 +82,7 @@ class QueueVerbs(SubscriptionVerbs):
     def post_batch(
         self, bodies: Iterable[Any], *, ttl: int | None = None, delay: int | None = None, key: str | None = None
     ) -> Call[Ids]:
-        """Post messages in one request, all or none, and return their ids."""
+        """Post messages atomically in one request and return their ids."""
         return self._post(bodies, ttl, delay, key)
 
     @operation

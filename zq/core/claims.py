@@ -43,10 +43,10 @@ MAX_STORE_PAGES = 4
 
 
 class ClaimAnswer(Struct, frozen=True):
-    """A claim as of ``now``, or ``None`` if no message was ready.
+    """The result of a claim request: the claim as of ``now``, or ``None`` if no message was ready.
 
     Attributes:
-        existed: Whether a live claim of the requested name existed before.
+        existed: Whether a live claim with the requested name already existed.
     """
 
     claim: Claim | None

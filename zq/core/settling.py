@@ -38,7 +38,7 @@ NO_CLAIM: Final = "~none"
 
 
 class Settling:
-    """Use case of settlement: delete, release, move and bury the messages of a claim."""
+    """The use case that deletes, releases, moves or buries the messages of a claim."""
 
     def __init__(
         self,

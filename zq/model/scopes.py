@@ -141,17 +141,17 @@ def exceed(asked: Scopes | None, own: Scopes | None) -> bool:
 
 
 def covers(outer: Pattern, inner: Pattern) -> bool:
-    """Return whether ``outer`` matches every name that ``inner`` matches; ``False`` if undecided."""
+    """Return whether ``outer`` matches every name that ``inner`` matches; ``False`` if this cannot be determined."""
     return outer.text in ("**", inner.text) or _reaches(outer, inner, lambda out, into: into and not out) is False
 
 
 def overlap(one: Pattern, other: Pattern) -> bool:
-    """Return whether some name matches both patterns; ``True`` if undecided."""
+    """Return whether some name matches both patterns; ``True`` if this cannot be determined."""
     return _reaches(one, other, lambda first, second: first and second) is not False
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether ``wanted`` accepts the two match results of some text; ``None`` if undecided.
+    """Return whether ``wanted`` accepts the two match results of some text; ``None`` if this cannot be determined.
 
     Both patterns are simulated at the same time. All letters that occur in neither are equivalent, so only a few are
     tried.
