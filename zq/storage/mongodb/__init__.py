@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MongoDB driver: a replica set or a sharded cluster, shared by any number of zq servers.
 
-``layout`` describes the documents in the database. ``address`` and ``schema`` connect to it and create it, and
-``client`` sends the commands. Concurrent requests share a ``GroupCommit``: posts, publishes, settlements, deletions,
-and claims of one queue.
+``layout`` describes the documents in the database. ``startup`` connects to the database and creates its collections and
+indexes. ``client`` sends the commands. Concurrent posts, publishes, settlements and deletions share a ``GroupCommit``,
+and so do concurrent claims of one queue.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,10 +40,10 @@ SWEPT: Final = Expiry()
 
 
 class MongoStorage(Defaults):
-    """``zq.storage.api.Storage`` on MongoDB."""
+    """The MongoDB implementation of ``zq.storage.api.Storage``."""
 
     def __init__(self, client: StoreClient, events: CommitEvents | None = None, expiry: Expiry = SWEPT) -> None:
-        """Initialize; ``events`` is notified of the steps of commits, for tests of interrupted commits."""
+        """Create the controllers of the store. ``events`` receives the steps of commits; only tests pass it."""
         self._feed = Feed(client)
         client.listen(self._feed.announce)
         lookup, stages = MetadataLookup(client), Stages(client)
@@ -64,9 +64,12 @@ class MongoStorage(Defaults):
         self.topics = TopicController(client, self._feed)
 
     def now(self) -> Seconds:
-        """Return the server's time, never less than any zq server has received before.
+        """Return the time of the database, in seconds since the epoch.
 
-        Only the primary answers; a shorter round trip gives a more accurate time.
+        The time never decreases for any zq server. Exception: if the last known time is more than ``FALSE_FUTURE``
+        seconds ahead of MongoDB's clock, it is considered wrong and replaced.
+
+        The command waits for the primary only, because a shorter round trip gives a more accurate time.
         """
         return self._tell_time(durable=False)
 
@@ -126,10 +129,14 @@ def connect(
     journal: bool = True,
     expiry: Expiry = SWEPT,
 ) -> MongoStorage:
-    """Open the store at ``mongodb://hosts/database?options``. Raises ``StartRefused`` or ``Unavailable``.
+    """Open the store at ``mongodb://hosts/database?options``.
 
-    ``timeout`` is the maximum duration of every verb in seconds. ``database`` is used if the URI does not name one.
-    ``write_concern`` (``majority`` or a number of servers) and ``journal`` apply unless the URI sets them.
+    - ``timeout``: the maximum duration of each verb, in seconds.
+    - ``database``: the name of the database if the URI does not name one.
+    - ``write_concern`` (``majority`` or a number of servers) and ``journal``: the defaults for a URI without them.
+
+    Raises ``StartRefused`` if the configuration or the database cannot be used, and ``Unavailable`` if the database
+    cannot be reached or prepared.
     """
     found = startup.parse(uri, timeout, database, write_concern, journal)
     client, cluster = startup.connect(found)
@@ -154,7 +161,7 @@ def prepare(
     write_concern: str = "majority",
     journal: bool = True,
 ) -> None:
-    """Create the collection and its indexes, and shard it on a cluster (``--init-store``)."""
+    """Create the collections and indexes, and on a sharded cluster shard ``messages`` (``--init-store``)."""
     found = startup.parse(uri, timeout, database, write_concern, journal)
     client, cluster = startup.connect(found)
     try:

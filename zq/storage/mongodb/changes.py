@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes that several verbs make in the caller's transaction: finish messages, move them, check a fence.
+"""Changes shared by several verbs: finish messages, move messages, and check fences in the caller's transaction.
 
-A message finishes by being deleted or, on a queue with history, by becoming a history entry. Positions and moments of
-entries come from the queue's counter of finishing, in the same transaction, so that no reader can pass an entry that
-appears later. Verbs that finish messages do not wait for posts.
+**Finishing.** A finished message is deleted or, in a queue with history, becomes a history entry. An entry gets its
+position and its time of finishing from the queue's history counter, in the same transaction. A reader can therefore not
+pass an entry that appears later. The history counter is separate from the queue's document, so verbs that finish
+messages do not wait for posts.
 
-A fence is a document with the last epoch and the moment at which it was issued (``advanced``). A check writes the
-document, too, in the transaction that the fence protects. So an epoch that is issued meanwhile is either before that
-transaction, which then finds it, or after it.
+**Fences.** A fence is a document with the last epoch and the time at which the epoch was issued (``advanced``). The
+transaction that a fence protects reads and writes this document. If another server issues an epoch concurrently, the
+two writes conflict. The protected transaction then either finds the new epoch or commits before it is issued.
 """
 
 from collections import defaultdict
@@ -29,22 +30,26 @@ from zq.storage.mongodb.layout import CLAIM_FIELDS, IN_NO_LINE, BsonDocument, Qu
 
 
 def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> BsonDocument:
-    """Return the filter on the messages that the claim holds, if it has not ended."""
+    """Return a filter on the unexpired messages that the claim holds. It matches nothing after the claim has ended."""
     return client.where(key, **held_by(claim, now), e={"$gt": DatetimeMS(now)})
 
 
 def held_by(claim: str, now: int) -> BsonDocument:
-    """Return the condition that the claim holds a message."""
+    """Return the condition that a message is under this claim and that the claim has not ended."""
     return {"c.i": layout.text(claim), "c.e": {"$gt": now}}
 
 
 def reserved_id(claim: str) -> Binary:
-    """Return ``c.i`` of messages of the claim that a commit has reserved."""
+    """Return the value of ``c.i`` for messages of the claim that a commit has reserved."""
     return Binary(layout.text(claim).encode())
 
 
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
-    """Update all messages in no line that the claim holds. Return their number; 0 if ``update_found`` is to look."""
+    """Update the messages of a claim that are in no line, without a transaction.
+
+    Return the number of updated messages. The number is 0 if the claim holds no such messages, or if a removal in the
+    queue is pending. The caller then calls ``update_found``.
+    """
     held = {**held_filter(client, key, claim, now), **IN_NO_LINE}
     try:
         return client.update([guarded_update(key), {"q": held, "u": step, "multi": True, "hint": layout.HELD}])
@@ -61,9 +66,11 @@ def update_found(
     until: int = 0,
     fence: Fence | None = None,
 ) -> int:
-    """Update all messages that the claim holds, in one transaction, and return their number.
+    """Update all messages of a claim in one transaction, and return their number.
 
-    ``until`` is the latest expiry of one of them after the update. Raise ``Fenced`` if the fence has a later epoch.
+    ``until`` is the latest expiry of these messages after the update, in milliseconds.
+
+    Raises ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
     """
     held = held_filter(client, key, claim, now)
 
@@ -82,12 +89,16 @@ def update_found(
     return client.transaction(work)
 
 
-# Messages that one update turns into history entries.
+# Maximum number of messages that one update turns into history entries.
 MESSAGES_AT_ONCE: Final = 256
 
 
 class Ending(NamedTuple):
-    """The outcome of messages and its moment (milliseconds); ``history``: seconds for which entries stay, 0 = none."""
+    """The outcome of finished messages.
+
+    ``now`` is the time of finishing in milliseconds. ``history`` is the retention of history entries in seconds; 0
+    means that no entries are kept.
+    """
 
     outcome: Outcome
     now: int
@@ -103,11 +114,14 @@ def finish(
     conditions: Mapping[str, object] | None = None,
     first: Sequence[BsonDocument] = (),
 ) -> None:
-    """Finish the messages of these distinct ``_id`` in this order. Raise ``Aborted`` if not all of them fit.
+    """Finish the messages with these distinct ``_id`` values, in the given order.
 
-    A message fits if it is in the queue and meets the ``conditions``; after a search in the same transaction no
-    conditions are needed. ``first`` are the first stages of the update that makes a history entry: they remove fields
-    that the entry must not have.
+    - ``conditions``: further conditions that each message must meet. A caller that has found the messages in the same
+      transaction needs none.
+    - ``first``: the first stages of the update that creates the history entries. They remove fields that an entry must
+      not have.
+
+    Raises ``Aborted`` if a message is not in the queue or does not meet the conditions.
     """
     where = [
         client.where(key, _id={"$in": list(doc_ids[start : start + MESSAGES_AT_ONCE])}, **(conditions or {}))
@@ -137,7 +151,10 @@ def leave_copies(
     now: int,
     history: int,
 ) -> None:
-    """Insert history entries of messages, as they were found, that have moved to other queues."""
+    """Insert history entries for messages that have moved to other queues.
+
+    ``found`` has the document of each message before the move, and the outcome.
+    """
     position, finished = _position(client, session, key, len(found), now)
     copies = []
     for at, (message, outcome) in enumerate(found, position):
@@ -162,13 +179,13 @@ def leave_copies(
 def _recording(
     key: QueueKey, doc_ids: Sequence[str], position: int, finished: int, ending: Ending
 ) -> list[BsonDocument]:
-    """Return the update that makes history entries, with positions in the order of the ids."""
+    """Return the update that turns messages into history entries, with positions in the order of ``doc_ids``."""
     record: BsonDocument = {
         "q": {"$literal": key.records},
         "p": {"$add": [position, {"$indexOfArray": [{"$literal": doc_ids}, "$_id"]}]},
         "f": finished,
         "x": ending.outcome.value,
-        "z": {"$ifNull": ["$y.e", "$e"]},  # the values of before a commit reserved the message
+        "z": {"$ifNull": ["$y.e", "$e"]},  # ``y`` has the values from before a commit reserved the message
         "d": {"$ifNull": ["$y.d", "$d"]},
         "e": DatetimeMS(finished + ending.history * 1000),
     }
@@ -176,7 +193,10 @@ def _recording(
 
 
 def _position(client: StoreClient, session: Session, key: QueueKey, number: int, now: int) -> tuple[int, int]:
-    """Take positions. Return the first one and the moment of finishing; later transactions get later ones."""
+    """Reserve ``number`` history positions. Return the first position and the time of finishing.
+
+    Later transactions get higher positions and times that are not earlier.
+    """
     step = [
         {"$set": {"p1": {"$add": [{"$ifNull": ["$p1", 0]}, number]}, "f1": {"$max": ["$f1", now]}}},
         {"$unset": "e"},
@@ -191,12 +211,12 @@ def _position(client: StoreClient, session: Session, key: QueueKey, number: int,
     return counter["p1"] - number + 1, counter["f1"]
 
 
-# The whole document of a message, as it was found, and its move.
+# The complete document of a message before the move, and the requested move.
 MovedMessage = tuple[BsonDocument, Move]
 
 
 def counters(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """Return the ``_id`` of each counter that moves, or deletions with history, write."""
+    """Return the ``_id`` of each counter that the moves write, or that deletions write if ``history`` is not 0."""
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.finishing} if targets or history else set()
 
@@ -204,7 +224,10 @@ def counters(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
 def move(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int, history: int = 0
 ) -> None:
-    """Move the messages, in this order. Raise ``Aborted`` if one of them has changed since it was found."""
+    """Move messages to other queues, in the given order.
+
+    Raises ``Aborted`` if a message has changed since it was found.
+    """
     if not moved:
         return
     arrivals, floors = _arrivals(client, session, source, moved, now)
@@ -230,7 +253,10 @@ def move(
 def _arrivals(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int
 ) -> tuple[Sequence[BsonDocument], Mapping[str, int]]:
-    """Return what the messages become, each with the next sequence of its queue, and the floors of these queues."""
+    """Return the documents of the messages in their target queues, and the floor of each target queue by shard key.
+
+    The function reserves the sequences of the messages in the target queues.
+    """
     targets = {each.to: layout.key(source.ref._replace(name=each.to)) for _, each in moved}
     by_target: defaultdict[str, list[MovedMessage]] = defaultdict(list)
     for found, each in moved:
@@ -250,14 +276,17 @@ def _arrivals(
 
 
 def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """Return what the moves add to one queue. The project's usage grows by the difference of replaced bodies only."""
+    """Return the arrivals in one target queue.
+
+    A move within a project adds to the project's usage only the growth of a replaced body.
+    """
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)
     return Arrivals(len(moved), fresh, bytes=grown)
 
 
 def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
-    """Return the message without its claim, with a ttl that begins now."""
+    """Return the moved message: without its claim, and with a ttl that starts at ``now``."""
     made = {field: value for field, value in found.items() if field not in ("c", "o", "r", "h1")}
     made["t"] = found["t"] if each.ttl is None else each.ttl
     made["e"] = DatetimeMS(now + made["t"] * 1000)
@@ -277,13 +306,13 @@ def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDo
 
 
 def _unchanged(client: StoreClient, source: QueueKey, found: BsonDocument) -> BsonDocument:
-    """Return a filter that fits the message as long as it was not claimed, released or moved."""
+    """Return a filter that matches the message until it is claimed, released or moved."""
     claimed = {"c.n": found["c"]["n"]} if "c" in found else {}
     return client.where(source, _id=found["_id"], k=found["k"], d=found["d"], e=found["e"], **claimed)
 
 
 def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int:
-    """Issue the next epoch; the first is 1."""
+    """Issue and return the next epoch of a fence. The first epoch is 1."""
     command: BsonDocument = {
         "query": _fence_identity(project, name),
         "update": {"$inc": {"epoch": 1}, "$set": {"advanced": now}},
@@ -293,14 +322,17 @@ def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int
     while True:
         try:
             fence = client.modify(command) or {}
-        except DuplicateKeyError:  # two processes created it at once
+        except DuplicateKeyError:  # another process created the fence at the same time
             continue
         return int(fence["epoch"])
 
 
 def check_fence(client: StoreClient, session: Session, project: str, fence: Fence) -> None:
-    """Raise ``Fenced`` unless the epoch is the last one issued, and still is when the transaction commits."""
-    # Epoch 0: none was issued. The document is created, so that the first epoch conflicts with it.
+    """Raise ``Fenced`` unless the epoch of ``fence`` is the last issued epoch.
+
+    The check remains valid until the transaction commits: an epoch that is issued concurrently conflicts with it.
+    """
+    # Epoch 0 means that no epoch was issued. The check creates the document, so that issuing epoch 1 conflicts with it.
     touched = {"$set": {"epoch": {"$ifNull": ["$epoch", 0]}, "checks": {"$add": [{"$ifNull": ["$checks", 0]}, 1]}}}
     command: BsonDocument = {
         "query": _fence_identity(project, fence.name),
@@ -314,6 +346,6 @@ def check_fence(client: StoreClient, session: Session, project: str, fence: Fenc
 
 
 def _fence_identity(project: str, name: str) -> BsonDocument:
-    """Return the filter that finds or creates the fence."""
+    """Return the filter that selects the document of the fence, also for an upsert."""
     shard = layout.project_prefix(project) + layout.text(name)
     return {"_id": "f" + shard, "s": shard}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One caller's claim or pop of ready messages: its terms, the messages that it takes of those found, its outcome."""
+"""A caller's claim or pop of ready messages: its terms, the choice among the found messages, and its outcome."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
@@ -12,9 +12,11 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey, body_of
 
 
 class Choice(NamedTuple):
-    """The found messages that an attempt takes.
+    """The choice of an attempt among the ready messages.
 
-    ``candidates`` are all of them, ``spent`` were claimed as often as the queue allows, ``eligible`` are the others.
+    - ``candidates``: all chosen messages.
+    - ``spent``: the candidates that have reached the maximum claim count of the request.
+    - ``eligible``: the other candidates, which the attempt may take.
     """
 
     candidates: Sequence[BsonDocument]
@@ -23,16 +25,17 @@ class Choice(NamedTuple):
 
     @property
     def doc_ids(self) -> list[str]:
-        """``_id`` of the eligible messages."""
+        """The ``_id`` of each eligible message."""
         return [found["_id"] for found in self.eligible]
 
 
 class ClaimOutcome(NamedTuple):
-    """The outcome of an attempt at the moment ``now``.
+    """The outcome of an attempt at the time ``now``, in milliseconds.
 
-    ``messages`` are the documents of the claim, as they are now, or of the pop. ``lapsed`` counts messages whose former
-    claim had lapsed. ``spent`` are messages that were claimed too often. ``metadata`` is the queue's if the attempt
-    expects another one.
+    - ``messages``: the documents of the claimed messages after the claim, or of the popped messages.
+    - ``lapsed``: the number of claimed messages whose previous claim had lapsed.
+    - ``spent``: the documents of messages that have reached the maximum claim count.
+    - ``metadata``: the queue's metadata if it differs from the metadata that the attempt expects, else None.
     """
 
     now: int
@@ -43,11 +46,11 @@ class ClaimOutcome(NamedTuple):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the request needs no further search."""
+        """Whether the outcome answers the request, so that no further search is needed."""
         return bool(self.messages or self.spent) or self.metadata is not None
 
     def claimed(self, key: QueueKey, request: ClaimRequest) -> Claimed:
-        """Return the model's value."""
+        """Return the answer to the claim request."""
         spent = [layout.message_id(key, found) for found in self.spent]
         if not self.messages:
             return Claimed(spent=spent, metadata=self.metadata)
@@ -57,7 +60,13 @@ class ClaimOutcome(NamedTuple):
 
 
 class ClaimAttempt(Struct, frozen=True):
-    """The terms of one caller's claim, or of its pop if there is no ``request``."""
+    """The terms of one caller's claim or, if ``request`` is None, of one caller's pop.
+
+    - ``limit`` and ``most_bytes``: the maximum number of messages, and the size of their bodies at which to stop.
+    - ``now``: the time of the request in milliseconds.
+    - ``history``: the retention of history entries for popped messages, in seconds; 0 = no entries.
+    - ``expected``: the queue's metadata that the caller expects; None = any.
+    """
 
     limit: int
     now: int
@@ -67,11 +76,11 @@ class ClaimAttempt(Struct, frozen=True):
     expected: bytes | None = None
 
     def fits(self, metadata: bytes) -> bool:
-        """Return whether the caller expects this metadata."""
+        """Return whether the queue's metadata is as the caller expects."""
         return self.expected in (None, metadata)
 
     def choose(self, ready: Sequence[BsonDocument]) -> Choice:
-        """Choose the first of the ready messages, as many as the caller wants."""
+        """Choose the first ready messages, up to the limits of the attempt."""
         candidates = list(portion(ready[: self.limit], self.most_bytes, body_of))
         max_claims = None if self.request is None else self.request.max_claims
         if max_claims is None:
@@ -81,7 +90,7 @@ class ClaimAttempt(Struct, frozen=True):
         return Choice(candidates, eligible, spent)
 
     def outcome(self, choice: Choice, taken: Collection[str]) -> ClaimOutcome:
-        """Return the outcome after the messages with these ``_id`` were claimed or popped."""
+        """Return the outcome of the attempt. ``taken`` has the ``_id`` of each message that was claimed or popped."""
         messages = [found for found in choice.eligible if found["_id"] in taken]
         if self.request is None:
             return ClaimOutcome(self.now, messages, spent=choice.spent)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of the MongoDB store, and their settlement. A claim has no document: its messages name it."""
+"""Claims of the MongoDB store, and their settlement.
+
+A claim has no document of its own. Each claimed message stores the id and the terms of its claim.
+"""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -50,14 +53,14 @@ from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 from zq.storage.mongodb.reservations import visible_held
 
-# Messages that one transaction settles.
+# Maximum number of messages that one transaction settles.
 CAPACITY: Final = 256
-# Messages that a settlement counts for at least: it need not name the messages that it settles.
+# Minimum weight of a settlement in messages, because a settlement need not name the messages that it settles.
 AT_LEAST: Final = 10
 
 
 class SettleRequest(Struct, frozen=True):
-    """A settlement of one claim at its moment, with its idempotency key and fence."""
+    """A request to settle one claim at the time ``now`` (milliseconds), with its idempotency key and fence."""
 
     key: QueueKey
     claim: str
@@ -68,23 +71,23 @@ class SettleRequest(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the counts in the replies of deletes and updates suffice for the answer."""
+        """Whether the document counts in MongoDB's replies are sufficient for the answer."""
         asked = self.settlement
         return not (asked.move or asked.history or self.idempotency_key or self.fence or (asked.rest and self.names))
 
     @property
     def names(self) -> Sequence[str]:
-        """The ids of the messages that are named, in order."""
+        """The ids of the messages that the settlement names, in order."""
         asked = self.settlement
         return [*asked.delete, *(one.id for one in asked.release), *(one.id for one in asked.move)]
 
     def doc_id(self, message: str) -> str:
-        """Return the message's ``_id``."""
+        """Return the ``_id`` of a message."""
         return self.key.project + layout.text(message)
 
 
 class Resolution:
-    """A settlement, applied to the messages that its claim holds."""
+    """The effect of a settlement on the messages that its claim holds."""
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
         asked, doc_id = request.settlement, request.doc_id
@@ -107,16 +110,17 @@ class Resolution:
 
     @property
     def last(self) -> int:
-        """The highest sequence that the claim held."""
+        """The highest sequence of the claim's messages."""
         return max(int(one["k"]) for one in self.held)
 
 
 class Settler:
-    """Settlements of one process: each is part of one transaction. Safe for any number of threads.
+    """The settlements of one process. Each settlement is atomic. Safe for any number of threads.
 
-    A settlement that only deletes and releases first assumes that the claim holds the named messages; the counts in the
-    replies show whether it does. Every other settlement, and one whose assumption was wrong, shares a group commit: two
-    that leave history entries in one queue, or move messages into one, would write the same counter.
+    A plain settlement only deletes and releases messages. It first assumes that the claim holds the named messages,
+    and compares the counts in MongoDB's replies with the expected counts. If the assumption is wrong, and for every
+    other settlement, a group commit settles the claim. Without the group, concurrent settlements would conflict on the
+    counters that history entries and moves write.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -124,7 +128,11 @@ class Settler:
         self._groups = ShardGroups[SettleRequest, Settled](client, self._together, _weight, CAPACITY, _exclusive)
 
     def settle(self, request: SettleRequest, is_grouped: bool) -> Settled:
-        """Settle a claim. Raise as the verb does. ``is_grouped``: whether the messages are likely to be in lines."""
+        """Settle a claim.
+
+        ``is_grouped``: whether the messages are likely to be in lines of a grouped queue; the plain attempt is then
+        skipped. Raises the errors of ``ClaimController.settle``.
+        """
         if request.is_plain and not is_grouped:
             try:
                 return self._client.transaction(partial(self._presume, request))
@@ -133,9 +141,9 @@ class Settler:
         return self._groups.submit(request)
 
     def _presume(self, request: SettleRequest, session: Session) -> Settled:
-        """Settle the named messages, on the assumption that the claim holds all of them and none is in a line.
+        """Settle the named messages, assuming that the claim holds all of them and that none is in a line.
 
-        Raise ``Aborted`` if the assumption is wrong, and ``RemovalPending`` if a removal makes it uncertain.
+        Raises ``Aborted`` if the assumption is wrong, and ``RemovalPending`` if a removal in the queue is pending.
         """
         asked = request.settlement
         held = held_filter(self._client, request.key, request.claim, request.now) | IN_NO_LINE
@@ -158,8 +166,11 @@ class Settler:
             return self._client.transaction(partial(self._settle, requests))
 
     def _settle(self, requests: Sequence[SettleRequest], session: Session) -> Sequence[Settled | Exception]:
-        """Settle a group of claims in the session's transaction, as far as they hold the named messages."""
-        now = max(request.now for request in requests)  # concurrent requests count as if all had read the latest clock
+        """Settle a group of claims in the session's transaction.
+
+        A claim's answer lists named messages that the claim does not hold as lost.
+        """
+        now = max(request.now for request in requests)  # concurrent requests share the latest of their times
         known = recall(self._client, session, requests, Settled)
         refusals = [refusal_of(request, known) or self._fenced(request, session) for request in requests]
         resolutions = self._resolutions(admitted(requests, refusals), now, session)
@@ -179,7 +190,10 @@ class Settler:
         return None
 
     def _resolutions(self, requests: Sequence[SettleRequest], now: int, session: Session) -> Sequence[Resolution]:
-        """Find the messages that each claim holds, in sequence; whole documents if some of them are to move."""
+        """Find the messages of each claim in the order of their sequences, and resolve the settlements.
+
+        The search reads complete documents if a settlement moves messages.
+        """
         if not requests:
             return []
         keys = list(dict.fromkeys(request.key for request in requests))
@@ -198,7 +212,10 @@ class Settler:
         return [Resolution(request, by_claim[request.key.messages, layout.text(request.claim)]) for request in requests]
 
     def _carry_out(self, resolutions: Sequence[Resolution], now: int, session: Session) -> None:
-        """Release, finish and move, queue by queue; after the search in this transaction no conditions are needed."""
+        """Release, finish and move messages, queue by queue.
+
+        The statements need no conditions, because the same transaction has found the messages.
+        """
         by_queue: defaultdict[tuple[QueueKey, int], list[Resolution]] = defaultdict(list)
         for resolution in resolutions:
             by_queue[resolution.request.key, resolution.request.settlement.history].append(resolution)
@@ -220,7 +237,7 @@ class Settler:
     def _releasing(
         self, key: QueueKey, releases: Sequence[Release], now: int, conditions: BsonDocument | None = None
     ) -> Sequence[BsonDocument]:
-        """Return the statements that release messages, one for each delay."""
+        """Return the statements that release messages, one statement for each delay."""
         by_delay: defaultdict[int | None, list[str]] = defaultdict(list)
         for release in releases:
             by_delay[release.delay].append(key.project + layout.text(release.id))
@@ -240,12 +257,15 @@ def _weight(request: SettleRequest) -> int:
 
 
 def _exclusive(request: SettleRequest) -> Sequence[str]:
-    """Return the documents that two settlements of one transaction must not share: the claim, the idempotency key."""
+    """Return the ids of the claim and of the idempotency key.
+
+    Two settlements with a common id never share a transaction.
+    """
     return [request.key.named("n", request.claim), *key_ids(request)]
 
 
 class ClaimController:
-    """``zq.storage.api.ClaimController`` on MongoDB."""
+    """The MongoDB implementation of ``zq.storage.api.ClaimController``."""
 
     def __init__(self, client: StoreClient, claimers: QueueClaimers, announce: Announce) -> None:
         self._client = client

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connection to the server: commands, transactions, deadlines, and the translation of PyMongo's errors.
+"""The connection to MongoDB: commands, transactions, deadlines, and the translation of PyMongo's errors.
 
-The driver sends plain commands (``Database.command``), which cost a third less than PyMongo's helpers. This module and
-``commands`` add what the helpers do besides: write concern, errors inside a reply, repetition after a change of the
-primary.
+The driver sends plain commands (``Database.command``), which cost a third less than PyMongo's helper methods. This
+module and ``commands`` therefore implement the other tasks of the helper methods: they set the write concern, raise the
+errors inside a reply, and retry after a failover.
 """
 
 import random
@@ -41,12 +41,15 @@ T = TypeVar("T")
 Client = MongoClient[BsonDocument]
 Session = ClientSession
 
-# Microseconds after which an idle transaction counts as abandoned.
+# Microseconds after which an idle transaction is considered abandoned.
 IDLE: Final = 2_000_000
 
 
 def end_orphans(client: Client) -> int:
-    """End the abandoned transactions of zq servers and return their number. The user needs no additional rights."""
+    """End the abandoned transactions of zq servers and return their number.
+
+    The function only needs privileges on the user's own sessions.
+    """
     application = client.options.pool_options.appname
     abandoned = {
         "type": "idleSession",
@@ -62,25 +65,25 @@ def end_orphans(client: Client) -> int:
 
 # Seconds between the first two attempts of a transaction.
 FIRST_PAUSE: Final = 0.001
-# Longest seconds between later attempts. Longer pauses starve the loser of two busy processes.
+# Maximum seconds between later attempts. With longer pauses, the slower of two busy processes would starve.
 LONGEST_PAUSE: Final = 0.008
-# Seconds of conflicts after which a transaction ends abandoned transactions: it may conflict with one of them.
+# Seconds of conflicts after which abandoned transactions are ended, since one of them may cause the conflicts.
 PATIENCE: Final = 0.5
 UNKNOWN: Final = "UnknownTransactionCommitResult"
-# The code of an error that lasts for a moment after the collection was created.
+# The code of a transient error shortly after the creation of the collection.
 SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED: Final = {"w": 1}
-# Documents of a snapshot that the server sends in one reply.
+# Batch size that returns all documents of a snapshot in one reply.
 FEW: Final = 100_000
 
-# The outcomes of a run of a transaction.
+# The possible outcomes of one attempt of a transaction.
 OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
 
 
 class Aborted(Exception):
-    """A transaction must not be committed, as its own work finds."""
+    """The work of a transaction has found that the transaction must not be committed."""
 
 
 class StoreClient:
@@ -99,15 +102,18 @@ class StoreClient:
         self._made_ready: WeakKeyDictionary[Session, set[QueueRef]] = WeakKeyDictionary()
         self._durable = durable
         self._write_concern = durable.document
-        # A reader's marker must not depend on a write that a fail-over may undo; weaker writers get weaker readers.
         self._verb = threading.local()
+        # A reader's marker must not depend on a write that a failover may undo. With a weaker write concern, a stronger
+        # read concern would have no benefit.
         self._read_concern = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
 
     @contextmanager
     def verb(self, timeout: float | None = None) -> Iterator[None]:
-        """Bound the time of a verb, and turn PyMongo's errors into ``Unavailable`` or ``Invalid``; a context manager.
+        """Limit the duration of a verb and translate PyMongo's errors; a context manager.
 
-        ``timeout``: seconds for the verb, if not the store's.
+        ``timeout``: the limit in seconds; None = the limit of the store.
+
+        Raises ``Invalid`` if MongoDB cannot store a value, and ``Unavailable`` for every other PyMongo error.
         """
         seconds = timeout or self.timeout
         self._verb.deadline = time.monotonic() + seconds
@@ -120,11 +126,11 @@ class StoreClient:
             raise Unavailable from error
 
     def where(self, key: QueueKey, **conditions: object) -> BsonDocument:
-        """Return a filter on messages of one queue; on a cluster it names the shard."""
+        """Return a filter on the messages of one queue. On a sharded cluster, the filter includes the shard key."""
         return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
 
     def shards(self, shards: Iterable[str]) -> BsonDocument:
-        """Return the condition that sends a command to these shards only; empty unless on a cluster."""
+        """Return the condition that routes a command by these shard keys. Without a cluster, it is empty."""
         return {"s": {"$in": list(dict.fromkeys(shards))}} if self.sharded else {}
 
     def find(
@@ -141,10 +147,13 @@ class StoreClient:
         most_bytes: int = UNBOUNDED,
         session: Session | None = None,
     ) -> list[BsonDocument]:
-        """Return documents of ``messages``, up to the one with which their bodies reach ``most_bytes``.
+        """Return the matching documents of ``messages``.
 
-        ``committed`` reads majority-committed data, which no failover can undo. ``snapshot`` also reads from one point
-        in time, which may be given.
+        - ``limit``: the maximum number of documents; 0 = no limit.
+        - ``most_bytes``: the total size of bodies at which the result ends. The last document may exceed it.
+        - ``committed``: read majority-committed data, which no failover can undo (``local`` data if the write concern
+          is weaker than ``majority``).
+        - ``snapshot``: read majority-committed data of one point in time; a ``Timestamp`` selects this point.
         """
         command: BsonDocument = {"find": MESSAGES, "filter": conditions}
         if sort:
@@ -169,7 +178,10 @@ class StoreClient:
         snapshot: bool | Timestamp = False,
         most_bytes: int = UNBOUNDED,
     ) -> list[BsonDocument]:
-        """Return the documents that a command finds; ``committed``, ``snapshot`` and ``most_bytes`` as for ``find``."""
+        """Run a read command and return the documents of its cursor.
+
+        ``committed``, ``snapshot`` and ``most_bytes`` have the same meaning as in ``find``.
+        """
         if committed:
             command["readConcern"] = self._read_concern
         if snapshot:
@@ -181,10 +193,12 @@ class StoreClient:
         )
 
     def snapshot(self, conditions: Mapping[str, object]) -> tuple[Sequence[BsonDocument], Timestamp | bool]:
-        """Return the few documents that fit, as a majority has them, and the moment of this snapshot.
+        """Return the matching documents from a majority-committed snapshot, and the timestamp of the snapshot.
 
-        If writers do not wait for a majority, return the documents as they are now, and no moment: the snapshot might
-        not have a write of the caller.
+        The filter must match only a few documents, because the method reads a single batch.
+
+        If the write concern is weaker than ``majority``, a snapshot might lack the caller's own writes. The method then
+        returns the current documents, and False instead of a timestamp.
         """
         if self._read_concern["level"] != "majority":
             return self.find(conditions), False
@@ -193,7 +207,7 @@ class StoreClient:
         return reply["cursor"]["firstBatch"], reply["cursor"]["atClusterTime"]
 
     def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
-        """Count the documents of ``messages`` that fit, up to ``most``."""
+        """Count the matching documents of ``messages``, up to ``most`` (0: no limit)."""
         collection = self.database[MESSAGES]
         bound: Mapping[str, Any] = {"limit": most} if most else {}
         return self._again(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
@@ -201,19 +215,20 @@ class StoreClient:
     def aggregate(
         self, stages: Sequence[BsonDocument], hint: str, session: Session | None = None
     ) -> list[BsonDocument]:
-        """Return the result of a pipeline over the documents of ``messages``."""
+        """Run an aggregation pipeline on ``messages`` and return its results."""
         return self.read({"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}, session)
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
-        """Run update statements in order, and return the number of documents that fitted.
+        """Run update statements in order, and return the total number of matched and upserted documents.
 
-        Outside a transaction the command may be repeated.
+        Outside a transaction, the method repeats a command after a connection failure. The first attempt may have been
+        executed.
         """
         commands = parts(updates, lambda update: update["u"])
         return sum(self._write({"update": MESSAGES, "updates": part}, session)["n"] for part in commands)
 
     def upsert(self, where: Mapping[str, object], change: Mapping[str, object]) -> None:
-        """Update a document or create it, even if others create it at the same time."""
+        """Update or create a document. Concurrent creation by another process is not an error."""
         while True:
             try:
                 self.update([{"q": where, "u": change, "upsert": True}])
@@ -230,7 +245,8 @@ class StoreClient:
     ) -> int:
         """Run delete statements and return the number of deleted documents.
 
-        ``durable`` False: do not wait for durability, since any server would delete them again.
+        ``durable``: whether to wait for the store's write concern. Pass False for deletions that another server would
+        repeat if a failover undid them.
         """
         deleted: int = self._write({"delete": MESSAGES, "deletes": statements}, session, durable)["n"]
         return deleted
@@ -243,7 +259,7 @@ class StoreClient:
         session: Session | None = None,
         durable: bool = True,
     ) -> int:
-        """Delete all documents that fit and return their number."""
+        """Delete all matching documents and return their number."""
         return self.delete([{"q": conditions, "limit": 0, "hint": hint}], session, durable=durable)
 
     def modify(
@@ -254,9 +270,10 @@ class StoreClient:
         *,
         durable: bool = True,
     ) -> BsonDocument | None:
-        """Run findAndModify and return the document.
+        """Run ``findAndModify`` and return its document, or None if no document matched.
 
-        ``durable`` False: do not wait for durability, since any server would do it again.
+        ``durable``: whether to wait for the store's write concern. Pass False for changes that another server would
+        repeat if a failover undid them.
         """
         found: BsonDocument | None = self._write({"findAndModify": collection, **command}, session, durable).get(
             "value"
@@ -270,11 +287,18 @@ class StoreClient:
         *,
         retry_conflicts: bool = True,
     ) -> T:
-        """Run ``work`` in a transaction, once or several times, and return the result of the run that was committed.
+        """Run ``work`` in a transaction and return the result of the committed attempt.
 
-        ``trace`` returns, for the result of a run, a filter on a document that exists if, and only if, the run was
-        committed. Raise ``Unavailable`` if the outcome of a commit stays unknown. Raise ``Aborted`` if ``work`` does,
-        or if the transaction conflicts with another one and ``retry_conflicts`` is False; then nothing has changed.
+        The method retries the transaction after transient errors, so it may call ``work`` several times.
+
+        - ``trace``: a function that maps the result of an attempt to a filter. The filter matches a document if, and
+          only if, the attempt was committed. An empty filter means that there is no such document.
+        - ``retry_conflicts``: whether to retry after a conflict with another transaction.
+
+        Raises:
+
+        - ``Aborted`` if ``work`` raises it, or after a conflict if ``retry_conflicts`` is False. Nothing has changed.
+        - ``Unavailable`` if the outcome of a commit cannot be determined.
         """
         pause = FIRST_PAUSE
         patient_until = time.monotonic() + PATIENCE
@@ -307,11 +331,14 @@ class StoreClient:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def listen(self, listener: Callable[[QueueRef], object]) -> None:
-        """Notify the listener of each queue in which a transaction has made messages ready, once it is committed."""
+        """Set the listener for queues in which transactions make messages ready.
+
+        After each commit, the client calls the listener with each queue that was recorded by ``made_ready``.
+        """
         self._listener = listener
 
     def made_ready(self, session: Session, queue: QueueRef) -> None:
-        """Note for the listener that this transaction makes messages of the queue ready."""
+        """Record that the session's transaction makes messages of the queue ready. See ``listen``."""
         self._made_ready.setdefault(session, set()).add(queue)
 
     def _committed(self, session: Session) -> None:
@@ -330,10 +357,13 @@ class StoreClient:
             time.sleep(LONGEST_PAUSE)
 
     def _was_committed(self, error: PyMongoError, stored: BsonDocument) -> bool:
-        """Return whether a transaction whose commit failed with this error is stored durably; False: certainly not.
+        """Return whether a transaction was committed although its commit command failed with ``error``.
 
-        A document that is found might still be lost. So a write that changes nothing waits before until all is durable.
-        Raise ``Unavailable`` if the outcome is unknown.
+        ``stored`` is the filter that ``trace`` returned. A failover could still undo a document that the search finds.
+        Before the search, the method therefore sends a write that changes nothing; its write concern covers all
+        earlier writes.
+
+        Raises ``Unavailable`` if the outcome is unknown.
         """
         try:
             if stored:
@@ -354,7 +384,7 @@ class StoreClient:
         )
 
     def _again(self, send: Callable[[], T], session: Session | None) -> T:
-        """Send until a primary answers; in a transaction, once."""
+        """Call ``send`` until a primary answers or the verb's time is over. In a transaction, call it only once."""
         pause = FIRST_PAUSE
         while True:
             try:
@@ -369,5 +399,5 @@ class StoreClient:
             pause = min(2 * pause, 0.25)
 
     def _late(self) -> bool:
-        """Return whether the verb of this thread has used up its time."""
+        """Return whether the deadline of this thread's verb has passed."""
         return time.monotonic() > float(self._verb.deadline)

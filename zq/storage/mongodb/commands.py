@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands and replies without I/O: the size of a command, and the errors inside a reply."""
+"""Functions on commands and replies, without I/O: split a command by size, and find the errors in a reply."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -11,15 +11,15 @@ from zq.model import UNBOUNDED
 from zq.storage.mongodb.layout import BsonDocument
 
 S = TypeVar("S", bound=Mapping[str, Any])
-# Bytes of bodies in one command; the server takes 16 MiB in all.
+# Maximum size of the message bodies in one command, in bytes. The server's limit is 16 MiB for the entire command.
 LARGEST: Final = 8 << 20
-# Documents in the first reply if the number of wanted ones depends on their bytes.
+# Number of documents in the first reply of a search that is limited by bytes.
 PORTION: Final = 32
 DUPLICATE_KEY: Final = 11000
 WRITE_CONFLICT: Final = 112
 # The code of the error that the guards of ``floors`` raise.
 CONVERSION_FAILURE: Final = 241
-# Error codes of a server that is not the primary, or no longer.
+# Error codes of a server that is not, or is no longer, the primary.
 NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
 TRANSIENT: Final = "TransientTransactionError"
 
@@ -29,9 +29,10 @@ class RemovalPending(OperationFailure):
 
 
 def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
-    """Return the first documents, up to the one with which their bodies have ``most_bytes``.
+    """Return documents of the cursor until the total size of their bodies reaches ``most_bytes``.
 
-    The size of the first ``PORTION`` decides how many are in the next reply, so that small ones come in one.
+    The average size of the first ``PORTION`` documents determines the size of the next batch. Small documents then
+    arrive in a single further reply.
     """
     if most_bytes >= UNBOUNDED:
         return list(cursor)
@@ -49,7 +50,10 @@ def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocu
 
 
 def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
-    """Yield the statements in as few commands as their messages' bodies allow."""
+    """Split statements into parts, each of which fits into one command.
+
+    ``document_of`` returns the document in a statement; the size of its body counts towards ``LARGEST``.
+    """
     start = weight = 0
     for at, statement in enumerate(statements):
         document = document_of(statement)
@@ -63,13 +67,14 @@ def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[
 
 
 def is_conflict(error: PyMongoError) -> bool:
-    """Return whether a transaction conflicts with another one that writes the same document."""
+    """Return whether the error is a conflict with another transaction that writes the same document."""
     return isinstance(error, OperationFailure) and error.code in (WRITE_CONFLICT, DUPLICATE_KEY)
 
 
 def is_transient(error: PyMongoError) -> bool:
-    """Return whether the same transaction may succeed when it is run again."""
-    if isinstance(error, DuplicateKeyError):  # two created the same queue, fence, stage ...; a message never
+    """Return whether the transaction may succeed if it is repeated."""
+    # Two transactions can create the same queue, fence or stage. A duplicate message id is a permanent error.
+    if isinstance(error, DuplicateKeyError):
         return not str(((error.details or {}).get("keyValue") or {}).get("_id", "m")).startswith("m")
     return error.has_error_label(TRANSIENT)
 
@@ -78,7 +83,7 @@ KINDS: Final = {DUPLICATE_KEY: DuplicateKeyError, CONVERSION_FAILURE: RemovalPen
 
 
 def checked(reply: Mapping[str, Any]) -> BsonDocument:
-    """Return the reply. Raise the first error in it."""
+    """Return the reply, or raise the first error that the reply contains."""
     for error in reply.get("writeErrors", ()):
         raise KINDS.get(error["code"], OperationFailure)(error["errmsg"], error["code"], error)
     if "writeConcernError" in reply:

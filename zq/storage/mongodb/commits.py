@@ -1,9 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits: prepared and decided, then carried out in slices. See ``producers`` for what is noted.
+"""Commits of transactional producers. ``producers`` describes the record of a commit.
 
-A commit on few messages is one transaction. A larger one first keeps what it needs, in bounded transactions: its
-stages, and what its claims hold. Then one write decides. Each slice is one transaction, which notes how far it came.
-A preparing server has a time for each step; past it any other may abort the commit, but only before it is decided.
+A small commit is a single transaction. A large commit has three phases:
+
+1. Prepare: the server reserves the stages and the messages of the claims, in transactions of limited size.
+2. Decide: a single transaction makes the commit effective.
+3. Carry out: transactions of limited size, the slices, delete the claimed messages and publish the stages. Each slice
+   stores its progress. Any server can continue.
+
+Each step of the first phase has a deadline. After the deadline, any server may abort the commit. A decided commit is
+never aborted.
 """
 
 import time
@@ -26,20 +32,20 @@ from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 from zq.storage.mongodb.reservations import Holdings, Reservations
 from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits, part, publish
 
-# Milliseconds for which an aborting commit is left to the server that aborts it.
+# Milliseconds for which only the server that aborts a commit may work on it.
 ABORT_GRACE: Final = 2000
-# Minimum number of drafts that one slice removes from stages; takes 15 ms.
+# Minimum number of drafts that one clean-up slice removes from stages. Their removal takes 15 ms.
 CLEANED_AT_ONCE: Final = 500
-# Seconds between two steps of keeping stages at most; else as long as the last one took.
+# Maximum pause in seconds after a step that extends stages. The pause is as long as the step, up to this maximum.
 LONGEST_REST: Final = 0.2
-# Commits and stages that one search finds.
+# Maximum number of commits and stages that one search finds.
 FOUND_AT_ONCE: Final = 100
 # Maximum number of searches per maintenance round.
 ROUNDS: Final = 100
 
 
 class RunningClock:
-    """A verb's moment, in milliseconds, which goes on while the verb works."""
+    """The current time during a verb, in milliseconds: its start time plus the elapsed time."""
 
     def __init__(self, now: int) -> None:
         self.start = now
@@ -50,7 +56,12 @@ class RunningClock:
 
 
 class Begun(NamedTuple):
-    """A commit's first transaction: the producer's record after it, the queues that got messages, what claims hold."""
+    """The result of the first transaction of a commit.
+
+    - ``record``: the producer's record after the transaction.
+    - ``entered``: the queues to which the transaction has published messages.
+    - ``held``: the messages of each claim.
+    """
 
     record: BsonDocument
     entered: Sequence[QueueKey] = ()
@@ -75,10 +86,18 @@ class Commits:
         self._reservations = Reservations(client)
         self._events = events
         self._patience = int(2000 * client.timeout)
-        """Milliseconds for a step of preparing."""
+        """The time limit of each step that prepares a commit, in milliseconds."""
 
     def commit(self, commit: Commit, now: int, bounds: Bounds) -> Committed:
-        """Complete a small commit, decide a large one, or return the producer's last commit for a repetition."""
+        """Complete a small commit or decide a large one, and return the producer's last batch.
+
+        - If the batch was committed before, return the stored result and drop the stages of the repeated request.
+        - If the producer's last commit is decided but not carried out completely, return that commit.
+        - If the producer has an undecided commit whose deadline has passed, abort it first.
+
+        Raises ``CommitRunning`` if another server is preparing or aborting a commit of the producer, or if this server
+        cannot finish in time. Raises ``ClaimLapsed``, ``Fenced`` and ``StageNotFound`` as the verb does.
+        """
         clock = RunningClock(now)
         while True:
             record = self._find(producers.identity(commit.project, commit.producer))
@@ -99,12 +118,15 @@ class Commits:
                 time.sleep(LONGEST_PAUSE)
 
     def last(self, project: str, producer: str, now: int) -> Committed | None:
-        """Return the last decided batch, or None."""
+        """Return the producer's last decided batch, or None if there is none or if it has expired."""
         record = self._find(producers.identity(project, producer))
         return producers.committed(record) if producers.remembered(record, now) else None
 
     def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
-        """Carry out one slice of the decided commit in one transaction; return whether anything is left."""
+        """Carry out one slice of the producer's decided commit, with up to ``most`` messages.
+
+        Return whether work is left. The result is False if other servers have completed the commit.
+        """
         record = self._find(producers.identity(project, producer))
         if record.get("state") != DECIDED:
             return False
@@ -114,22 +136,25 @@ class Commits:
             return self._clean(record, most)
         try:
             self._step(record, work)
-        except Aborted:  # others have done it
+        except Aborted:  # other servers have completed the commit
             return False
         self._announce_ready(entered)
         self._events.reached(step)
         return True
 
     def unfinished(self) -> list[Unfinished]:
-        """Decided commits of all producers."""
+        """Return decided commits of all producers that are not carried out completely, up to ``FOUND_AT_ONCE``."""
         decided: BsonDocument = {"due": {"$exists": True}, "state": DECIDED}
         with self._client.verb():
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
         return [producers.unfinished(record) for record in found]
 
     def resume(self, now: int, *, stages: bool = True) -> int:
-        """Abort what others have left undecided; drop stages that have expired, if so. How many drafts went."""
-        # Stages released by a commit have no expiry, so nothing else would drop them.
+        """Abort undecided commits whose deadline has passed, and drop expired stages.
+
+        If ``stages`` is False, drop only stages that the TTL index cannot remove. Return the number of removed drafts.
+        """
+        # A large commit removes ``e`` from its stages. After an abort, only this method can drop them.
         lasting: BsonDocument = {"$or": [{"state": {"$exists": True}}, {"e": {"$exists": False}}]}
         overdue: BsonDocument = {"due": {"$lte": now}, "state": {"$ne": DECIDED}, **({} if stages else lasting)}
         removed = 0
@@ -148,7 +173,7 @@ class Commits:
         return 0
 
     def _attempt(self, commit: Commit, clock: RunningClock, bounds: Bounds) -> Committed | None:
-        """Try to commit; return None if another attempt was faster."""
+        """Try to commit. Return the producer's last batch, or None if a concurrent attempt was faster."""
         try:
             with self._client.verb():
                 begun = self._client.transaction(partial(self._begin, commit, uuid4().hex, clock, bounds))
@@ -164,10 +189,13 @@ class Commits:
         return producers.committed(record)
 
     def _begin(self, commit: Commit, attempt: str, clock: RunningClock, bounds: Bounds, session: Session) -> Begun:
-        """Do it all, if it is small; else keep the stages and note what is to be done."""
+        """Complete a small commit, or reserve the stages of a large commit and store its record.
+
+        Raises ``Aborted`` if the producer has a commit in progress or has committed this batch.
+        """
         doc_id = producers.identity(commit.project, commit.producer)
         former = next(iter(self._client.find(doc_id, session=session)), {})
-        if former.get("attempt") == attempt:  # this is run again, although it was committed
+        if former.get("attempt") == attempt:  # the transaction was committed before, and is repeated
             claims = producers.claims(former) if "state" in former else []
             return Begun(former, (), self._reservations.holdings(claims, clock.start, session))
         if "state" in former or (producers.remembered(former, clock.start) and commit.batch <= former["batch"]):
@@ -185,7 +213,7 @@ class Commits:
         if fits(kept, deleted, bounds.step):
             drafts, _ = part(self._stages, kept, BEGINNING, bounds.step, session)
             if len(drafts) != sum(stage["count"] for stage in kept):
-                raise StageNotFound.of(commit.publish[0])  # it has expired in between
+                raise StageNotFound.of(commit.publish[0])  # drafts have expired meanwhile
             entered = publish(self._client, session, commit.project, drafts, clock.start)
             self._stages.remove_small(kept, session)
             self._reservations.finish_small(held, clock.start, session)
@@ -198,7 +226,11 @@ class Commits:
         return Begun(record, entered, held)
 
     def _prepare(self, begun: Begun, fence: Fence | None, clock: RunningClock) -> BsonDocument:
-        """Reserve what the claims hold, and decide; the decided record."""
+        """Extend the stages, reserve the claimed messages, and decide the commit. Return the decided record.
+
+        If a claim, a stage or the fence is lost, abort the commit and raise ``ClaimLapsed``, ``StageNotFound`` or
+        ``Fenced``. Raises ``CommitRunning`` if another server has aborted the commit.
+        """
         record = begun.record
         try:
             record = self._keep(record, clock)
@@ -210,12 +242,12 @@ class Commits:
             self._abort(record, clock)
             raise
         except Aborted:
-            raise CommitRunning from None  # it took too long, and others have given it up
+            raise CommitRunning from None  # the preparation took too long, and another server has aborted it
         self._events.reached(Step.DECIDED)
         return record
 
     def _keep(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
-        """Extend the expiry of the stages, with pauses for other requests; return the current record."""
+        """Remove the expiry of the stages' drafts, with pauses for other requests. Return the current record."""
         for stage in record["publish"]:
             began = time.monotonic()
             for _ in self._stages.keep(stage):
@@ -249,7 +281,10 @@ class Commits:
     def _slice(
         self, record: BsonDocument, most: int, entered: list[QueueKey], clock: RunningClock
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
-        """Return the next step of a decided commit and its name; None if only clean-up is left."""
+        """Return the work of the next slice of a decided commit, and the step that the slice completes.
+
+        The work is None if only clean-up is left. ``entered`` receives the queues to which the slice publishes.
+        """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED
         drafts, at = part(self._stages, record["publish"], record["at"], most)
@@ -276,7 +311,11 @@ class Commits:
         return {"$set": {"at": at, "due": clock.now()}}
 
     def _clean(self, record: BsonDocument, most: int) -> bool:
-        """Remove some of the stages, which are invisible by now, and then what is noted; whether anything is left."""
+        """Remove published stages from the store and, after the last one, the progress fields from the record.
+
+        One call removes up to ``most`` drafts, or up to ``CLEANED_AT_ONCE`` if ``most`` is less. Return whether stages
+        are left. The stages are already invisible, so a transaction is not necessary.
+        """
         most = max(most, CLEANED_AT_ONCE)
         removed, order, drafts = record["removed"], record.get("order", 0), 0
         while removed < len(record["publish"]) and drafts < most:
@@ -297,7 +336,7 @@ class Commits:
         return False
 
     def _abort(self, record: BsonDocument, clock: RunningClock) -> None:
-        """Abort a commit that is not decided, unless another server has taken a step of it since."""
+        """Abort an undecided commit, unless another server has taken a step since ``record`` was read."""
         given_up = self._take_over(record, {"state": ABORTING, "due": clock.now() + ABORT_GRACE})
         if given_up is None:
             return
@@ -317,10 +356,12 @@ class Commits:
         self._events.reached(Step.ABORTED)
 
     def _step(self, record: BsonDocument, change: Callable[[Session], BsonDocument]) -> BsonDocument:
-        """Take a step in one transaction with the change; return the resulting record.
+        """Run one step of a commit in a transaction, and return the resulting record.
 
-        The change returns the fields to store. It is skipped if another step was taken in between. Raises ``Aborted``
-        if the commit is aborted or completed.
+        ``change`` does the work of the step and returns the update of the record. If another step was taken since
+        ``record`` was read, ``change`` is not called and the current record is returned.
+
+        Raises ``Aborted`` if the commit is aborted or completed.
         """
 
         def work(session: Session) -> BsonDocument:
@@ -339,7 +380,10 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Store fields in the record; return it, or None if another server has taken a step in between."""
+        """Set fields of the record and count a step. Return the new record.
+
+        Return None if another server has taken a step since ``record`` was read.
+        """
         step = {"$set": noted, "$inc": {"turn": 1}}
         with self._client.verb():
             return self._client.modify({"query": producers.unchanged(record), "update": step, "new": True})
@@ -354,7 +398,7 @@ class Commits:
             return next(iter(self._client.find(doc_id, committed=True)), {})
 
     def _announce_ready(self, queues: Sequence[QueueKey]) -> None:
-        """Messages are ready in these queues, maybe since moments that are past."""
+        """Discard the head hints of these queues and announce that messages are ready."""
         for key in queues:
             self._claimers.invalidate(key)
             self._announce(key.ref)

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of queues: they give messages their sequence and available-at in the transaction that stores the messages.
+"""Counters of queues, which assign the sequence and the available-at of each message.
 
-A queue's document is its counter and holds its metadata, so a transaction that advances the counter reads both. A
-process remembers the counters as its posts have left them. The next group of posts sends the new values, on condition
-that the stored ones are as remembered. This costs mongod and the process a third less than an update that computes the
-values and returns them. If another server, or a move, has written the counter since, nothing is stored. Then the update
-computes the values, and the process does not remember the counter for a while.
+The transaction that stores messages also advances the counter. A queue's document contains both its counter and its
+metadata, so this transaction reads the metadata as well.
+
+Each process caches the counters as its own posts have left them. The next group of posts then sends the new values in
+an update that is conditional on the cached values. A conditional update costs mongod and the process a third less than
+an update that computes the values and returns them.
+
+If another server or a move has written the counter meanwhile, the condition fails and the transaction stores nothing. A
+second transaction then lets MongoDB compute the values, and the process does not cache the counter for ``SHARED``
+seconds.
 """
 
 import threading
@@ -22,19 +27,21 @@ from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# The metadata of a missing queue, and of a queue that a post has created.
+# The metadata of a missing queue, and of a queue that a post creates.
 NO_METADATA: Final = b"{}"
-# Queues whose metadata one command reads.
+# Maximum number of queues whose metadata one command reads.
 LOOKUPS_AT_ONCE: Final = 256
-# The change of an update: operators, or the stages of a pipeline.
+# The ``u`` of an update statement: update operators, or the stages of a pipeline.
 Step = BsonDocument | list[BsonDocument]
 
 
 class Arrivals(NamedTuple):
-    """The messages that enter a queue: their ``number``, and ``fresh``, the moment of the post if one has no delay.
+    """The messages that one transaction adds to a queue.
 
-    ``messages`` and ``bytes`` (with ``OVERHEAD`` for each message) are added to the project's usage. A message that
-    moves within its project adds none.
+    - ``number``: the number of messages.
+    - ``fresh``: the time of the post in milliseconds; None if all messages are delayed.
+    - ``messages`` and ``bytes``: the increase of the project's usage. Bytes include ``OVERHEAD`` for each message. A
+      move within a project does not increase ``messages``.
     """
 
     number: int
@@ -44,9 +51,11 @@ class Arrivals(NamedTuple):
 
 
 class SequenceRange(NamedTuple):
-    """The sequences that messages get in a queue: the first one and their number.
+    """A reserved range of sequences in a queue, and the state of the queue.
 
-    ``available`` is the available-at of messages without delay. The metadata, grouping and floor are the queue's.
+    - ``sequence`` and ``number``: the first sequence of the range, and its length.
+    - ``available``: the available-at of messages without delay, in milliseconds.
+    - ``metadata``, ``grouping`` and ``floor``: those of the queue.
     """
 
     sequence: int
@@ -58,21 +67,23 @@ class SequenceRange(NamedTuple):
 
 
 class Stale(Aborted):
-    """A counter differs from the remembered one."""
+    """A stored counter differs from its cached value."""
 
 
-# Counters that a process remembers.
+# Maximum number of counters in the cache of a process.
 MOST_REMEMBERED: Final = 10_000
-# Bytes of the largest metadata that are sent with a remembered counter, to be compared.
+# Maximum size in bytes of the metadata of a cached counter. The conditional update contains the metadata.
 LARGEST_METADATA: Final = 1024
-# Seconds for which a counter is not remembered after another process has written it.
+# Seconds for which a counter is not cached after another process has written it.
 SHARED: Final = 1.0
 
 
 class Remembered(NamedTuple):
-    """A counter as this process has left it: the last sequence, and the last available-at without delay.
+    """A cached counter, as a committed transaction of this process has left it.
 
-    The metadata, grouping and floor are the queue's.
+    - ``sequence``: the last assigned sequence.
+    - ``available``: the last available-at of a message without delay, in milliseconds.
+    - ``metadata``, ``grouping`` and ``floor``: those of the queue.
     """
 
     sequence: int
@@ -83,7 +94,7 @@ class Remembered(NamedTuple):
 
 
 class CounterMemory:
-    """The counters of queues as the posts of one process have left them. Safe for any number of threads."""
+    """The cache of queue counters in one process. Safe for any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -91,12 +102,12 @@ class CounterMemory:
         self._shared = LRUCache[str, float](MOST_REMEMBERED)
 
     def of(self, keys: Sequence[QueueKey]) -> Mapping[QueueKey, Remembered]:
-        """Return the remembered counters of these queues."""
+        """Return the cached counters of these queues. Queues without a cached counter are left out."""
         with self._lock:
             return {key: self._counters[key.counter] for key in keys if key.counter in self._counters}
 
     def learn(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
-        """Remember the counters as a committed transaction has left them, which took these ranges."""
+        """Cache the counters as they are after a committed transaction that has reserved these ranges."""
         now = time.monotonic()
         with self._lock:
             for key, (sequence, number, available, metadata, grouping, floor) in ranges.items():
@@ -105,7 +116,7 @@ class CounterMemory:
                     self._counters[key.counter] = Remembered(last, available, metadata, grouping, floor)
 
     def forget(self, keys: Sequence[QueueKey]) -> None:
-        """Forget the counters for a while: another process writes one of them."""
+        """Do not cache the counters for ``SHARED`` seconds, because another process has written one of them."""
         until = time.monotonic() + SHARED
         with self._lock:
             for key in keys:
@@ -114,7 +125,7 @@ class CounterMemory:
 
 
 def missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> set[QueueKey]:
-    """Return the queues that do not exist."""
+    """Return those of the given queues that do not exist."""
     if not keys:
         return set()
     found = client.find({**counters_of(client, keys), "b": {"$exists": True}}, fields={"_id": 1}, session=session)
@@ -128,9 +139,9 @@ def advance_remembered(
     arrivals: Mapping[QueueKey, Arrivals],
     remembered: Mapping[QueueKey, Remembered],
 ) -> Mapping[QueueKey, SequenceRange]:
-    """Take sequences as ``advance`` does, where some counters are remembered.
+    """Reserve sequences as ``advance`` does, with conditional updates for the queues in ``remembered``.
 
-    Raise ``Stale`` if a remembered counter differs from the stored one.
+    Raises ``Stale`` if a stored counter differs from its cached value.
     """
     known = sorted(arrivals.keys() & remembered.keys(), key=lambda key: key.counter)
     if not known:
@@ -147,14 +158,17 @@ def advance_remembered(
 
 
 def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[BsonDocument, SequenceRange]:
-    """Return the statement that advances a counter if it is as remembered, and the range that it takes then."""
+    """Return a conditional update that advances the counter if its cached value is current.
+
+    The second result is the range of sequences that the update reserves.
+    """
     available = known.available
     if arrival.fresh is not None:
         believed = available <= arrival.fresh + FALSE_FUTURE * 1000
         available = max(available, arrival.fresh) if believed else arrival.fresh
     where = {**_identity(key), "k1": known.sequence, "d1": known.available, "b": known.metadata}
-    # The queue may have been purged, or deleted and created again, since it was cached.
-    # A purge before the first post has left a floor of 0.
+    # The queue may have been purged, or deleted and created again, since its counter was cached.
+    # A purge before the first post sets a floor of 0.
     where |= {"h": known.grouping or None, "m0": known.floor or {"$in": [None, 0]}}
     first, number = known.sequence + 1, arrival.number
     known_range = SequenceRange(first, number, available, known.metadata, known.grouping, known.floor)
@@ -167,10 +181,10 @@ def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[Bso
 def advance(
     client: StoreClient, session: Session, arrivals: Mapping[QueueKey, Arrivals]
 ) -> Mapping[QueueKey, SequenceRange]:
-    """Take sequences in the queues, and create the queues that are missing.
+    """Reserve sequences in the queues, and create queues that do not exist.
 
-    No other transaction can take sequences there until this one ends. The counters are written in the order of names,
-    so that of two transactions with the same queues neither holds a counter that the other one waits for.
+    Until the transaction ends, no other transaction can reserve sequences in these queues. The function writes the
+    counters in the order of their names. Two transactions on the same queues can therefore not block each other.
     """
     steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
     counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1, "m0": 1, "g": 1})
@@ -180,7 +194,7 @@ def advance(
 def increment(
     client: StoreClient, session: Session, steps: Mapping[QueueKey, Step], fields: Mapping[str, int]
 ) -> Mapping[QueueKey, BsonDocument]:
-    """Update counters, or create them, in the order of names. Return the ``fields`` of each as they are now."""
+    """Update or create counters in the order of their names, and return the resulting ``fields`` of each counter."""
     keys = sorted(steps, key=lambda key: key.counter)
     if len(keys) == 1:
         (key,) = keys
@@ -227,7 +241,7 @@ class Known(NamedTuple):
 
 
 class MetadataLookup:
-    """Lookups of queues' metadata for all threads of a process; concurrent ones share a command."""
+    """Lookups of queue metadata for all threads of a process. Concurrent lookups share a command."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletions by id in MongoDB.
+"""Deletions of messages by id.
 
-Concurrent deletions share a command, because its single wait for the journal takes longer than several deletions. The
-reply only has the number of deleted messages. If it is less than the number of requested deletions, each caller checks
-its own message.
+Concurrent deletions share a command, because the command's single wait for the journal takes longer than several
+deletions. The reply contains only the number of deleted messages. If this number is less than the number of requested
+deletions, each caller checks its own message.
 
-Deletions with a history entry share a transaction, because concurrent transactions on one queue would conflict on its
-counter of finished messages. Deletions in a grouped queue share a transaction too.
+Deletions with a history entry share a transaction instead, because concurrent transactions on one queue would conflict
+on its history counter. Deletions in a grouped queue also share a transaction.
 """
 
 from collections import defaultdict
@@ -31,7 +31,13 @@ CAPACITY: Final = 256
 
 
 class Deletion(NamedTuple):
-    """The messages to delete (``_id``), the claims in the request (None: any claim), and the history retention."""
+    """A request to delete messages.
+
+    - ``doc_ids``: the ``_id`` of each message.
+    - ``now``: the time of the request in milliseconds.
+    - ``claims``: the claims that the request names; None = delete the messages whether or not they are claimed.
+    - ``history``: the retention of history entries in seconds; 0 = no entries.
+    """
 
     key: QueueKey
     doc_ids: Sequence[str]
@@ -42,7 +48,7 @@ class Deletion(NamedTuple):
 
 
 class Deletions:
-    """The deletions of one process, which are grouped."""
+    """The deletions of one process. Concurrent deletions share a command or a transaction."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -50,7 +56,10 @@ class Deletions:
         self._finish_groups = ShardGroups[Deletion, None](client, self._finish, lambda one: len(one.doc_ids), CAPACITY)
 
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
-        """Delete messages according to the verb. ``is_grouped`` means that they are probably in lines."""
+        """Delete messages as ``MessageController.delete`` does.
+
+        ``is_grouped``: whether the messages are likely to be in lines of a grouped queue; a transaction is then used.
+        """
         claims = deletion.claims
         living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
         if is_grouped or deletion.history or (claims is not None and (len(deletion.doc_ids) != 1 or len(claims) > 1)):
@@ -63,7 +72,11 @@ class Deletions:
             self._delete_one(deletion, living, claims)
 
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
-        """Delete one message in a command that callers share; check the message if some were not deleted."""
+        """Delete one message in a command that concurrent callers share.
+
+        If the command has not deleted all messages, check this message: finish it in a transaction if it is in a line,
+        raise the refusal if its claim does not permit the deletion, or try again.
+        """
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
             found = find_there(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
@@ -80,7 +93,10 @@ class Deletions:
         return [self._client.delete(statements) == len(deletions)] * len(deletions)
 
     def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
-        """Finish the existing messages: all messages of a request, or none if it is refused; return the refusals."""
+        """Finish the messages of a group of requests in one transaction, and return the refusal of each request.
+
+        A request finishes all of its existing messages, or none if it is refused.
+        """
         with self._client.locks.locked(*{one.key.finishing for one in deletions if one.history}):
             return self._client.transaction(partial(self._finish_all, deletions))
 
@@ -108,7 +124,10 @@ class Deletions:
 
 
 def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
-    """Return the error for a deletion of a message that is or was claimed, or None if the claims permit it."""
+    """Return the error that refuses a deletion, or None if the deletion is permitted.
+
+    ``claim`` is the field ``c`` of the message. ``claims`` are the claims that the request names.
+    """
     if claims is None:
         return None
     held = claim.get("e", 0) > now
@@ -120,5 +139,8 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
 
 
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:
-    """Return the condition under which a request with this claim, or without a claim, may delete (contract 7.6)."""
+    """Return the condition under which a request may delete a message (contract 7.6).
+
+    The message must be under the claim that the request names or, if the request names no claim, be unclaimed.
+    """
     return held_by(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

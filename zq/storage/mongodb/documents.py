@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents of the MongoDB store: ``{_id: "r" P length of the kind:kind/name, s, v: version, b: value, e: expiry}``.
+"""Keyed documents of the MongoDB store.
 
-They are listed by ``_id``, which sorts as bytes do; all of a kind in a project have one shard key.
+Layout: ``{_id: "r" P length of the kind:kind/name, s, v: version, b: value, e: expiry}``.
+
+Listings are ordered by ``_id``, whose order is the byte order of the names. All documents of one kind in a project have
+the same shard key.
 """
 
 import os
@@ -18,12 +21,12 @@ from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.layout import BsonDocument
 
-# Greater than every character of a stored text.
+# A character that is greater than every character of a stored text.
 ABOVE_ALL: Final = "\u0100"
 
 
 class DocumentController:
-    """``zq.storage.capabilities.DocumentController`` on MongoDB."""
+    """The MongoDB implementation of ``zq.storage.capabilities.DocumentController``."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -47,7 +50,7 @@ class DocumentController:
                 changed = self._client.update([{"q": {**_identity(ref), **_version(expected, now)}, "u": document}])
             else:
                 changed = self._create(ref, document, now)
-            # A first attempt, before the connection broke, may have done it.
+            # An earlier attempt may have succeeded before the connection was lost.
             return bool(changed or self._client.find({**_identity(ref), "v": document["v"]}))
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
@@ -64,8 +67,8 @@ class DocumentController:
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
         what = _living(now) if expected is None else _version(expected, now)
         with self._client.verb():
-            # The server recognizes a repetition of this command, because a repeated deletion would leave no other
-            # trace.
+            # This PyMongo helper is a retryable write: MongoDB recognizes a repeated command. A repetition of a plain
+            # command could not determine whether the first attempt had deleted the document.
             return self._client.messages.find_one_and_delete({**_identity(ref), **what}, {"_id": 1}) is not None
 
     def _create(self, ref: DocumentRef, document: BsonDocument, now: Seconds) -> bool:
@@ -77,13 +80,13 @@ class DocumentController:
 
 
 def drop(client: StoreClient, ref: DocumentRef) -> None:
-    """Remove the document if it is there, without waiting until that is durable."""
+    """Remove the document if it exists, without waiting for durability."""
     with client.verb():
         client.delete([{"q": _identity(ref), "limit": 1}], durable=False)
 
 
 def _shard(project: str, kind: str) -> str:
-    """Return the unambiguous ``_id`` prefix of all documents of this kind."""
+    """Return the ``_id`` prefix of all documents of a kind in a project, which is also their shard key."""
     stored = layout.text(kind)
     return f"r{layout.project_prefix(project)}{len(stored)}:{stored}/"
 

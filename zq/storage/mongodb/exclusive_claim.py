@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims that a transaction makes for one caller: under a name, or under a fence.
+"""Claims with a caller-supplied name or a fence. Each claim has a transaction of its own.
 
-A claim under a name that the caller chose is made once, however many callers and processes make it. Each of them writes
-the document of the name in the transaction that claims the messages, so the second one finds the claim of the first.
+If several callers or processes request a claim with the same name, only one claim is created. Each request writes the
+document of the name in the transaction that claims the messages, so a later request finds the claim of the first one.
 """
 
 import random
@@ -23,14 +23,16 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import MAX_ATTEMPTS, QueueClaimer
 from zq.storage.mongodb.reservations import visible_held
 
-# Milliseconds after its last use for which the document of a name is kept; nothing depends on it.
+# Milliseconds for which the document of a name is kept after its last use. Correctness does not depend on the value.
 NAME_TTL: Final = 3_600_000
 
 
 class Made(NamedTuple):
-    """The result of one transaction: the messages of an existing claim of the name, else the outcome of the attempt.
+    """The result of one attempt to create the claim.
 
-    ``expired`` are the lines in which messages have expired.
+    - ``existing``: the messages of an existing claim with the requested name; empty if there is none.
+    - ``outcome``: the outcome of the attempt, if there is no such claim.
+    - ``expired``: the lines in which the attempt has found expired messages.
     """
 
     existing: Sequence[BsonDocument]
@@ -39,7 +41,7 @@ class Made(NamedTuple):
 
 
 class ExclusiveClaim:
-    """A claim with a given name or a fence."""
+    """A claim with a caller-supplied name or a fence."""
 
     def __init__(
         self, client: StoreClient, claimer: QueueClaimer, key: QueueKey, request: ClaimRequest, attempt: ClaimAttempt
@@ -51,7 +53,11 @@ class ExclusiveClaim:
         self._attempt = attempt
 
     def create(self) -> Claimed:
-        """Make the claim, or find the claim of the name. Raise ``Fenced`` or ``Unavailable``."""
+        """Create the claim, or return the existing claim with the requested name.
+
+        Raises ``Fenced`` if the epoch of the fence is not the last issued epoch. Raises ``Unavailable`` if the attempts
+        keep conflicting with other processes.
+        """
         attempt = self._attempt
         for _ in range(MAX_ATTEMPTS):
             found = self._claimer.look(attempt.limit, attempt.now, attempt.most_bytes)
@@ -62,9 +68,9 @@ class ExclusiveClaim:
                 if choice.eligible or found.lines or self._request.fence:
                     work = partial(self._make, choice, found.lines)
                     made = self._client.transaction(work, retry_conflicts=False)
-                else:  # nothing to write: a caller that waits comes again and again
+                else:  # no transaction without a write, because waiting callers repeat the request often
                     made = Made(self._living_claim(), attempt.outcome(choice, ()))
-            except Aborted:  # another process was at the messages, or at the name
+            except Aborted:  # another process has written one of the messages or the document of the name
                 self._claimer.collided(found)
                 time.sleep(random.uniform(0, LONGEST_PAUSE))
                 continue
@@ -76,9 +82,9 @@ class ExclusiveClaim:
         raise Unavailable
 
     def _make(self, choice: Choice, names: Sequence[str], session: Session) -> Made:
-        """Make the claim in the session's transaction, unless a claim of the name exists.
+        """Create the claim in the session's transaction, unless a claim with the requested name exists.
 
-        It takes the chosen messages, or messages along the lines of these ``names``.
+        The claim takes messages of the lines ``names`` or, if there are none, the messages of ``choice``.
         """
         request, attempt = self._request, self._attempt
         if request.fence:
@@ -104,7 +110,7 @@ class ExclusiveClaim:
         return visible_held(self._client, self._key, self._request.lease.claim, self._attempt.now, session)
 
     def _write_name(self, session: Session) -> None:
-        """Write the name's document, to conflict with every other transaction that makes a claim of the name."""
+        """Write the document of the name, so that all transactions that create a claim with this name conflict."""
         name = {"_id": self._key.named("n", self._request.lease.claim), "s": self._key.shard}
         expiry = {"$set": {"e": DatetimeMS(self._attempt.now + NAME_TTL)}, "$inc": {"v": 1}}
         self._client.update([{"q": name, "u": expiry, "upsert": True}], session)

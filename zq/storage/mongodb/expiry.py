@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removal of expired documents, and of documents that purges, deletions and trims have left behind.
+"""Removal of expired documents, and of documents that purges, deletions and trims leave behind.
 
-MongoDB's TTL monitor removes expired documents once a minute, by the index on ``e``. A round of active expiry does so
-sooner, in steps, by the same index, so its cost depends on the documents to remove and not on the living ones. Of
-several servers, the one with the leader lease does the work. If it dies, the others wait until the lease ends, some
-seconds by MongoDB's clock; two servers at once would only do the same work twice.
+**Expired documents.** MongoDB's TTL monitor removes expired documents once a minute, by the index on ``e``. Active
+expiry removes them sooner, in rounds of small steps, by the same index. The cost of a round therefore depends on the
+number of expired documents and not on the number of live ones.
 
-A purge or deletion is one update of the queue's document, in a transaction: see ``floors``. It notes in ``g`` (and a
-deletion in ``g1``) up to which sequence documents are to be deleted. Maintenance of any server deletes them in small
-steps: the messages, whatever claims do with them; after a deletion the history entries and idempotency keys; then the
-note. Entries of lines that were about such messages are placed anew. A deleted queue keeps its counters for a while, so
-that markers stay below later sequences.
+**Leader lease.** Only the server with the leader lease removes documents. If this server dies, the others wait until
+the lease ends, which takes ``LEASE`` seconds by MongoDB's clock. If two servers ever work at the same time, they only
+duplicate work.
 
-Purged topics and trimmed batches go the same way: see ``topic_log``.
+**Purges and deletions.** A purge or deletion of a queue is a single transaction, which updates the queue's document:
+see ``floors``. The fields ``g`` and, for a deletion, ``g1`` store the sequence up to which documents are pending
+deletion. Later, maintenance of any server deletes these documents in small steps:
+
+1. the messages, claimed or not, and the outdated line entries, which are recomputed
+2. after a deletion of the queue, its history entries and idempotency keys
+3. the fields ``g`` and ``g1``
+
+A deleted queue keeps its counters for 60 days, so that the sequences of a new queue with the same name exceed all old
+markers.
+
+**Topics.** Documents of purged topics and trimmed batches are deleted in the same way: see ``topic_log``.
 """
 
 import time
@@ -35,12 +43,12 @@ from zq.storage.mongodb.floors import conflict_with_removals
 from zq.storage.mongodb.group_commit import BEFORE_ALL
 from zq.storage.mongodb.layout import CLOCK, SWEEPER, BsonDocument, QueueKey
 
-# Seconds of a leader lease.
+# Duration of a leader lease in seconds.
 LEASE: Final = 5.0
 
 
 class LeaderLease:
-    """The leader lease of one round; a context manager that returns it."""
+    """The leader lease for one maintenance round; a context manager that ends the lease on exit."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -57,7 +65,10 @@ class LeaderLease:
                 self._client.modify({"query": {"_id": SWEEPER, "round": self._round}, "remove": True}, collection=CLOCK)
 
     def is_leader(self) -> bool:
-        """Return whether this round has the lease for the next seconds; take or renew it if possible."""
+        """Return whether this round has the lease, after acquiring or renewing it if necessary.
+
+        The result is cached for half the duration of the lease.
+        """
         if time.monotonic() - self._heard > LEASE / 2:
             asked = time.monotonic()
             with self._client.verb():
@@ -67,8 +78,9 @@ class LeaderLease:
         return self._is_leader
 
     def _command(self) -> BsonDocument:
-        """Return the command that takes or renews the lease, unless another round has it."""
-        free = {"$or": [{"$eq": ["$round", self._round]}, {"$lte": ["$until", "$$NOW"]}]}  # a missing one is less
+        """Return the command that acquires or renews the lease, unless another round holds it."""
+        # A missing ``until`` compares as less than every time.
+        free = {"$or": [{"$eq": ["$round", self._round]}, {"$lte": ["$until", "$$NOW"]}]}
         end = {"$add": ["$$NOW", round(LEASE * 1000)]}
         lease = {
             "round": {"$cond": [free, self._round, "$round"]},
@@ -77,18 +89,20 @@ class LeaderLease:
         return {"query": {"_id": SWEEPER}, "update": [{"$set": lease}], "upsert": True, "new": True}
 
 
-# Milliseconds for which the counter of a deleted queue is kept.
+# Milliseconds for which the counters of a deleted queue are kept: 60 days.
 REMEMBERED: Final = 60 * 86_400_000
 
-# The document of a queue or log, or the note of a topic's purge: ``_id``, ``s``, ``g``, and maybe ``g1`` and ``d``.
+# A document that records pending deletes, with the fields of ``NOTE``: the document of a queue, the counter of a topic
+# log, or the purge record of a topic.
 Pending = BsonDocument
 NOTE: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class PendingDeletes:
-    """Purges and deletions of queues, and the deletes of their documents, of purged topics and of trimmed batches.
+    """Purges and deletions of queues, and the later deletes of the documents that they remove.
 
-    The purge of a topic ends with a notice in the feed, so that no process remembers purged batches.
+    The class also deletes the documents of purged topics and of trimmed batches. After the last document of a purged
+    topic, it writes a notice to the feed, so that no process keeps purged batches in memory.
     """
 
     def __init__(self, client: StoreClient, feed: Feed) -> None:
@@ -96,14 +110,14 @@ class PendingDeletes:
         self._feed = feed
 
     def purge(self, key: QueueKey) -> None:
-        """Remove all messages of the queue, in one step."""
+        """Remove all messages of the queue atomically, by setting its floor. Do nothing if the queue does not exist."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
         there = {"n": {"$exists": True}}
         self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
 
     def delete(self, key: QueueKey) -> None:
-        """Remove the queue with its messages, history entries and idempotency keys, in one step."""
-        # A deletion uses a sequence number, which separates its idempotency keys from later ones.
+        """Remove the queue, its messages, history entries and idempotency keys atomically, by setting its floors."""
+        # A deletion takes a sequence of its own, which separates the removed idempotency keys from later ones.
         floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
         step: list[BsonDocument] = [
             {"$set": {"k1": {"$add": [{"$ifNull": ["$k1", 0]}, 1]}}},
@@ -112,12 +126,15 @@ class PendingDeletes:
         ]
         if self._client.transaction(partial(self._decide, key, step, {})):
             return
-        # A queue that was never created or posted to may have keys of stagings.
+        # A queue without a document may have idempotency keys of requests that staged drafts for it.
         known = {"q": key.known, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
         self._client.delete_all(known, hint=layout.OBSERVERS)
 
     def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
-        """Update the queue's document, if there is one that fits. Return whether there is."""
+        """Update the queue's document if it exists and meets the conditions. Return whether it was updated.
+
+        The update conflicts with concurrent transactions that finish or move messages of the queue.
+        """
         statement = {"q": {"_id": key.counter, "s": key.shard, **conditions}, "u": step, "hint": "_id_"}
         is_decided = self._client.update([statement], session) > 0
         if is_decided:
@@ -125,7 +142,10 @@ class PendingDeletes:
         return is_decided
 
     def resume(self, pace: Pace) -> None:
-        """Delete documents that purges, deletions and trims have removed, as far as the pace allows."""
+        """Delete documents that purges, deletions and trims have left behind, at the given pace.
+
+        Only the server with the leader lease deletes documents.
+        """
         with self._client.verb():
             found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=NOTE)
         if not found:
@@ -139,7 +159,10 @@ class PendingDeletes:
                     pace.removed(count)
 
     def _step(self, pending: Pending, most: int) -> int:
-        """Delete some documents and return their number; remove the note if none is left."""
+        """Run one step of pending deletes, with up to ``most`` documents, and return the number of processed documents.
+
+        If no document is left, remove the record of the pending deletes and return 0.
+        """
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
                 return self._log_step(pending, most)
@@ -158,20 +181,27 @@ class PendingDeletes:
         return removed
 
     def _log_step(self, pending: Pending, most: int) -> int:
-        """Delete some trimmed batches of a log, or batches of a purged topic, whose note is a document of its own."""
+        """Run one step for a topic log, and return the number of deleted batches.
+
+        The step deletes trimmed batches if ``pending`` is the log's counter, and batches of a purged topic if it is the
+        purge record of that topic.
+        """
         note = {field: pending[field] for field in ("_id", "s", "g")}
         whole = pending["_id"] == pending["s"]
         batches = {"q": pending["s"]} if whole else {"q": pending["s"], "d": pending["d"]}
         removed = self._batch(batches, pending, "g", most, layout.OBSERVERS if whole else layout.CLAIMS)
         if not removed and whole:
             self._client.update([{"q": note, "u": {"$unset": {"g": ""}}}])
-        elif not removed:  # if this server dies in between, the note stays and another one notifies again
+        elif not removed:  # if this server dies after the notice, the record stays and another server notifies again
             self._feed.purge(topic_log.project_of(pending["s"]), pending["g"])
             self._client.delete_all(note)
         return removed
 
     def _batch(self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS) -> int:
-        """Delete some documents up to the noted sequence, and return the number that was found."""
+        """Delete up to ``most`` documents, and return their number.
+
+        ``what`` selects the documents. ``bound`` is the field of ``pending`` with the highest sequence to delete.
+        """
         where = {**what, "k": {"$lte": pending[bound]}, **self._client.shards([pending["s"]])}
         found = self._client.find(where, limit=most, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})
         if found:
@@ -180,13 +210,13 @@ class PendingDeletes:
         return len(found)
 
     def _forget_later(self, finishing: str, shard: str) -> None:
-        """Let the counter of finishing expire with the queue's own. A verb that finishes a message keeps it."""
+        """Set the expiry of a deleted queue's history counter. A verb that finishes a message removes this expiry."""
         step = [{"$set": {"e": {"$add": ["$$NOW", REMEMBERED]}}}]
         self._client.update([{"q": {"_id": finishing, "s": shard}, "u": step}])
 
 
 class ActiveExpiry:
-    """The rounds of one server; one runs at a time."""
+    """The maintenance rounds of one server. Only one round runs at a time."""
 
     def __init__(self, client: StoreClient, pending_deletes: PendingDeletes, commits: Commits) -> None:
         self._client = client
@@ -194,9 +224,10 @@ class ActiveExpiry:
         self._commits = commits
 
     def sweep(self, now: int, pace: Pace, *, expired: bool) -> int:
-        """Run one round and return the number of expired messages that it removed.
+        """Run one maintenance round, and return the number of removed expired messages.
 
-        ``expired`` False: remove the documents of purges, deletions and trims only.
+        ``expired``: whether to remove expired documents. If it is False, the round only resumes pending deletes and
+        abandoned commits.
         """
         with self._client.verb():
             end_orphans(self._client.pymongo)
@@ -225,21 +256,22 @@ class ActiveExpiry:
         return removed
 
     def _find(self, now: int, limit: int) -> list[BsonDocument]:
-        """Find documents that have expired, the oldest first."""
+        """Find expired documents, in the order of their expiry."""
         due = {"e": {"$lte": DatetimeMS(now)}}
         return self._client.find(due, limit=limit, sort={"e": 1}, hint=layout.EXPIRY, fields={"s": 1, "q": 1})
 
     def _step(self, now: int, size: int) -> tuple[int, Counter[QueueRef], int]:
-        """Remove expired documents.
+        """Remove up to ``size`` expired documents.
 
-        Return the number that was found, the number of removed messages of each queue, and of other documents.
+        Return the number of found documents, the number of removed messages of each queue, and the number of other
+        removed documents.
         """
         found = self._find(now, size)
         messages = [one for one in found if one.get("q", "").startswith("m")]
         others = [one for one in found if not one.get("q", "").startswith("m")]
         removed = self._remove(others, now)
         gone = self._remove(messages, now)
-        if gone < len(messages):  # a claim has extended one since, or another server was quicker
+        if gone < len(messages):  # a claim has extended a message meanwhile, or another server has removed one
             named = self._named(messages)
             kept = {one["_id"] for one in self._client.find(named, fields={"_id": 1})}
             messages = [one for one in messages if one["_id"] not in kept][:gone]

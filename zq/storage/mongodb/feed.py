@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wake-ups and batches for other processes: a small capped collection that every process writes and, to listen, reads.
+"""The feed: a small capped collection through which processes wake each other's waiters and pass on topic batches.
 
-A verb only notes its queue. One thread writes what was noted since its last write, all of it in one document, so verbs
-pay nothing and a busy queue costs few writes: at most two hundred a second. What is written is no more than a hint, so
-it is neither journalled nor repeated. Batches that are published to topics are written likewise but without delay, if
-they are small; a purge of a topic waits until its notice is written:
+Layout of an entry:
 ``{w: writer, q: [[project, queue] ...], t: [[project, last sequence, documents, or null for a purge] ...]}``.
 
-Listeners of topics are notified of the own process's batches by the thread that published them, of others' by the
-reading thread. So batches may come out of order, or only as a hint; who listens reads from the log what is missing.
+**Queues.** A verb only adds its queue to a set in memory. A writer thread writes the set in one entry, at most 200
+times a second. The feed therefore adds no latency to verbs, and few writes for a busy queue. Entries are hints, so they
+are neither journaled nor retried.
+
+**Topics.** The writer thread writes published batches without a pause. An entry contains small batches, and only the
+last sequence of large ones. A purge of a topic waits until its notice is written.
+
+**Delivery.** The publishing thread notifies the topic listeners of its own process. The reader thread notifies them of
+the batches of other processes. Batches may therefore arrive out of order, or without their messages. A listener reads
+missing batches from the log.
 """
 
 import contextlib
@@ -34,28 +39,29 @@ from zq.storage.mongodb.layout import FEED, BsonDocument, original, text
 LOG = logging.getLogger(__name__)
 QueueListener = Callable[[QueueRef], None]
 
-# Seconds between two writes, so that queues that are noted in quick succession go together.
+# Seconds between two writes of queues, so that one entry contains all queues of this time.
 PAUSE: Final = 0.005
-# Seconds that closing waits for.
+# Maximum seconds for which ``close`` waits for the last write.
 LAST_WRITE: Final = 0.5
-# Queues in one entry of the feed.
+# Maximum number of queues in one entry.
 MANY: Final = 1000
-# Bytes of batches in one entry; of larger ones it names the log only.
+# Maximum size of the batches in one entry, in bytes. The entry contains only the last sequence of further batches.
 CARRIED: Final = 64 << 10
-# The fields of a batch that an entry carries.
+# The fields of a batch that an entry contains.
 CARRIES: Final = ("k", "d", "a", "b", "t")
-# Milliseconds for which the server waits for entries.
+# Milliseconds for which MongoDB waits for new entries before it returns an empty reply.
 AWAIT_MS: Final = 1000
-# Seconds before the feed is read again after it broke for the first time.
+# Seconds before the feed is read again after the first failure.
 FIRST_PAUSE: Final = 0.05
-# Longest seconds before the feed is read again after it broke.
+# Maximum seconds before the feed is read again after repeated failures.
 LONGEST_PAUSE: Final = 2.0
 
 
 class Notice(NamedTuple):
-    """A published range of a log: its last sequence, and the stored batches, or none if they are not included.
+    """A notice about a topic log: new batches, or the purge of a topic.
 
-    None in place of the batches is a purge of a topic up to the sequence.
+    - ``last``: the last sequence of the new batches, or of the log at the time of the purge.
+    - ``documents``: the stored batches. Empty if the notice does not contain the batches; None for a purge.
     """
 
     project: str
@@ -64,9 +70,10 @@ class Notice(NamedTuple):
 
 
 class Subscription:
-    """One listener of a project, without batches up to the sequence ``floor``.
+    """The subscription of one listener to the topics of a project.
 
-    After a purge, no earlier batches may be delivered, although their notices may be written late.
+    The listener receives only batches after the sequence ``floor``. A purge raises the floor, because notices of
+    earlier batches may arrive after the notice of the purge.
     """
 
     def __init__(self, listener: Listener, floor: int) -> None:
@@ -80,7 +87,7 @@ class Subscription:
             self._ended = True
 
     def notify(self, notice: Notice) -> None:
-        """Pass on what was published, or purged."""
+        """Pass a notice on to the listener, unless the subscription has ended or the notice is outdated."""
         with self._lock:
             is_purge = notice.documents is None
             if self._ended or notice.last < self._floor or (notice.last == self._floor and not is_purge):
@@ -95,14 +102,14 @@ class Subscription:
                     self._listener(topic_log.batch(document), topic_log.before(document))
 
     def lose(self) -> None:
-        """Notices, even of a purge, may be lost."""
+        """Notify the listener that notices, including purge notices, may have been missed."""
         with self._lock:
             if not self._ended:
                 self._listener(None, 0)
 
 
 class Feed:
-    """Wake-ups and notices of one process, written and read. Safe for any number of threads."""
+    """The writer and reader of the feed in one process. Safe for any number of threads."""
 
     def __init__(self, client: StoreClient) -> None:
         collection = client.database[FEED]
@@ -115,13 +122,13 @@ class Feed:
         self._lock = threading.Lock()
         self._something = threading.Event()
         self._urgent = threading.Event()
-        """There is news, or nothing more to come."""
+        """Set if batches are to be written without a pause, or if the feed is closed."""
         self._closed = threading.Event()
         self._writer: threading.Thread | None = None
         self._reader: threading.Thread | None = None
 
     def announce(self, queue: QueueRef) -> None:
-        """Announce that a message of the queue became ready, or may become ready earlier than waiters expect."""
+        """Announce that a message of the queue is ready, or may become ready earlier than waiting consumers expect."""
         if self._listener is not None:
             self._listener(queue)
         with self._lock:
@@ -130,7 +137,7 @@ class Feed:
         self._something.set()
 
     def publish(self, project: str, documents: Sequence[BsonDocument]) -> None:
-        """Announce batches that this process has stored in the project's log, in order."""
+        """Announce batches that this process has stored in the project's log. ``documents`` are in log order."""
         notice = Notice(project, documents[-1]["k"], documents)
         with self._lock:
             self._notices.append(notice)
@@ -140,22 +147,27 @@ class Feed:
         self._notify(notice)
 
     def purge(self, project: str, last: int) -> None:
-        """Announce the purge of a topic; return after the notice is written. Raises ``PyMongoError``.
+        """Announce the purge of a topic in the project, and return after the notice is written.
 
-        If the notice is lost in a failover, the other processes' position in the feed is lost too, and they detect the
-        gap.
+        ``last`` is the last sequence of the log at the time of the purge. Raises ``PyMongoError`` if the write fails.
+
+        If a failover loses the notice, the other processes also lose their position in the feed. They then notify their
+        listeners of missed notices.
         """
         notice = Notice(project, last, None)
         self._notify(notice)
         self._collection.insert_one(self._entry((), [notice]))
 
     def listen(self, listener: QueueListener) -> None:
-        """Notify the listener from now on, and no former one."""
+        """Set the listener for queues, which replaces any earlier listener, and start reading the feed."""
         self._listener = listener
         self._begin_to_read()
 
     def subscribe(self, project: str, listener: Listener, last: int) -> Callable[[], None]:
-        """Notify the listener of batches after the sequence ``last``; return a function that ends the subscription."""
+        """Subscribe a listener to the project's batches after the sequence ``last``.
+
+        Return a function that ends the subscription.
+        """
         subscription = Subscription(listener, last)
         with self._lock:
             self._subscriptions[project] = (*self._subscriptions.get(project, ()), subscription)
@@ -173,7 +185,10 @@ class Feed:
         return end
 
     def close(self) -> None:
-        """Write what is noted, if that is possible soon; the reader ends in its own time."""
+        """Close the feed after a last write of pending notices, which may take up to ``LAST_WRITE`` seconds.
+
+        The method does not wait for the reader thread.
+        """
         self._closed.set()
         self._something.set()
         self._urgent.set()
@@ -228,12 +243,15 @@ class Feed:
         return entry
 
     def _follow(self) -> None:
-        """Read the feed until the end, including its existing entries, because earlier notices may have been missed.
+        """Read the feed until the feed is closed, and pass each entry on.
 
-        Each cursor begins with an entry of this process. The server ends a cursor that finds nothing, and never serves
-        one that finds nothing while the first entry is being written.
+        Each cursor starts with the existing entries, because earlier notices may have been missed. After a failure, all
+        subscriptions are notified that they may have missed notices.
+
+        The reader inserts an empty entry before it opens a cursor, because MongoDB closes a tailable cursor that finds
+        no entry. MongoDB would also never serve such a cursor while the first entry is being written.
         """
-        theirs = {"w": {"$ne": self._own}}  # MongoDB skips this process's own entries, so they wake no thread
+        theirs = {"w": {"$ne": self._own}}  # MongoDB filters out the entries of this process, so they wake no thread
         pause = FIRST_PAUSE
         begun = False
         while not self._closed.is_set():
@@ -257,7 +275,7 @@ class Feed:
     def _pass_on(self, entry: Mapping[str, Any]) -> None:
         if entry.get("w") == self._own:
             return
-        # Other clients may write invalid entries.
+        # The collection may contain invalid entries of other clients.
         with contextlib.suppress(KeyError, TypeError, ValueError, MsgspecError):
             if self._listener is not None:
                 for project, name in entry["q"]:
@@ -271,7 +289,10 @@ class Feed:
 
 
 def encoded(notices: Sequence[Notice]) -> list[list[Any]]:
-    """Return the notices as stored, with the first batches as far as they fit."""
+    """Return the notices in their stored form.
+
+    Only the first batches, up to ``CARRIED`` bytes of bodies, are included.
+    """
     left = CARRIED
     encoded: list[list[Any]] = []
     for one in notices:

@@ -1,19 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floors of queues: the sequences up to which purges and deletions have removed messages, history entries and keys.
+"""Floors of queues: the sequences up to which messages, history entries and idempotency keys are removed.
 
-A purge or deletion is one update of the queue's document. It sets the floors ``m0`` (messages) and, if it is a
-deletion, ``h0`` (history entries and idempotency keys), and ``g``, which says that documents below the floors are still
-to be deleted: see ``expiry``. Every verb leaves out what is below a floor, so all observers see the removal at once.
+A *removal* is a purge or a deletion of a queue. It does not delete documents; it updates the queue's document:
 
-A verb reads the queue's document behind the messages, in the same command. A decision that this document does not show
-comes after everything that the verb has read; one that it shows hides all messages that it concerns. A verb of a
-transaction reads both of one snapshot. Verbs that update messages without reading them carry a guard, a filter that
-raises an error while ``g`` is there; then they are done in a transaction.
+- ``m0``: the floor of the messages
+- ``h0``: the floor of the history entries and idempotency keys, set by deletions only
+- ``g`` and, for deletions, ``g1``: documents up to the floors are pending deletion, which ``expiry`` carries out
 
-A transaction whose snapshot is older than the decision must not commit after it if its effect is visible in places that
-the floors do not cover: moved messages, history entries, messages that a commit publishes. So the transaction writes
-the counter of finishing of the messages' queue, and so does the transaction of the decision
-(``conflict_with_removals``): one of the two is run again. The queue's document would not do, because posts write it.
+A document at or below its floor is invisible to all verbs. A removal therefore takes effect for all observers at once.
+
+**Reads.** A verb reads messages and then the queue's document in the same command. If this document does not show a
+removal, the removal happened after the messages were read. If it shows a removal, the verb leaves out all messages that
+the removal covers. In a transaction, both reads use the same snapshot.
+
+**Blind writes.** A verb that updates or deletes messages without reading them sends a guard first: a filter that raises
+an error while ``g`` is present. After this error, the verb is repeated in a transaction.
+
+**Conflicts.** Some transactions have effects that floors do not cover: moved messages, history entries, and messages
+that a commit publishes. If the snapshot of such a transaction is older than a removal, it must not commit after the
+removal. The transaction and the removal therefore both write the queue's history counter (``conflict_with_removals``),
+and one of them is repeated. They cannot use the queue's document for this purpose, because all posts write it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,22 +31,22 @@ from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.unions import FLOORS, find_with
 
-# Number of sequences above the floor that are searched in the order of sequences.
+# Maximum number of sequences above the floor for which ``search`` switches to the index in the order of sequences.
 FEW_SEQUENCES: Final = 1000
 
 
 def floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the floor of the messages. Version 0.1.0 has written ``g`` alone."""
+    """Return the floor of the queue's messages. Version 0.1.0 wrote ``g`` but no ``m0``."""
     return max(int(counter.get("m0", 0)), int(counter.get("g", 0)))
 
 
 def finished_floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the floor of the history entries."""
+    """Return the floor of the queue's history entries and idempotency keys."""
     return max(int(counter.get("h0", 0)), int(counter.get("g1", 0)))
 
 
 def above(conditions: Mapping[str, Any], floor: int) -> BsonDocument:
-    """Return the filter with a lower bound on sequences."""
+    """Return the filter ``conditions``, restricted to sequences above the floor."""
     if not floor:
         return dict(conditions)
     bounds = dict(conditions.get("k", {}))
@@ -48,22 +54,22 @@ def above(conditions: Mapping[str, Any], floor: int) -> BsonDocument:
 
 
 def counters_of(client: StoreClient, keys: Iterable[QueueKey]) -> BsonDocument:
-    """Return the filter that finds the documents of queues."""
+    """Return the filter that selects the documents of these queues."""
     named = {key.counter: key.shard for key in keys}
     return {"_id": {"$in": list(named)}, **client.shards(named.values())}
 
 
 def _guard(key: QueueKey) -> BsonDocument:
-    """Return a filter that fits nothing, and raises an error if the queue has documents below its floors."""
+    """Return a filter that matches nothing, and that raises ``RemovalPending`` if the queue has pending deletes."""
     pending = {"$ne": [{"$type": "$g"}, "missing"]}
     fails = {"$eq": [{"$toInt": "$_id"}, 0]}
     return {"_id": key.counter, "s": key.shard, "$expr": {"$cond": [pending, fails, False]}}
 
 
 def pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
-    """Return the documents of the queues that have messages below their floors, by shard key.
+    """Return the documents of all queues with pending deletes, by shard key.
 
-    ``project``: of this project only.
+    ``project``: return only the queues of this project; None = all projects.
     """
     prefix = "q" if project is None else "q" + layout.project_prefix(project)
     end = "r" if project is None else layout.after(prefix)
@@ -72,24 +78,34 @@ def pending(client: StoreClient, project: str | None = None) -> Mapping[str, Bso
 
 
 def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]:
-    """Return filters on documents below the floors of queues: messages ("m"), history entries ("h") or keys ("o")."""
+    """Return one filter for each queue, which selects the removed documents of a kind.
+
+    ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys. ``counters`` has the documents
+    of the queues by shard key.
+    """
     bound = "$lt" if kind == "o" else "$lte"
     floor = floor_of if kind == "m" else finished_floor_of
     return [{"q": kind + shard, "k": {bound: floor(counter)}} for shard, counter in counters.items()]
 
 
 def guarded_delete(key: QueueKey, conditions: BsonDocument, hint: str = "_id_") -> Sequence[BsonDocument]:
-    """Return the statements that delete the documents that fit, or raise ``RemovalPending``."""
+    """Return delete statements for all matching documents, which raise ``RemovalPending`` if deletes are pending."""
     return [{"q": _guard(key), "limit": 1, "hint": "_id_"}, {"q": conditions, "limit": 0, "hint": hint}]
 
 
 def guarded_update(key: QueueKey) -> BsonDocument:
-    """Return the statement that raises ``RemovalPending`` in front of other updates."""
+    """Return an update statement that raises ``RemovalPending`` if the queue has pending deletes, and changes nothing.
+
+    Place it before the updates to protect.
+    """
     return {"q": _guard(key), "u": {"$unset": {"e": ""}}, "hint": "_id_"}
 
 
 def conflict_with_removals(key: QueueKey) -> BsonDocument:
-    """Return the statement by which a transaction conflicts with removals, and with others that have the statement."""
+    """Return an update statement that makes a transaction conflict with removals in the queue.
+
+    The transaction also conflicts with all other transactions that contain this statement.
+    """
     return {"q": {"_id": key.finishing, "s": key.shard}, "u": {"$inc": {"v": 1}}, "upsert": True, "hint": "_id_"}
 
 
@@ -109,10 +125,17 @@ def search(
     beside: bool = True,
     floor_of: Callable[[Mapping[str, Any]], int] = floor_of,
 ) -> tuple[list[BsonDocument], BsonDocument]:
-    """Return the first documents that fit, none below the floor, and the queue's document as it was read behind them.
+    """Return the first matching documents above the floor, and the queue's document, which is read after them.
 
-    The queue's document is empty if there is none. ``beside`` False: it is read by a command of its own, and not at all
-    if no document fits. ``fields`` must have ``k``.
+    The queue's document is empty if the queue does not exist. The search is repeated with a higher lower bound while it
+    finds documents that a removal covers.
+
+    - ``fields``: the projection, which must include ``k``; None = complete documents.
+    - ``beside``: whether to read the queue's document in the same command. If it is False, a second command reads it,
+      and only if the search has found documents.
+    - ``floor_of``: the function that returns the floor from the queue's document.
+
+    All other arguments are those of ``StoreClient.find``.
     """
     floor = 0
     named = counters_of(client, [key])
@@ -145,9 +168,10 @@ def find_named(
     fields: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return all documents that fit, whose ``_id`` the conditions list, and then the documents of these queues.
+    """Return all matching documents, which may include removed ones, and the documents of these queues.
 
-    One find reads both, the queues' documents last: their ``_id`` is the larger one.
+    ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
+    ``_id``. It reads the documents of the queues last, because their ``_id`` has the largest prefix.
     """
     counters = counters_of(client, keys)["_id"]["$in"]
     rest = {field: condition for field, condition in conditions.items() if field not in ("_id", "s")}
@@ -169,7 +193,12 @@ def find_there(
     session: Session | None = None,
     floor_of: Callable[[Mapping[str, Any]], int] = floor_of,
 ) -> list[BsonDocument]:
-    """Return all documents that fit, but those of these queues that are below the floors."""
+    """Return all matching documents that are above the floors of their queues.
+
+    - ``keys``: the queues of the documents.
+    - ``hint``: the index to use. With ``_id_``, ``conditions`` must list the ``_id`` of each wanted document.
+    - ``floor_of``: the function that returns the floor from a queue's document.
+    """
     asked = {"q": 1, "k": 1, **fields} if fields else None
     if hint == "_id_":
         found, counters = find_named(client, keys, conditions, fields=asked, session=session)

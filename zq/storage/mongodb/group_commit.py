@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Group commit: one transaction for all requests of a kind that wait in this process, and their idempotency keys.
+"""Group commit of concurrent requests, and their idempotency keys.
 
-A transaction takes three or four round trips and one wait for the journal, whatever its size, and one of two that write
-the same counter is run again. So a process has one transaction of each kind under way at a time. On a sharded cluster,
-where many counters would mean many shards, it has one for each shard key.
+A transaction takes three or four round trips and one wait for the journal, regardless of its size. If two transactions
+write the same counter, one of them must be repeated. Each process therefore runs one transaction of each kind at a
+time, which contains all waiting requests. On a sharded cluster, it runs one transaction for each shard key, because a
+transaction on many counters would involve many shards.
 
-A request with an idempotency key stores its answer in the transaction of its effect. There is no "running" state: two
-requests with the same key write the same document, so one of them is run again and finds the answer.
+A request with an idempotency key stores its answer in the same transaction as its effect, so there is no "running"
+state. Two transactions with the same key write the same document, so one of them is repeated and finds the answer of
+the other.
 """
 
 import json
@@ -27,21 +29,24 @@ from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.floors import find_named, finished_floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# Longest seconds for which a leader waits for followers, until there are as many as in the last group.
-# Posts a second over HTTP (one process, 16 connections, 8 queues): 920 with 0.5 ms, 1,050 with 3 ms.
+# Maximum seconds for which a leader waits until the group has as many followers as the previous group.
+# Posts per second over HTTP (one process, 16 connections, 8 queues): 920 with 0.5 ms, 1,050 with 3 ms.
 LINGER: Final = 0.003
-# Bytes of bodies in one group.
+# Maximum size of the bodies in one group, in bytes.
 CAPACITY: Final = 4 << 20
-# Bytes that a message counts for at least, so that a group has 512 messages at most.
+# Minimum weight of a message in bytes, so that a group has at most 512 messages.
 AT_LEAST: Final = 8 << 10
-# Sequence for ``remember`` that lets any deletion of the queue remove the idempotency key.
+# A sequence for ``remember``: every later deletion of the queue removes the idempotency key.
 BEFORE_ALL: Final = 0
-# Errors that one request of a group may cause for all.
+# Errors that a single request may cause for its entire group.
 FAULTS: Final = (OperationFailure, BSONError, OverflowError)
 
 
 class Keyed(Protocol):
-    """A request for one queue or log at its moment (milliseconds), with an idempotency key or without."""
+    """A request for one queue or topic log, which may have an idempotency key.
+
+    ``now`` is the time of the request in milliseconds.
+    """
 
     @property
     def key(self) -> QueueKey: ...
@@ -57,10 +62,13 @@ Answer = TypeVar("Answer")
 
 
 class ShardGroups(Generic[Request, Answer]):
-    """A ``GroupCommit`` for each shard key on a cluster, else one for all requests.
+    """Group commits of one kind of request: one for each shard key on a sharded cluster, else one for all requests.
 
-    ``execute`` runs a group in one transaction. Two requests for which ``keys`` returns the same value never share a
-    transaction; by default it returns the ``_id`` of the idempotency key.
+    - ``execute``: runs a group in one transaction and returns the answers in the order of the requests.
+    - ``weigh``: returns the weight of a request.
+    - ``capacity``: the maximum weight of a group.
+    - ``keys``: returns the exclusive keys of a request. Two requests with a common key never share a transaction. By
+      default, the key is the ``_id`` of the idempotency key.
     """
 
     def __init__(
@@ -86,38 +94,48 @@ class ShardGroups(Generic[Request, Answer]):
         self._group_commits = defaultdict[str, GroupCommit[Request, Answer]](group_commit)
 
     def submit(self, request: Request) -> Answer:
-        """Execute the request in a group, and return its answer when the effect is as durable as demanded."""
+        """Execute the request in a group, and return its answer after the effect meets the write concern."""
         return self._group_commits[request.key.shard if self._sharded else ""].submit(request)
 
 
 def key_ids(request: Keyed) -> Sequence[str]:
-    """Return ``_id`` of the request's idempotency key; empty if it has none."""
+    """Return the ``_id`` of the request's idempotency key in a list, which is empty if the request has no key."""
     return [request.key.named("o", request.idempotency_key.key)] if request.idempotency_key else ()
 
 
 def in_order(refusals: Sequence[Exception | None], answers: Iterable[Answer | Exception]) -> list[Answer | Exception]:
-    """Return the answers of a group: the refusals, and in the other places the answers to what was admitted."""
+    """Return the answers of a group in the order of its requests.
+
+    ``refusals`` has one item for each request, None for admitted requests. ``answers`` has the answers to the admitted
+    requests.
+    """
     admitted = iter(answers)
     return [next(admitted) if refusal is None else refusal for refusal in refusals]
 
 
 def admitted(requests: Iterable[Asked], refusals: Iterable[Exception | None]) -> list[Asked]:
-    """Return the requests that are not refused."""
+    """Return the requests whose refusal is None."""
     return [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
 
 
 def refusal_of(request: Keyed, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
-    """Return the answer to a request whose idempotency key is known, or None if it is not."""
+    """Return the refusal of a request whose idempotency key is stored, or None if the request is new.
+
+    ``known`` is the result of ``recall``.
+    """
     return next((known[key_id] for key_id in key_ids(request) if key_id in known), None)
 
 
 def recall(
     client: StoreClient, session: Session, requests: Sequence[Keyed], answer: type[Any]
 ) -> dict[str, Repeated | KeyReused]:
-    """Return the answers to the requests whose idempotency key is known, by ``_id`` of the key.
+    """Look up the idempotency keys of the requests. Return the refusals by the ``_id`` of the key.
 
-    ``answer`` is the type of the answers that ``remember`` stored. A deletion of the queue took a sequence of its own,
-    ``h0``: keys of before are below it, and a key that has it is of a staging since then.
+    A refusal is ``Repeated`` with the stored answer, or ``KeyReused`` if the key belongs to another request. ``answer``
+    is the type of the stored answers.
+
+    The lookup ignores keys that a deletion of the queue has removed. The deletion took a sequence of its own (``h0``).
+    Older keys have lower sequences. A key with exactly this sequence belongs to drafts that were staged later.
     """
     keyed = {one: request for request in requests for one in key_ids(request)}
     if not keyed:
@@ -134,9 +152,10 @@ def recall(
 
 
 def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keyed, Any, int]]) -> None:
-    """Store the answer to each request that has an idempotency key, with a sequence of its queue.
+    """Store the answers to the requests that have an idempotency key.
 
-    A deletion of the queue removes the key if it takes a higher sequence. Of a post it is the last sequence.
+    ``answers`` has the request, its answer, and a sequence of its queue. A deletion of the queue removes the key if the
+    sequence of the deletion is higher. For a post, the sequence is that of its last message.
     """
     statements: list[BsonDocument] = []
     for request, answer, sequence in answers:
@@ -148,7 +167,7 @@ def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keye
             "k": sequence,
             "e": DatetimeMS(request.now + request.idempotency_key.window * 1000),
             "h": Binary(request.idempotency_key.digest),
-            "b": json.dumps(msgspec.to_builtins(answer)),  # pure ASCII, so lone surrogates come back
+            "b": json.dumps(msgspec.to_builtins(answer)),  # ASCII only, which preserves lone surrogates
         }
         (doc_id,) = key_ids(request)
         statements.append({"q": {"_id": doc_id, "s": request.key.shard}, "u": known, "upsert": True})

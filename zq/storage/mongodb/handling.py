@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletion, extension and release of single claimed messages, checked by claim and claim count.
+"""Deletion, extension and release of individual claimed messages.
 
-All callers of a process share a transaction, which reads the messages first: they cannot change before its end.
+Each caller identifies a message by its id, claim and claim count (a grip). Concurrent callers of a process share a
+transaction, which reads the messages before it changes them. The messages cannot change before the transaction ends.
 """
 
 from collections import defaultdict
@@ -17,12 +18,15 @@ from zq.storage.mongodb.floors import find_there
 from zq.storage.mongodb.group_commit import ShardGroups
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# Messages in one transaction.
+# Maximum number of messages in one transaction.
 CAPACITY: Final = 256
 
 
 class HandleRequest(NamedTuple):
-    """The grips of one request at a time; ``late`` and ``history`` are arguments of the verb."""
+    """A request to handle the messages of some grips.
+
+    ``now`` is the time of the request in milliseconds. ``late`` and ``history`` are arguments of the verb.
+    """
 
     key: QueueKey
     grips: Sequence[Grip]
@@ -33,21 +37,24 @@ class HandleRequest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The outcome per message. ``sooner`` means that a message became available earlier than planned."""
+    """The answer to a request: the outcome for each grip.
+
+    ``sooner``: whether a message is now available earlier than before the request.
+    """
 
     handled: Sequence[Handled]
     sooner: bool
 
 
 class Handler:
-    """The group commit of grips for all threads of a process."""
+    """The group commit of handle requests for all threads of a process."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
         self._groups = ShardGroups[HandleRequest, Answer](client, self._together, lambda one: len(one.grips), CAPACITY)
 
     def handle(self, request: HandleRequest) -> Answer:
-        """Return when it is done."""
+        """Handle the messages of the request, and return the outcomes after the transaction is committed."""
         return self._groups.submit(request)
 
     def _together(self, requests: Sequence[HandleRequest]) -> Sequence[Answer]:
@@ -55,7 +62,7 @@ class Handler:
             return self._client.transaction(partial(self._handle, requests))
 
     def _handle(self, requests: Sequence[HandleRequest], session: Session) -> Sequence[Answer]:
-        now = max(request.now for request in requests)  # side by side is as if all had read the latest clock
+        now = max(request.now for request in requests)  # concurrent requests share the latest of their times
         ids = {layout.doc_id(request.key, grip.id) for request in requests for grip in request.grips}
         keys = list(dict.fromkeys(request.key for request in requests))
         named = {"_id": {"$in": list(ids)}, **self._client.shards(key.shard for key in keys)}
@@ -72,25 +79,32 @@ class Handler:
 
 
 class _Work:
-    """The changes of found messages by ``_id``. After a search in the same transaction they need no conditions."""
+    """The pending changes of one transaction.
+
+    ``found`` has the messages by ``_id``. The updates need no conditions, because the same transaction has read the
+    messages.
+    """
 
     def __init__(self, found: dict[str, BsonDocument], now: int) -> None:
         self._found = found
         self._now = now
         self._held: dict[str, tuple[QueueKey, int, int]] = {}
-        """Queue, end and available-at of what is held otherwise; some of it is deleted then, as a record will show."""
+        """The queue, the new end of the claim and the new available-at of each message with a changed claim.
+
+        A later request of the same transaction may still delete the message. The history entry then has these values.
+        """
         self.deleted: defaultdict[tuple[QueueKey, int], list[str]] = defaultdict(list)
         self.changed: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
 
     def do(self, request: HandleRequest) -> Answer:
-        """Note what the caller wants, in order."""
+        """Apply the grips of a request in order, record the changes, and return the answer."""
         before = {doc_id: one["d"] for doc_id, one in self._found.items()}
         handled = [self._one(request, grip) for grip in request.grips]
         ids = [layout.doc_id(request.key, grip.id) for grip in request.grips]
         return Answer(handled, any(one in self._found and self._found[one]["d"] < before[one] for one in ids))
 
     def updates(self, client: StoreClient) -> Sequence[BsonDocument]:
-        """Return the update statements that change the ends of claims, one for each end."""
+        """Return the update statements that change the ends of claims, one for each queue, end and available-at."""
         by_end: defaultdict[tuple[QueueKey, int, int], list[str]] = defaultdict(list)
         for doc_id, end in self._held.items():
             by_end[end].append(doc_id)

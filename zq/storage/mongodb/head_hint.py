@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The moment at which searches for ready messages begin."""
+"""The head hint: a time before which no message of a queue is ready, and at which searches start."""
 
 import random
 import threading
 import time
 from typing import Final
 
-# Seconds for which a head hint is valid, and for which searches skip messages after a collision.
+# Seconds for which a head hint is valid, and during which searches skip messages after a collision.
 BELIEVED: Final = 2.0
-# Milliseconds by which the hint is below the moment that was found, since the clocks of servers differ.
+# Milliseconds between the hint and the earliest found message, because the clocks of servers differ.
 MARGIN: Final = 100
-# Searches that skip messages after a collision with another process.
+# Number of searches that skip messages after a collision with another process.
 SKIPS: Final = 4
 
 
 class HeadHint:
-    """The place at which a process searches for ready messages of a queue. Safe for any number of threads.
+    """The head hint of one queue in one process. Safe for any number of threads.
 
-    Index entries of consumed and expired messages stay for minutes, and a search from the beginning walks over all of
-    them. The head is a moment below which a search of this process found nothing. Another process may have released a
-    message to an earlier moment, so the hint is valid for a short time, and not if a search from it finds too little.
+    MongoDB keeps the index entries of consumed and expired messages for minutes. A search from the beginning of the
+    index reads all of these entries. The head hint is an available-at (milliseconds) below which an earlier search of
+    this process has found no message. A search that starts at the hint skips the obsolete entries.
+
+    Another process may release a message to an earlier available-at. The hint is therefore valid for a short time only,
+    and is discarded if a search from the hint finds fewer messages than wanted.
     """
 
     def __init__(self) -> None:
@@ -31,7 +34,11 @@ class HeadHint:
         self._skip_until = 0.0
 
     def start(self, want: int) -> tuple[int, int, int]:
-        """Return the moment to search from, the number of messages to skip, and a token for ``found``."""
+        """Return where to start a search for ``want`` messages.
+
+        Return the available-at to start from (0 = the beginning), the number of messages to skip, and a token to pass
+        to ``found``.
+        """
         with self._lock:
             head = self._head if time.monotonic() < self._until else 0
             skip = 0
@@ -41,7 +48,12 @@ class HeadHint:
             return head, skip, self._invalidations
 
     def found(self, first: int, token: int, *, searched_all: bool) -> None:
-        """Note the earliest moment that a search has found: of all messages, or from the former head on."""
+        """Set the hint after a search, unless the hint was invalidated since the search started.
+
+        - ``first``: the available-at of the first message that the search found.
+        - ``token``: the token of ``start`` or ``invalidate``.
+        - ``searched_all``: whether the search started at the beginning. Only such a search extends the validity.
+        """
         with self._lock:
             if token == self._invalidations:
                 self._head = max(0, first - MARGIN)
@@ -49,13 +61,16 @@ class HeadHint:
                     self._until = time.monotonic() + BELIEVED
 
     def invalidate(self) -> int:
-        """Drop the hint: a message is earlier, or a search found too little. Return a token for ``found``."""
+        """Discard the hint, and return a new token for ``found``.
+
+        Call this method if a message got an earlier available-at, or if a search from the hint found too few messages.
+        """
         with self._lock:
             self._invalidations += 1
             self._until = 0.0
             return self._invalidations
 
     def collided(self) -> None:
-        """Let the next searches skip messages: another process took those that this one had found."""
+        """Make the next searches skip a random number of messages, because another process took the found ones."""
         with self._lock:
             self._skips, self._skip_until = SKIPS, time.monotonic() + BELIEVED

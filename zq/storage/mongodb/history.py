@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""History of the MongoDB store: entries of finished messages, and living messages, as one sequence."""
+"""The history of queues in the MongoDB store: listings of history entries, alone or together with live messages."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,12 +14,12 @@ from zq.storage.mongodb.floors import counters_of, find_there, finished_floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.unions import find_with
 
-# Milliseconds: more than any entry will see, and BSON can hold it.
+# A time in milliseconds that is later than every entry and that BSON can store.
 FOREVER: Final = 1e15
 
 
 class HistoryController:
-    """``zq.storage.api.HistoryController`` on MongoDB."""
+    """The MongoDB implementation of ``zq.storage.api.HistoryController``."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -68,7 +68,10 @@ class HistoryController:
         return [_finished(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
 
     def _everything(self, key: QueueKey, marker: int, limit: int, now: int, most_bytes: int) -> Sequence[BsonDocument]:
-        """Read messages and history entries in one snapshot, so that a message that finishes is included once."""
+        """Return live messages and history entries after the sequence ``marker``.
+
+        The search reads a snapshot, so a message that finishes at the same time is included exactly once.
+        """
         both = self._records(key, now, k={"$gt": marker})
         both["q"] = {"$in": [key.messages, key.records]}
         while True:
@@ -89,12 +92,12 @@ class HistoryController:
             both["$nor"] = [{"q": kind, "k": {"$lte": floor}} for kind, floor in floors.items()]
 
     def _records(self, key: QueueKey, now: int, **conditions: object) -> BsonDocument:
-        """Return a filter for unexpired history entries."""
+        """Return a filter on the unexpired history entries of the queue that meet the conditions."""
         return {**self._client.where(key, **conditions), "q": key.records, "e": {"$gt": DatetimeMS(now)}}
 
 
 def _finished(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
-    """Convert a history entry or a live message."""
+    """Return the model's history entry for the document of a history entry or of a live message."""
     if "x" not in found:
         return HistoryEntry(layout.message(key, found, now))
     message = layout.message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)
@@ -102,10 +105,10 @@ def _finished(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
 
 
 def _message_id(record: BsonDocument) -> str:
-    """``_id`` of the message when it lived here."""
+    """Return the ``_id`` that the message had before it finished."""
     return str(record.get("i", record["_id"]))
 
 
 def _bounded(moment: Seconds) -> int:
-    """Milliseconds, even of a moment that is infinitely far."""
+    """Convert seconds to milliseconds. The result is limited to ``FOREVER``, also for infinite values."""
     return round(max(-FOREVER, min(1000 * moment, FOREVER)))

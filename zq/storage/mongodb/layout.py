@@ -131,7 +131,7 @@ SHARD_KEY: Final[BsonDocument] = {"s": "hashed"}
 
 
 class QueueKey(Struct, frozen=True):
-    """A queue's name as its documents have it."""
+    """The stored names of a queue and of its documents."""
 
     ref: QueueRef
     shard: str
@@ -149,12 +149,12 @@ class QueueKey(Struct, frozen=True):
 
     @property
     def finishing(self) -> str:
-        """``_id`` of its counter of finishing."""
+        """The ``_id`` of the queue's history counter."""
         return "c" + self.shard
 
     @property
     def entries(self) -> str:
-        """``q`` of the entries of its lines."""
+        """The ``q`` of the queue's line entries."""
         return "t" + self.shard
 
     @property
@@ -163,14 +163,14 @@ class QueueKey(Struct, frozen=True):
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
-        """Return the ``_id`` of a named document of the queue; no two are equal, whatever the names contain."""
+        """Return the ``_id`` of a named document of the queue, which is unique for all queues and names."""
         return f"{kind}{len(self.shard)}:{self.shard}/{text(name)}"
 
 
 def text(value: str) -> str:
-    """Encode a text for BSON: ASCII as it is, else one character for each byte of UTF-8. The order is kept.
+    """Encode a text for BSON. ASCII text is unchanged; other text becomes one character for each byte of UTF-8.
 
-    A lone surrogate, which JSON can have and BSON cannot, comes back as it was.
+    The encoding preserves the order of texts, and also lone surrogates, which JSON permits and BSON does not.
     """
     return value if value.isascii() else value.encode("utf-8", "surrogatepass").decode("latin-1")
 
@@ -181,7 +181,7 @@ def original(stored: str) -> str:
 
 
 def project_prefix(project: str) -> str:
-    """Return the prefix of a project's names and ids. The length in front keeps all projects apart."""
+    """Return the prefix of a project's names and ids. It starts with a length, so no prefix begins with another."""
     stored = text(project)
     return f"{len(stored)}:{stored}/"
 
@@ -194,13 +194,13 @@ def key(queue: QueueRef) -> QueueKey:
 
 
 def queue_of(shard: str) -> QueueRef:
-    """Return the queue of a name that has its project in front."""
+    """Return the queue for a shard key, which is the project's prefix and the queue's name."""
     length, _, rest = shard.partition(":")
     return QueueRef(original(rest[: int(length)]), original(rest[int(length) + 1 :]))
 
 
 def after(prefix: str) -> str:
-    """Return the smallest text above all texts that begin with ``prefix``, which ends in a slash."""
+    """Return the smallest text greater than all texts that begin with ``prefix``, which must end with a slash."""
     return prefix[:-1] + "0"
 
 
@@ -220,7 +220,7 @@ def line_of(grouping: Grouping, group: str) -> BsonDocument:
     return {"h1": grouping[0] + blake2b(name, digest_size=8).hexdigest()}
 
 
-# The condition that a message is in no line. Commands that change or remove messages without a transaction have it.
+# The condition that a message is in no line. Commands that change messages without a transaction include it.
 IN_NO_LINE: Final[BsonDocument] = {"h1": None}
 
 
@@ -258,7 +258,7 @@ def body_of(found: Mapping[str, Any]) -> bytes:
 
 
 def doc_ids(key: QueueKey, ids: Sequence[str]) -> list[str]:
-    """Return the ``_id`` of each message, once."""
+    """Return the ``_id`` of each message, without duplicates."""
     return [key.project + text(message) for message in dict.fromkeys(ids)]
 
 
@@ -303,7 +303,7 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
 
 
 def claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
-    """Return the model's claim of these messages."""
+    """Return the model's claim for the documents of its messages, of which there must be at least one."""
     held = sorted(held, key=lambda found: int(found["k"]))
     terms = held[0].get("y", held[0])["c"]
     messages = [message(key, found, now) for found in held]
@@ -311,7 +311,7 @@ def claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
 
 
 def holder(terms: Mapping[str, Any]) -> Holder:
-    """Return the holder of a claim of these terms."""
+    """Return the holder of a claim. ``terms`` is the field ``c`` of a message."""
     return Holder(*map(original, terms.get("h") or ()))
 
 
@@ -333,13 +333,13 @@ def claim_count(found: Mapping[str, Any]) -> int:
 
 
 def first_claimed(found: Mapping[str, Any]) -> int:
-    """Return the moment at which a message was claimed first, in its origin or here; 0 = never."""
+    """Return the time of a message's first claim in milliseconds, also in its origin queue; 0 = never claimed."""
     moment: int = found.get("c", NO_CLAIM).get("f") or found.get("o", NO_ORIGIN).get("f") or 0
     return moment
 
 
 def claimed(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocument:
-    """Return a found message as the update ``claiming`` changes the stored one, as far as ``message`` shows it."""
+    """Return the document of a message after the update ``claiming``, with the fields that ``message`` reads."""
     lease = request.lease
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
     ttl, expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
@@ -348,7 +348,7 @@ def claimed(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocumen
 
 
 def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
-    """Return the update that puts messages under a claim from now on. Their available-at is its end + their wait."""
+    """Return the update that claims messages at ``now``. Their available-at becomes the claim's end plus a wait."""
     ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
     available: int | BsonDocument = ends + request.wait(1) * 1000
     if len(request.waits) > 1:
@@ -362,12 +362,12 @@ def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
 
 
 def renewing(lease: Lease, now: int) -> list[BsonDocument]:
-    """Return the update that renews the claim of messages; their wait stays."""
+    """Return the update that renews the claim of messages. Their wait after the claim is unchanged."""
     return _under_claim(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
 
 
 def _under_claim(lease: Lease, now: int, more: BsonDocument, available: object) -> list[BsonDocument]:
-    """Return the update for a claim that starts now. ``more``: further fields of the claim to change."""
+    """Return the update for a claim or renewal at ``now``. ``more`` has further fields of ``c`` to change."""
     ends = now + lease.ttl * 1000
     # Fields of $c that are not named stay, as a renewal needs; a claim names all. All "$..." are the former values.
     change: BsonDocument = {
@@ -388,6 +388,10 @@ WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 
 
 def releasing(now: int, delay: int | None = None) -> list[BsonDocument]:
-    """Return the update that releases messages: after ``delay``, else after their wait, else at their former moment."""
+    """Return the update that releases messages.
+
+    The new available-at is ``now`` plus ``delay`` seconds. If ``delay`` is None, it is ``now`` plus the wait of the
+    message or, without a wait, the available-at before the claim.
+    """
     after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
     return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims and pops of a grouped queue: line by line, in the order of the lines' entries (decision 0129).
+"""Claims and pops in a grouped queue, line by line in the order of the line entries (decision 0129).
 
-``lines`` describes lines and entries. Searches find entries as they find messages of other queues. The transaction that
-takes messages reads them and places the entries: its write of an entry conflicts with every other change of the line.
+``lines`` describes lines and their entries. A search for ready lines reads the entries with the same index as a search
+for ready messages in other queues. The transaction that takes messages reads the lines and rewrites their entries. The
+write of an entry conflicts with every concurrent change of its line.
 """
 
 import random
@@ -26,18 +27,21 @@ from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, FAIR, BsonDocument, QueueKey, body_of
 from zq.storage.mongodb.lines import PLACES, Head, head_of, order_of
 
-# Entries that one search finds in addition to the number of wanted messages: some lines may have nothing ready.
+# Number of entries that a search reads beyond the number of wanted messages, because some lines may have none ready.
 MORE_LINES: Final = 16
-# Lines that one transaction looks at.
+# Maximum number of lines that one transaction reads.
 MOST_LINES: Final = 256
-# Index entries that the removal of a line's expired messages reads.
+# Maximum number of index entries that one removal of expired messages reads in a line.
 STEPS: Final = 1024
 
 
 class LineWalk(NamedTuple):
-    """A line as it was read: its first ``living`` messages in order, of which the first ones are ``ready``.
+    """The part of a line that a transaction has read.
 
-    ``last`` is the last message that was read, if more may follow it.
+    - ``living``: the unexpired messages in the order of the line.
+    - ``ready``: the ready messages at the beginning of ``living``, up to the wanted number.
+    - ``last``: the last message that was read, if further messages may follow; else None.
+    - ``has_expired``: whether the part contains expired messages.
     """
 
     line: str
@@ -47,7 +51,11 @@ class LineWalk(NamedTuple):
     has_expired: bool
 
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
-        """Return the head of the line after messages were claimed, as they are now, and popped, by ``_id``."""
+        """Return the head of the line after claims and pops, or None if the line is empty.
+
+        ``claimed`` has the claimed messages after the claim, by ``_id``. ``popped`` has the ``_id`` of each popped
+        message. If the head is not among the messages that were read, the result makes the next claim read further.
+        """
         left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
         heads = [head_of(one) for one in left]
         if order_of(self.line) == FAIR:
@@ -55,18 +63,18 @@ class LineWalk(NamedTuple):
             heads = sorted(heads) if is_free else []
         if heads or self.last is None:
             return heads[0] if heads else None
-        return self.last._replace(available=now)  # the next claim looks behind it
+        return self.last._replace(available=now)  # the next claim reads the messages after it
 
 
 class Taken(NamedTuple):
-    """The result of one transaction: the outcome of each attempt, and the lines in which messages have expired."""
+    """The result of one transaction: the outcome of each attempt, and the lines that contain expired messages."""
 
     outcomes: Sequence[ClaimOutcome]
     expired: Sequence[str]
 
 
 class LineClaimer:
-    """Claims and pops along the lines of one queue, for all threads of this process."""
+    """The claims and pops of one grouped queue, for all threads of this process."""
 
     def __init__(self, client: StoreClient, key: QueueKey) -> None:
         self._client = client
@@ -74,7 +82,7 @@ class LineClaimer:
         self.head_hint = HeadHint()
 
     def due(self, want: int, now: int) -> tuple[list[str], bytes]:
-        """Return the lines that may have something ready, in the order of their turns, and the queue's metadata."""
+        """Return the lines that may have ready messages, in the order of their turns, and the queue's metadata."""
         want = min(want + MORE_LINES, MOST_LINES)
         head, skip, token = self.head_hint.start(want)
         found, counter = self._entries(head, now, want, skip)
@@ -86,7 +94,10 @@ class LineClaimer:
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
-        """Give the attempts the ready messages of these lines in one transaction; none if another process was there."""
+        """Serve the attempts with ready messages of these lines in one transaction.
+
+        If the transaction conflicts with another process, the outcomes are empty.
+        """
         finishing = [self._key.finishing] if any(attempt.history for attempt in attempts) else []
         try:
             with self._client.locks.locked(*finishing):
@@ -99,7 +110,10 @@ class LineClaimer:
         return taken.outcomes
 
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> Taken:
-        """Give the attempts the ready messages of these lines in the session's transaction, and place the entries."""
+        """Serve the attempts with ready messages of these lines in the session's transaction, and rewrite the entries.
+
+        Raises ``Aborted`` if a message has changed meanwhile.
+        """
         now = attempts[0].now
         turns = deque(names)
         walks: list[LineWalk] = []
@@ -109,7 +123,7 @@ class LineClaimer:
             found = [one for walk in walked for one in walk.ready]
             choice = attempt.choose(found)
             if walked and len(choice.candidates) <= len(found) - len(walked[-1].ready) < len(found):
-                turns.appendleft(walked.pop().line)  # there was no room for any of its bodies
+                turns.appendleft(walked.pop().line)  # no message of the last line fits into ``most_bytes``
             walks += walked
             if choice.eligible and attempt.request is None:
                 ending = Ending(Outcome.POPPED, now, attempt.history)
@@ -129,7 +143,7 @@ class LineClaimer:
         return Taken(outcomes, [walk.line for walk in walks if walk.has_expired])
 
     def remove_expired(self, names: Sequence[str], now: int) -> None:
-        """Remove the first expired messages of lines, a bounded number; the next call goes on behind them."""
+        """Remove expired messages among the first ``STEPS`` messages of each line."""
         for line in names:
             order = order_of(line)
             met = self._client.find(
@@ -151,7 +165,7 @@ class LineClaimer:
         )
 
     def _walk(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineWalk]:
-        """Walk along the next lines until enough messages for the attempt are ready."""
+        """Read the next lines until the attempt has enough ready messages, and remove these lines from ``turns``."""
         walks: list[LineWalk] = []
         count = 0
         left = attempt.most_bytes
@@ -170,12 +184,16 @@ class LineClaimer:
         return walks
 
     def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "Read":
-        """Read one message more than are wanted of the line, so that its next head is known."""
+        """Read ``want`` messages of the line and one more, which may become its next head."""
         found = self._find(self._client.where(self._key, h1=line), order_of(line), want + 1, most_bytes, session)
         return Read(found, len(found) > want or sum(map(len, map(body_of, found))) >= most_bytes)
 
     def _read_ahead(self, names: Sequence[str], want: int, most_bytes: int, session: Session) -> dict[str, "Read"]:
-        """Read several lines in one command as ``_read`` does; fewer lines if some have many messages."""
+        """Read several lines in one command.
+
+        If the lines have more messages than the command reads, the result lacks the last lines, and the last line in it
+        is cut. Fewer than two lines are not read at all.
+        """
         if len(names) < 2:
             return {}
         most = want + 2 * len(names)
@@ -201,7 +219,7 @@ class LineClaimer:
 
 
 class Read(NamedTuple):
-    """The first messages of a line, and whether more may follow."""
+    """The first messages of a line, and whether further messages may follow (``is_cut``)."""
 
     found: list[BsonDocument]
     is_cut: bool
@@ -211,7 +229,7 @@ NOT_READ: Final = Read([], is_cut=True)
 
 
 def _walk_of(line: str, read: Read, want: int, now: int) -> LineWalk:
-    """Return the line as it was read, with as many ready messages as are wanted at most."""
+    """Return the walk for a line that was read, with up to ``want`` ready messages."""
     living = [one for one in read.found if int(one["e"]) > now]
     ready = list(takewhile(lambda one: int(one["d"]) <= now, living))[:want]
     last = head_of(read.found[-1]) if read.is_cut else None

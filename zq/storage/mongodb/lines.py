@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of groups in a grouped queue, and the entry of each line in the index of claims (decision 0129).
+"""The lines of a grouped queue, and the entry of each line in the index ``claims`` (decision 0129).
 
-``line_claimer`` makes claims along the lines. A message names its line (``h1``). So only verbs that put messages into a
-queue need to know its kind, and these write the queue's document in the same transaction. Verbs that change messages
-without a transaction are bound to messages in no line.
+A line contains the messages of one group. Each message stores the name of its line (``h1``). Only verbs that add
+messages need to know the grouping of the queue; they write the queue's document in the same transaction. Verbs that
+change messages without a transaction are restricted to messages that are in no line. ``line_claimer`` claims the
+messages of lines.
 
-Every verb that adds a message to a line, removes it or changes its available-at writes the entry of the line in the
-same transaction. If two such transactions conflict, one is run again and finds the line as the other one has left it.
+**Entries.** The entry of a line stores the time from which claims consider the line. A verb that adds a message to a
+line, removes it or changes its available-at writes the entry in the same transaction. If two such transactions
+conflict, one of them is repeated and reads the line as the other one has left it.
 
-An entry may be too early, never too late: its moment is not after the moment at which a message of the line is ready
-next. A claim that comes too early puts the entry off. An entry is not later than the end of its head, so expiry needs
-no step here, whatever removes the expired messages. The entry does not expire before a message of its line (``e``).
+**Invariants.**
+
+- The time of an entry may be too early, but never too late. If a claim finds no ready message in the line, it sets a
+  later time.
+- The time of an entry is not after the expiry of the line's head. The removal of expired messages therefore needs no
+  update of the entry.
+- An entry does not expire (``e``) before any message of its line.
 """
 
 from collections import defaultdict
@@ -26,14 +32,14 @@ from zq.storage.mongodb.floors import above, counters_of, floor_of, search
 from zq.storage.mongodb.layout import FAIR, ORDERED, BsonDocument, QueueKey
 from zq.storage.mongodb.unions import aggregate_with
 
-# The orders of lines, by the index that has them.
+# The sort order of messages within a line, by the name of the line's index.
 PLACES: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
-# Messages that a search for the head of a line reads, since the first ones may have expired.
+# Number of messages that a search for the head of a line reads, because the first messages may have expired.
 FEW: Final = 8
 
 
 class Head(NamedTuple):
-    """The first living message of a line: when it is available, its sequence, and its expiry."""
+    """The head of a line, which is its first unexpired message: available-at, sequence and expiry."""
 
     available: int
     sequence: int
@@ -41,7 +47,7 @@ class Head(NamedTuple):
 
 
 def order_of(line: str) -> str:
-    """Return the index that has the line in order."""
+    """Return the name of the index that contains the line."""
     return FAIR if line[0] == FAIR[0] else ORDERED
 
 
@@ -50,10 +56,10 @@ def head_of(found: Mapping[str, Any]) -> Head:
 
 
 def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]) -> None:
-    """Let new messages join their lines, behind messages of lower sequence.
+    """Update the entries of lines to which new messages are added.
 
-    ``floors``: the floors of their queues, by shard key. Call it before the messages are inserted: then it conflicts
-    less often with claims.
+    ``documents`` are the new messages, and ``floors`` the floors of their queues by shard key. Call this function
+    before the messages are inserted; the transaction then conflicts less often with claims.
     """
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -66,10 +72,12 @@ def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument
 def update_entries(
     client: StoreClient, session: Session, key: QueueKey, changed: Iterable[Mapping[str, Any]], now: int, until: int = 0
 ) -> None:
-    """Place the entries of lines after these messages, given as they were found, have changed.
+    """Rewrite the entries of lines after messages were changed or removed.
 
-    ``until``: the latest expiry of one of them after the change. If an ordered line has a ready head, waiting consumers
-    are notified after the commit.
+    - ``changed``: the documents of these messages before the change.
+    - ``until``: the latest expiry of the messages after the change, in milliseconds; 0 = not extended.
+
+    If an ordered line has a ready head, waiting consumers are notified after the commit.
     """
     names = sorted({one["h1"] for one in changed if "h1" in one})
     if names:
@@ -83,7 +91,7 @@ def update_entries(
 def write_entries(
     client: StoreClient, session: Session, key: QueueKey, heads: Mapping[str, Head | None], now: int, until: int = 0
 ) -> None:
-    """Write the entries of lines with these heads, and delete the entry of a line without a head."""
+    """Write the entries of lines for these heads, and delete the entries of lines whose head is None."""
     placed = [_placing(key, line, head, now, until) for line, head in heads.items() if head is not None]
     empty = [_entry(key.shard, line)["_id"] for line, head in heads.items() if head is None]
     if placed:
@@ -93,7 +101,10 @@ def write_entries(
 
 
 def replace_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
-    """Place the entries for messages up to this sequence, which are deleted, and return their number."""
+    """Rewrite entries that refer to deleted messages, and return their number.
+
+    ``sequence`` is the sequence up to which messages are deleted, and ``most`` the maximum number of entries.
+    """
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
     found = client.find(due, limit=min(most, AT_ONCE), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
     if found:
@@ -103,7 +114,10 @@ def replace_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
 
 
 def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
-    """Count the messages of ordered lines that a claim would find, up to ``most``."""
+    """Count the messages in ordered lines that a claim could take, up to ``most``.
+
+    These are the ready messages at the beginning of each line, before the first message that is not ready.
+    """
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
     for entry in client.find(due, limit=most, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "j": 1}):
@@ -116,16 +130,16 @@ def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -
     return count
 
 
-# Entries that one transaction places.
+# Maximum number of entries that one transaction rewrites.
 AT_ONCE: Final = 500
-# A moment before every available-at and expiry: entries have the moment of their heads.
+# A time before every available-at and expiry. Entries then get the available-at of their heads.
 BEFORE_ALL: Final = 0
 
 
 def _heads(
     client: StoreClient, session: Session, key: QueueKey, names: Sequence[str], now: int
 ) -> dict[str, Head | None]:
-    """Find the heads of lines, which all have the same order."""
+    """Find the heads of lines, all of which must be in the same index."""
     if client.sharded or len(names) == 1:
         return {line: _head(client, session, key, line, now) for line in names}
     stages, beside = first_stages(key, names), counters_of(client, [key])
@@ -141,10 +155,10 @@ def _heads(
 
 
 def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
-    """Return the stages that find the first message of each line, living or not.
+    """Return the pipeline stages that find the first message of each line, expired or not.
 
-    MongoDB reads one index key for each line if the stages name only fields of the index. So they are not for a
-    cluster, where a filter names the shard.
+    MongoDB reads only one index key for each line, because the stages use only fields of the index. The stages are
+    therefore not suitable for a sharded cluster, where filters must include the shard key.
     """
     firsts = {field: {"$first": f"${field}"} for field in ("d", "k", "e")}
     return [
@@ -155,7 +169,10 @@ def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
 
 
 def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: int) -> Head | None:
-    """Find the line's head; None if no message lives. If many have expired, the next claim finds it."""
+    """Find the head of a line, or None if all messages have expired.
+
+    If the first ``FEW`` messages have expired, the result makes the next claim search further.
+    """
     order = order_of(line)
     some, _ = search(
         client,
@@ -171,7 +188,11 @@ def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: 
 
 
 def first_of(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
-    """Return the first head that lives; if none does and these are not all, the place from which claims search."""
+    """Return the first unexpired head, or None if all have expired.
+
+    If all have expired and the line may have further messages (``is_all`` is False), return the last head as ready at
+    ``now``. The next claim then searches the line from there.
+    """
     living = next((head for head in heads if head.expires > now), None)
     if living is None and not is_all:
         return heads[-1]._replace(available=now)
@@ -179,14 +200,16 @@ def first_of(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
 
 
 def _entry(shard: str, line: str) -> BsonDocument:
-    """Return the filter that finds or creates a line's entry."""
+    """Return the filter that selects the entry of a line, also for an upsert."""
     return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
 
 
 def _joining(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonDocument:
-    """Return the statement that creates the line's entry, or keeps one for a message above the floor.
+    """Return the statement that updates the entry of a line for the added messages ``joined``.
 
-    The entry of a fair line becomes earlier if a new message is ready earlier.
+    - If the line has no entry, or an entry for a removed message, the entry gets the first added message.
+    - If a fair line has an entry, and an added message is ready earlier, the entry gets this message.
+    - Otherwise, the entry keeps its message and time.
     """
     is_fair = order_of(line) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)
@@ -195,7 +218,7 @@ def _joining(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonD
     made = {"q": "t" + shard, "j": line, "d": moment, "k": first.sequence}
     change: BsonDocument | list[BsonDocument] = {"$setOnInsert": made, "$max": {"e": until}, "$inc": {"v": 1}}
     if is_fair or floor:
-        stands: BsonDocument = {"$gt": ["$k", floor]}  # a missing one is less
+        stands: BsonDocument = {"$gt": ["$k", floor]}  # a missing ``k`` compares as less
         if is_fair:
             stands = {"$and": [stands, {"$lte": ["$d", moment]}]}
         sooner = {field: {"$cond": [stands, f"${field}", made[field]]} for field in "dk"}
@@ -204,7 +227,10 @@ def _joining(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonD
 
 
 def _placing(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
-    """Return the statement that gives the line's entry this head. The line keeps its turn while the head is ready."""
+    """Return the statement that writes the entry of a line for this head.
+
+    If the head is ready and unchanged, the line keeps its turn.
+    """
     end = DatetimeMS(max(head.expires, until))
     made = {"q": key.entries, "j": line, "d": min(head.available, head.expires), "k": head.sequence}
     change: BsonDocument | list[BsonDocument] = {"$set": made, "$max": {"e": end}, "$inc": {"v": 1}}
@@ -214,5 +240,5 @@ def _placing(key: QueueKey, line: str, head: Head, now: int, until: int) -> Bson
     return {"q": _entry(key.shard, line), "u": change, "upsert": True}
 
 
-# A change that lets two writes conflict even if the entry stays where it was.
+# An increment of ``v``, so that two writes conflict even if the entry keeps its message and time.
 WRITTEN: Final[BsonDocument] = {"$add": [{"$ifNull": ["$v", 0]}, 1]}

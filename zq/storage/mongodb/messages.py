@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the MongoDB store. Concurrent posts share a group commit, whatever their queues."""
+"""Messages of the MongoDB store. Concurrent posts share a group commit, also if their queues differ."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -59,9 +59,12 @@ from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 
 
 class Post(NamedTuple):
-    """One caller's messages for one queue, at its moment, and the metadata that it expects there (None: any).
+    """A request to post messages to a queue.
 
-    ``copies`` are messages for a second queue. ``create`` False: the queue must exist.
+    - ``now``: the time of the request in milliseconds.
+    - ``expected``: the queue's metadata that the caller expects; None = any.
+    - ``copies``: a second queue and the messages to post to it in the same transaction.
+    - ``create``: whether to create the queue if it does not exist. If False, the post is refused.
     """
 
     key: QueueKey
@@ -73,7 +76,7 @@ class Post(NamedTuple):
     create: bool = True
 
     def fits(self, metadata: bytes) -> bool:
-        """Return whether the post expects this metadata."""
+        """Return whether the queue's metadata is as the caller expects."""
         return self.expected in (None, metadata)
 
     @property
@@ -84,17 +87,17 @@ class Post(NamedTuple):
 
     @property
     def draft_keys(self) -> Sequence["DraftKey"]:
-        """The drafts that have an idempotency key of their own."""
+        """The idempotency keys of individual drafts."""
         return [DraftKey(self.key, self.now, draft.once, draft.id) for draft in self.drafts if draft.once is not None]
 
     @property
     def keyed(self) -> Sequence[Keyed]:
-        """The post and its drafts, as far as they may have an idempotency key."""
+        """The post, and the idempotency keys of its drafts."""
         return [self, *self.draft_keys]
 
 
 class DraftKey(NamedTuple):
-    """The idempotency key of a draft, as that of a request."""
+    """The idempotency key of a single draft, in the form of a ``Keyed`` request."""
 
     key: QueueKey
     now: int
@@ -102,24 +105,24 @@ class DraftKey(NamedTuple):
     draft: str
 
 
-# The answer to a post: None if it is stored, else the queue's metadata, which the post did not expect.
+# The answer to a post: None if its messages are stored, else the queue's metadata, which the caller did not expect.
 Metadata = bytes | None
 
 
 class Stored(NamedTuple):
-    """The result of one transaction of posts: answers, ranges of sequences, and documents of messages."""
+    """The result of one transaction of posts: the answers, the reserved sequences, and the stored documents."""
 
     answers: Sequence[Metadata | Exception]
     ranges: Mapping[QueueKey, SequenceRange]
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return the filter on the first message; empty if there is none."""
+        """Return a filter that matches the first message if the transaction was committed; empty without messages."""
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s")}
 
 
 class Poster:
-    """Posts of one process. Concurrent posts share a transaction."""
+    """The posts of one process. Concurrent posts share a transaction."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -127,11 +130,14 @@ class Poster:
         self._groups = ShardGroups[Post, Metadata](client, self._post, _weight, keys=_key_ids)
 
     def post(self, post: Post) -> Metadata:
-        """Return when the messages are stored as durably as the write concern demands."""
+        """Store the messages of a post, and return after they meet the write concern."""
         return self._groups.submit(post)
 
     def _post(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
-        """Store a group of posts; if a remembered counter is outdated, once more without the remembered ones."""
+        """Store a group of posts in one transaction.
+
+        If a cached counter is outdated, repeat the transaction without cached counters.
+        """
         queues = list({key for post in posts for key, _ in post.parts})
         try:
             stored = self._client.transaction(partial(self._store, posts, self._memory.of(queues)), Stored.trace)
@@ -142,7 +148,7 @@ class Poster:
         return stored.answers
 
     def _store(self, posts: Sequence[Post], remembered: Mapping[QueueKey, Remembered], session: Session) -> Stored:
-        """Store a group of posts in the session's transaction. Raise ``Stale`` if a remembered counter is outdated."""
+        """Store a group of posts in the session's transaction. Raises ``Stale`` if a cached counter is outdated."""
         client = self._client
         known = recall(client, session, [request for post in posts for request in post.keyed], list[str])
         refusals = [_refusal(post, known) for post in posts]
@@ -171,7 +177,7 @@ class Poster:
         return Stored(in_order(refusals, answers), ranges, documents)
 
 
-# Posts with the drafts that each has for the queue.
+# The posts to one queue, each with its drafts for this queue.
 Parts = Sequence[tuple[Post, Sequence[Draft]]]
 
 
@@ -184,7 +190,10 @@ def _by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
 
 
 def _arrivals(parts: Parts) -> Arrivals:
-    """Return what the posts add to one queue. Concurrent posts count as if the one with the latest clock came first."""
+    """Return the arrivals of a group of posts in one queue.
+
+    The available-at of messages without delay follows the latest time of these posts.
+    """
     fresh = [post.now for post, drafts in parts if any(not draft.delay for draft in drafts)]
     number = sum(len(drafts) for _, drafts in parts)
     size = sum([draft.size for _, drafts in parts for draft in drafts]) + OVERHEAD * number
@@ -194,7 +203,10 @@ def _arrivals(parts: Parts) -> Arrivals:
 def _documents(
     by_queue: Mapping[QueueKey, Parts], ranges: Mapping[QueueKey, SequenceRange]
 ) -> tuple[list[BsonDocument], list[tuple[Keyed, Sequence[str], int]]]:
-    """Return the documents of the posts that fit the metadata of their queue, and the arguments of ``remember``."""
+    """Return the documents of the messages to store, and the arguments of ``remember``.
+
+    Posts that expect other metadata are left out.
+    """
     documents: list[BsonDocument] = []
     key_answers: list[tuple[Keyed, Sequence[str], int]] = []
     for key, parts in by_queue.items():
@@ -215,7 +227,10 @@ def _documents(
 
 
 def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception | None:
-    """Return the answer to a post if its key, or the key of a draft, is known, else None."""
+    """Return the refusal of a post whose idempotency key, or that of a draft, is stored; None if the keys are new.
+
+    ``known`` is the result of ``recall``.
+    """
     if not known:
         return None
     if refusal := refusal_of(post, known):
@@ -231,7 +246,7 @@ def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception
 
 
 def _key_ids(post: Post) -> Sequence[str]:
-    """Return ``_id`` of every idempotency key of the post and its drafts."""
+    """Return the ``_id`` of each idempotency key of the post and of its drafts."""
     return [key_id for request in post.keyed for key_id in key_ids(request)]
 
 
@@ -239,12 +254,12 @@ def _weight(post: Post) -> int:
     return sum(max(AT_LEAST, draft.size) for _, drafts in post.parts for draft in drafts)
 
 
-# Messages in one transaction, bodies included.
+# Maximum number of messages that one transaction moves; it reads their bodies.
 MOVED_AT_ONCE: Final = 64
 
 
 class MessageController:
-    """``zq.storage.api.MessageController`` on MongoDB."""
+    """The MongoDB implementation of ``zq.storage.api.MessageController``."""
 
     def __init__(self, client: StoreClient, claimers: QueueClaimers, announce: Announce) -> None:
         self._client = client
@@ -356,7 +371,7 @@ class MessageController:
     def _move(
         self, key: QueueKey, moves: Mapping[str, Move], now: int, history: int, session: Session
     ) -> Sequence[Move]:
-        """Move the messages of these ``_id`` that are ready, and return the moves that were made."""
+        """Move those messages that are ready, and return their moves. ``moves`` are by ``_id`` of the message."""
         named = {"_id": {"$in": list(moves)}}
         ready = self._client.where(key, **named, d={"$lte": now}, e={"$gt": DatetimeMS(now)})
         there = find_there(self._client, [key], ready, hint="_id_", session=session)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads for observers: conditions of listings, messages of one state, a message by its id, live claims."""
+"""Read-only views: filters of listings, messages in one state, the location of a message, and live claims."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -24,12 +24,12 @@ from zq.storage.mongodb.floors import counters_of, floor_of, search
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
 from zq.storage.mongodb.unions import FLOORS
 
-# Messages that one page of claims reads: one index has the claimed messages of all queues and projects.
+# Maximum number of messages that one page of claims reads. Its index contains the claimed messages of all projects.
 STEPS: Final = 5000
 
 
 def shown(list_filter: ListFilter, now: int) -> BsonDocument:
-    """Return the conditions of a list_filter. A claimed message is never available before its claim ends."""
+    """Return the conditions of a list filter. They assume that no message is available before its claim ends."""
     conditions: BsonDocument = {}
     if not list_filter.delayed:
         due = {"d": {"$lte": now}}
@@ -44,9 +44,9 @@ def shown(list_filter: ListFilter, now: int) -> BsonDocument:
 def page(
     client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, most_bytes: int
 ) -> Browsed:
-    """Browse as ``MessageController.browse`` does.
+    """Return a page of messages in one state, as ``MessageController.browse`` does.
 
-    Claimed messages are sorted for each page, since no index has them in sequence.
+    Each page of claimed messages requires a sort, because no index contains them in the order of sequences.
     """
     after = Position(*(min(number, layout.LARGEST_MARKER) for number in after))
     is_claimed = state is State.CLAIMED
@@ -76,9 +76,9 @@ def page(
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """Return the conditions of a state behind a position, in parts that follow each other in the order of claims.
+    """Return the conditions for messages in a state after a position, as consecutive ranges of the index ``claims``.
 
-    Claimed messages are among the delayed ones in that order.
+    In this index, claimed and delayed messages are mixed.
     """
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
@@ -91,10 +91,13 @@ def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]
 
 
 def locate(client: StoreClient, project: str, message: str, now: int) -> Located | None:
-    """Return where a message lives. Its id is its document's, whatever queue it is in."""
+    """Return the live message with this id and its queue, or None if there is none.
+
+    The ``_id`` of the document does not depend on the queue, so a single lookup is sufficient.
+    """
     doc_id = layout.key(QueueRef(project, "")).project + layout.text(message)
     for document in client.find({"_id": doc_id, "e": {"$gt": DatetimeMS(now)}}, hint="_id_", committed=True):
-        if document["q"].startswith("m"):  # else it is a record
+        if document["q"].startswith("m"):  # else it is a history entry
             key = layout.key(layout.queue_of(document["s"]))
             counters = client.find(counters_of(client, [key]))
             if counters and document["k"] <= floor_of(counters[0]):
@@ -104,12 +107,12 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
 
 
 def claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
-    """List claims as ``ClaimController.list`` does: by ids, then by queues.
+    """Return a page of claims in the order of claim id and queue, as ``ClaimController.list`` does.
 
-    ``next`` is ``id/queue``, or an id and a slash behind all queues of that id.
+    The marker of the next page is ``id/queue``, or ``id/`` to continue after all queues of this claim id.
 
-    The documents of the queues are read behind the claims. If they show that a claim has messages below a floor, the
-    page is read again without these.
+    The function reads the documents of the queues after the claims. If a claim includes removed messages, the function
+    reads the page again without these messages.
     """
     claim, _, name = after.partition("/")
     behind = layout.text(claim), layout.key(QueueRef(project, name)).messages if name else END
@@ -121,7 +124,7 @@ def claims(client: StoreClient, project: str, after: str, limit: int, now: int, 
         groups = _groups(client, ids, bounded, ours, now)
         last = max((group["last"] for group in groups), default="")
         is_cut = sum(group["n"] for group in groups) == STEPS
-        if is_cut:  # some messages of the last claim may be missing: read all of them instead
+        if is_cut:  # the last claim may be incomplete, so all of its messages are read again
             groups += _groups(client, {"$eq": last}, [], ours, now)
         placed = {(group["_id"]["i"], group["_id"]["q"]): group for group in groups if group["_id"]}
         found = [placed[place] for place in sorted(placed) if place > behind]
@@ -135,7 +138,7 @@ def claims(client: StoreClient, project: str, after: str, limit: int, now: int, 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return the floors of the queues of which the groups have messages below the floor, by shard key."""
+    """Return the floor of each queue whose groups include removed messages, by shard key."""
     first: dict[str, int] = {}
     for group in groups:
         shard = group["_id"]["q"][1:]
@@ -147,12 +150,12 @@ def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapp
     return {shard: floor for shard, floor in floors.items() if first[shard] <= floor}
 
 
-# Above all that ``q`` can be.
+# A text that is greater than the ``q`` of every message.
 END: Final = "n"
 
 
 def _ours(project: str, queue: str) -> BsonDocument:
-    """Return the expression that is true of messages of the project, or of its queue of that name."""
+    """Return an expression that is true for messages of the project or, if ``queue`` is not empty, of this queue."""
     if queue:
         return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}
     prefix = "m" + layout.project_prefix(project)
@@ -161,16 +164,17 @@ def _ours(project: str, queue: str) -> BsonDocument:
 
 
 def _above_floor(shard: str, floor: int) -> BsonDocument:
-    """Return the expression that is false of the messages of a queue that are below its floor."""
+    """Return an expression that is false only for messages of this queue at or below the floor."""
     return {"$or": [{"$ne": ["$q", {"$literal": "m" + shard}]}, {"$gt": ["$k", floor]}]}
 
 
 def _groups(
     client: StoreClient, ids: BsonDocument, bounded: Sequence[BsonDocument], ours: BsonDocument, now: int
 ) -> list[BsonDocument]:
-    """Group the messages of claims with such ids by claim and queue.
+    """Group the claimed messages whose claim id meets the condition ``ids`` by claim and queue.
 
-    Messages of other projects and queues, and messages whose claim has ended, are one group.
+    ``bounded`` are further stages before the grouping. All messages for which ``ours`` is false, and all messages whose
+    claim has ended or that have expired, form a single group with the ``_id`` None.
     """
     held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
     group: BsonDocument = {

@@ -65,7 +65,7 @@ class Step(StrEnum):
 
 
 class CommitEvents:
-    """Receiver of commit steps, which does nothing. Tests override it."""
+    """No-op hooks for the steps of a commit. Tests override them."""
 
     def reached(self, step: Step) -> None:
         pass

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims and pops of ready messages from the head of a queue.
 
-Concurrent requests of this process for one queue share one search, bodies included, one update for the claims, and one
-transaction for the pops. Every write repeats the conditions of the search, so if two processes have found the same
-message, one of them gets it, and the other one searches again, further back.
+Concurrent requests of a process for one queue share a search (which reads bodies), an update for all claims, and a
+transaction for all pops. Each write repeats the conditions of the search. If two processes find the same message, only
+one of them gets it; the other one searches again, further back in the queue.
 
-A message says itself whether it is in a line of a grouped queue, where ``line_claimer`` makes the claims. A claimer
-remembers whether the last message was, but only to look there first, since a queue may be deleted and made anew.
+In a grouped queue, messages are in lines (field ``h1``), and ``line_claimer`` serves the requests. A claimer remembers
+whether the last message that it found was in a line. This is only a hint for the next search, because a queue may be
+deleted and created again with another grouping.
 """
 
 import threading
@@ -33,21 +34,21 @@ from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, Que
 from zq.storage.mongodb.line_claimer import LineClaimer
 from zq.storage.mongodb.unions import FLOORS
 
-# Messages that one search finds at most for all requests of a group.
+# Maximum number of messages that one search finds for all requests of a group.
 CAPACITY: Final = 256
-# Index entries that the removal of expired messages reads for each wanted message ...
+# The removal of expired messages reads at most this number of index entries for each wanted message ...
 STEPS_PER_MESSAGE: Final = 4
-# ... and in addition.
+# ... plus this number.
 EXTRA_STEPS: Final = 1024
-# Searches of one group at most: another process may take the messages between a search and the write.
+# Maximum number of searches for one group. Another process may take the messages between a search and the write.
 MAX_ATTEMPTS: Final = 64
-# Claimers that a process keeps; they hold hints only.
+# Maximum number of claimers in a process. They contain only hints, so any of them can be discarded.
 MOST_CLAIMERS: Final = 10_000
 Announce = Callable[[QueueRef], None]
 
 
 class Found(NamedTuple):
-    """The result of a search: ready messages, or lines that may have some, and the queue's metadata."""
+    """The result of a search: ready messages or, in a grouped queue, lines that may have some; and the metadata."""
 
     ready: list[BsonDocument]
     metadata: bytes = NO_METADATA
@@ -59,37 +60,40 @@ class Found(NamedTuple):
 
 
 class QueueClaimer:
-    """Claims and pops messages of one queue, for all threads of this process."""
+    """The claims and pops of one queue, for all threads of this process."""
 
     def __init__(self, client: StoreClient, key: QueueKey) -> None:
         self._client = client
         self._key = key
         self.lines = LineClaimer(client, key)
         self.is_grouped = False
-        """Set if the last found messages were in lines."""
+        """Whether the messages that the last search found were in lines."""
         self._head_hint = HeadHint()
-        # Set if the last search found messages. The next search then reads the queue's document in the same command, so
-        # that fewer other processes interfere between a search and its update.
+        # Whether the last search found messages. If so, the next search reads the queue's document in the same command.
+        # This shortens the time between the search and its update, in which other processes may take the messages.
         self._had_ready = False
         self._group_commit = GroupCommit[ClaimAttempt, ClaimOutcome](
             self._serve, weigh=lambda attempt: attempt.limit, capacity=CAPACITY, timeout=client.timeout
         )
 
     def submit(self, attempt: ClaimAttempt) -> ClaimOutcome:
-        """Claim or pop up to ``limit`` messages in the order of (available, sequence)."""
+        """Claim or pop messages in the order of available-at and sequence, and return the outcome."""
         return self._group_commit.submit(attempt)
 
     def invalidate(self) -> None:
-        """Search from the beginning: a message was given an earlier moment."""
+        """Make the next search start at the beginning, because a message got an earlier available-at."""
         self._head_hint.invalidate()
         self.lines.head_hint.invalidate()
 
     def collided(self, found: Found) -> None:
-        """Search further back: another process took what was found."""
+        """Make the next searches skip messages, because another process took the found messages."""
         (self.lines.head_hint if found.lines else self._head_hint).collided()
 
     def look(self, want: int, now: int, most_bytes: int) -> Found:
-        """Search as ``search`` does, or return lines to look at; other processes may have emptied these since."""
+        """Search for ready messages or, in a grouped queue, for lines.
+
+        Other processes may take the messages of the lines before the caller reads them.
+        """
         for _ in range(2):
             if self.is_grouped:
                 names, metadata = self.lines.due(want, now)
@@ -97,7 +101,8 @@ class QueueClaimer:
                     return Found([], metadata, names)
             found = self.search(1 if self.is_grouped else want, now, most_bytes)
             met_line = bool(found.ready) and "h1" in found.ready[0]
-            if found.ready and not met_line and not self.is_grouped:  # others are of a deleted queue of the name
+            # A message in a line belongs to a deleted queue with the same name.
+            if found.ready and not met_line and not self.is_grouped:
                 return found._replace(ready=[one for one in found.ready if "h1" not in one])
             if not found.ready or met_line == self.is_grouped:
                 break
@@ -105,9 +110,10 @@ class QueueClaimer:
         return Found([])
 
     def search(self, want: int, now: int, most_bytes: int) -> Found:
-        """Return up to ``want`` living messages from the head, or as many as have ``most_bytes`` of bodies together.
+        """Return ready messages from the head of the queue, and the queue's metadata.
 
-        Delete expired messages that the search encounters.
+        The result ends after ``want`` messages, or when the total size of the bodies reaches ``most_bytes``. If the
+        search finds expired messages, it deletes some of them.
         """
         head, skip, token = self._head_hint.start(want)
         ready, metadata = self._ready(head, now, want, most_bytes, skip)
@@ -124,15 +130,15 @@ class QueueClaimer:
         return Found(ready, metadata)
 
     def claiming(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
-        """Return the statement that puts the candidates that are still as they were found under a claim."""
+        """Return the statement that claims those candidates that have not changed since they were found."""
         ids = [found["_id"] for found in candidates]
         unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
         return {"q": unchanged, "u": layout.claiming(request, now), "multi": True, "hint": "_id_"}
 
     def _serve(self, attempts: Sequence[ClaimAttempt]) -> Sequence[ClaimOutcome]:
-        """Serve a group of attempts; repeat while other processes take messages that were found for them."""
+        """Serve a group of attempts. Repeat the search while other processes take the found messages."""
         now = max(attempt.now for attempt in attempts)
-        attempts = [replace(attempt, now=now) for attempt in attempts]  # as if all had read the latest clock
+        attempts = [replace(attempt, now=now) for attempt in attempts]  # concurrent attempts share the latest time
         outcomes = [ClaimOutcome(now)] * len(attempts)
         waiting = list(range(len(attempts)))
         for _ in range(MAX_ATTEMPTS):
@@ -151,7 +157,10 @@ class QueueClaimer:
         return outcomes
 
     def _distribute(self, attempts: Sequence[ClaimAttempt], found: Found) -> list[ClaimOutcome]:
-        """Distribute the found messages in order of arrival, except to attempts that expect other metadata."""
+        """Distribute the found messages among the attempts, in the order of the attempts.
+
+        An attempt that expects other metadata gets no messages; its outcome has the queue's metadata.
+        """
         fitting = [attempt for attempt in attempts if attempt.fits(found.metadata)]
         if fitting and found.lines:
             served = iter(self.lines.serve(fitting, found.lines))
@@ -163,7 +172,7 @@ class QueueClaimer:
         ]
 
     def _take(self, attempts: Sequence[ClaimAttempt], ready: Sequence[BsonDocument]) -> list[ClaimOutcome]:
-        """Claim and pop ready messages for the attempts: one update for the claims, one transaction for the pops."""
+        """Claim and pop ready messages, with one update for all claims and one transaction for all pops."""
         choices = []
         for attempt in attempts:
             choices.append(attempt.choose(ready))
@@ -191,7 +200,7 @@ class QueueClaimer:
         return found, counter.get("b", NO_METADATA)
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
-        """Remove the expired messages among a bounded number of entries; the next call goes on behind them."""
+        """Remove the expired messages among the first entries of the index, up to a maximum number of entries."""
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
         fields = {"_id": 0, "k": 1, "d": 1, "e": 1}
@@ -201,9 +210,9 @@ class QueueClaimer:
         self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
     def _claim(self, claims: Sequence[tuple[ClaimAttempt, ClaimRequest, Choice]]) -> set[str]:
-        """Put the chosen messages of each claim under it, in one update.
+        """Claim the chosen messages of all claims in one update command.
 
-        Return ``_id`` of the messages that the claims got; another process may have been quicker.
+        Return the ``_id`` of each claimed message. Messages that another process took first are left out.
         """
         if not claims:
             return set()
@@ -219,9 +228,9 @@ class QueueClaimer:
         return got
 
     def _pop(self, pops: Sequence[tuple[ClaimAttempt, Choice]]) -> set[str]:
-        """Remove the chosen messages of all pops, or none if another process has touched one of them.
+        """Remove the chosen messages of all pops, or none if another process has changed one of them.
 
-        Return ``_id`` of the removed messages.
+        Return the ``_id`` of each removed message.
         """
         if not pops:
             return set()
@@ -235,13 +244,13 @@ class QueueClaimer:
         return {doc_id for _, choice in pops for doc_id in choice.doc_ids}
 
     def _remove(self, pops: Sequence[tuple[ClaimAttempt, Choice]], session: Session) -> None:
-        """Remove the chosen messages in the session's transaction. Raise ``Aborted`` if they have changed."""
+        """Remove the chosen messages in the session's transaction. Raises ``Aborted`` if one of them has changed."""
         for history in {attempt.history for attempt, _ in pops}:
             popped = [found for attempt, choice in pops if attempt.history == history for found in choice.eligible]
             now = pops[0][0].now
             doc_ids, unchanged = [found["_id"] for found in popped], _unchanged(popped, now)
             finish(self._client, session, self._key, doc_ids, Ending(Outcome.POPPED, now, history), unchanged)
-            if history:  # a purge since the search must not be followed by entries
+            if history:  # a message that was purged after the search must not become a history entry
                 counters = self._client.find(counters_of(self._client, [self._key]), fields=FLOORS, session=session)
                 if any(found["k"] <= floor_of(counter) for counter in counters for found in popped):
                     raise Aborted
@@ -256,7 +265,7 @@ class QueueClaimers:
         self._claimers = LRUCache[str, QueueClaimer](MOST_CLAIMERS)
 
     def of(self, key: QueueKey) -> QueueClaimer:
-        """Return the queue's claimer."""
+        """Return the claimer of the queue, which is created if necessary."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
             if claimer is None:
@@ -264,31 +273,34 @@ class QueueClaimers:
         return claimer
 
     def pop(self, key: QueueKey, attempt: ClaimAttempt) -> Sequence[BsonDocument]:
-        """Pop messages. Raise ``OtherMetadata`` if the queue's metadata is not the expected one."""
+        """Pop messages and return their documents.
+
+        Raises ``OtherMetadata`` if the queue's metadata is not as the attempt expects.
+        """
         outcome = self.of(key).submit(attempt)
         if outcome.metadata is not None:
             raise OtherMetadata(outcome.metadata)
         return outcome.messages
 
     def invalidate(self, key: QueueKey) -> None:
-        """Search the queue from the beginning: one of its messages was given an earlier moment."""
+        """Make the next search in the queue start at the beginning, because a message got an earlier available-at."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         if claimer is not None:
             claimer.invalidate()
 
     def is_grouped(self, key: QueueKey) -> bool:
-        """Return whether the messages that were found last in the queue are in lines."""
+        """Return whether the messages that the last search in the queue found were in lines. The result is a hint."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         return claimer is not None and claimer.is_grouped
 
 
 def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
-    """Return the condition that found messages are ready and as they were found.
+    """Return the condition that messages are ready and unchanged since they were found.
 
-    Another process may have claimed and released one since, which raises its claim count, or moved it within its queue
-    with another body, which gives it another sequence.
+    The condition compares the claim count and the sequence. If another process has claimed and released a message, its
+    claim count is higher. If another process has moved it within its queue, with another body, its sequence differs.
     """
     by_count: defaultdict[int | None, list[str]] = defaultdict(list)
     for found in candidates:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of the MongoDB store, and figures for monitoring: depths, sizes, expired messages that are left."""
+"""Queues of the MongoDB store, and figures for monitoring: depths, store sizes, and unremoved expired messages."""
 
 from typing import Final
 
@@ -26,7 +26,7 @@ COUNTED: Final = {"n": 1, "k1": 1, "m0": 1, "g": 1}
 
 
 class QueueController:
-    """``zq.storage.api.QueueController`` on MongoDB."""
+    """The MongoDB implementation of ``zq.storage.api.QueueController``."""
 
     def __init__(
         self, client: StoreClient, lookup: MetadataLookup, pending_deletes: PendingDeletes, usages: Usages
@@ -127,13 +127,16 @@ class QueueController:
         return Ready(count, min(later) / 1000 if later else None)
 
     def _later(self, key: QueueKey, indexed: str, now: int, floor: int) -> int | None:
-        """Return the first moment after now in the index of claims, of the queue's messages or its lines' entries."""
+        """Return the earliest available-at after ``now``, in milliseconds, or None if there is none.
+
+        ``indexed`` is the ``q`` of the documents to search: the queue's messages or the entries of its lines.
+        """
         later = above({**self._client.where(key, d={"$gt": now}), "q": indexed}, floor)
         found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "d": 1})
         return int(found[0]["d"]) if found else None
 
     def _ready(self, key: QueueKey, grouping: Grouping, most: int, now: int, floor: int) -> int:
-        """Count the ready messages, up to ``most``; in lines, those that claims would find."""
+        """Count the ready messages, up to ``most``. In ordered lines, count only messages that a claim could take."""
         present = above(self._client.where(key, d={"$lte": now}, e={"$gt": DatetimeMS(now)}), floor)
         count = self._client.count(present, layout.CLAIMS, most)
         if not count or grouping is not Grouping.ORDERED:
@@ -141,7 +144,7 @@ class QueueController:
         return lines.ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
-        """Find the oldest or the newest message."""
+        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if there is none."""
         found = self._client.find(
             living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1, "k": 1}
         )
@@ -152,22 +155,25 @@ def _edge(key: QueueKey, found: BsonDocument) -> Edge:
     return Edge(layout.message_id(key, found), found["a"] / 1000, int(found["k"]))
 
 
-# Expired messages that are counted.
+# Maximum number of expired messages that are counted.
 MOST: Final = 100_000
-# Index entries that a depth reads, to count claimed and delayed messages apart, for each message to count ...
+# To distinguish claimed and delayed messages, a depth reads this number of messages for each message to count ...
 STEPS_PER_MESSAGE: Final = 4
-# ... and at least.
+# ... but not less than this number.
 FEWEST_STEPS: Final = 1000
 
 
 class Figures:
-    """The figures of one store."""
+    """The monitoring figures of one store."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the depths of the first queues, in the order of the names of projects and queues."""
+        """Return the depths of the first ``queues`` queues, in the order of their projects and names.
+
+        ``most`` is the maximum number of ready messages to count in each queue.
+        """
         if not queues:
             return []
         with self._client.verb():
@@ -183,7 +189,7 @@ class Figures:
         return depths
 
     def depth(self, key: QueueKey, now: int, most: int) -> Depth:
-        """Return the depth of one queue, without a count of expired messages."""
+        """Return the depth of one queue. Its number of expired messages is always 0."""
         with self._client.verb():
             return self._depth(key, now, most, 0)
 
@@ -201,7 +207,7 @@ class Figures:
         return [*counted, *mine, *sizes]
 
     def _expired(self, now: int, most: int) -> dict[str, int]:
-        """Count the messages of each queue, by ``q``, that have expired and are not deleted yet."""
+        """Count the expired messages that are not deleted yet, by ``q`` of their queue."""
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
         if removed := below("m", pending(self._client)):
             due["$nor"] = removed
@@ -222,11 +228,15 @@ class Figures:
         return Depth(front["count"], rest["count"] - rest["claimed"], rest["claimed"], expired, first)
 
     def _stages(self, key: QueueKey, now: int, most: int, floor: int) -> list[BsonDocument]:
-        """Return the stages that count messages above the floor: the ready ones, and a part of the others."""
+        """Return the pipeline stages that count messages above the floor.
+
+        The result "ready" counts up to ``most`` ready messages. The result "waiting" counts claimed and delayed
+        messages, also up to a maximum.
+        """
         living: BsonDocument = {"e": {"$gt": DatetimeMS(now)}}
         ready = above(self._client.where(key, d={"$lte": now}, **living), floor)
         waiting = above(self._client.where(key, d={"$gt": now}, **living), floor)
-        claimed = {"$cond": [{"$gt": ["$c.e", now]}, 1, 0]}  # a missing end is less than any
+        claimed = {"$cond": [{"$gt": ["$c.e", now]}, 1, 0]}  # a missing ``c.e`` compares as less than every number
         walked: list[BsonDocument] = [
             {"$match": waiting},
             {"$sort": CLAIM_ORDER},
@@ -242,7 +252,10 @@ class Figures:
         ]
 
     def _sizes(self) -> list[Measure]:
-        """Return the sizes of the collection; none if the user may not read them. All documents count as messages."""
+        """Return the sizes of the collection, or an empty list if the user has no permission to read them.
+
+        The number of messages includes all other documents of the collection.
+        """
         try:
             reply = self._client.database.command({"collStats": layout.MESSAGES})
         except OperationFailure as error:

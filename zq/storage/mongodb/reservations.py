@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reservations: what the claims of a commit hold is kept for it, so that nothing lapses until it is done or given up.
+"""Reservations of claimed messages for a commit.
 
-A reserved message is under a claim that no caller can name and that does not end: ``c.i`` is binary, and ``c.e``, ``d``
-and ``e`` lie far ahead. So every verb takes it for claimed and none can touch it, but for purge and bulk deletion.
-``y`` keeps what was there, ``c``, ``d`` and ``e``, and says for whom: ``p`` the producer, ``i`` the attempt of its
-commit.
+A large commit reserves the messages of its claims, so that no claim lapses and no message expires before the commit is
+complete or aborted.
+
+A reserved message is under a special claim: ``c.i`` is binary, so that no caller can name the claim, and ``c.e``, ``d``
+and ``e`` are in the far future. All verbs therefore treat the message as claimed. Only a purge, a deletion of the queue
+or a deletion regardless of claims can remove it. The field ``y`` stores the former values of ``c``, ``d`` and ``e``,
+the ``_id`` of the producer (``p``), and the attempt of its commit (``i``).
 """
 
 from collections import defaultdict
@@ -26,17 +29,17 @@ from zq.storage.mongodb.unions import FLOORS, find_with
 
 # The year 2200.
 FAR: Final = 7_258_118_400_000
-# Claims whose messages one command touches.
+# Maximum number of claims whose messages one command changes.
 CLAIMS_AT_ONCE: Final = 50
-# Messages that one transaction changes.
+# Maximum number of messages that one transaction changes.
 MESSAGES_AT_ONCE: Final = 1000
-# Bytes of messages that one transaction changes.
+# Maximum size of the messages that one transaction changes, in bytes.
 BYTES_AT_ONCE: Final = 4 << 20
-# Messages that one transaction turns into history entries, bodies included, within a verb's time.
+# Maximum number of messages that one transaction turns into history entries, to stay within the time limit of a verb.
 ENTRIES_AT_ONCE: Final = 100
 UNRESERVE: Final[list[BsonDocument]] = [{"$set": {"c": "$y.c", "d": "$y.d", "e": "$y.e"}}, {"$unset": "y"}]
 
-# Messages of claims, each with ``_id``, ``s``, ``k``, ``h1`` and ``size`` in bytes.
+# The messages of each claim. The documents have the fields ``_id``, ``s``, ``k``, ``h1``, and ``size`` in bytes.
 Holdings = Mapping[ClaimRef, Sequence[BsonDocument]]
 FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$$ROOT"}}
 
@@ -44,7 +47,10 @@ FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$
 def visible_held(
     client: StoreClient, key: QueueKey, claim: str, now: int, session: Session | None = None
 ) -> list[BsonDocument]:
-    """Return what the claim holds for observers: also what commits have reserved that are not decided yet."""
+    """Return the messages of a claim as observers see them.
+
+    The result includes messages that an undecided commit has reserved, but none of a decided commit.
+    """
     spellings = {"$in": [layout.text(claim), reserved_id(claim)]}
     held = {**held_filter(client, key, claim, now), "c.i": spellings}
     found = find_there(client, [key], held, hint=layout.HELD, session=session)
@@ -75,19 +81,22 @@ class Reservations:
         return holdings
 
     def finish_small(self, holdings: Holdings, now: int, session: Session) -> None:
-        """Delete the messages that were found in this transaction. Conflict with removals of their queues."""
+        """Finish the messages of a small commit in the transaction that found them.
+
+        The transaction conflicts with concurrent removals in the queues.
+        """
         together: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)
         for claim, found in holdings.items():
             together[layout.key(claim.queue), claim.history].extend(found)
         for (key, history), found in together.items():
-            if not history:  # history entries conflict by their positions
+            if not history:  # with history, the reservation of positions causes the conflict
                 self._client.update([conflict_with_removals(key)], session)
             doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
             finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
             lines.update_entries(self._client, session, key, found, now)
 
     def parts(self, holdings: Holdings) -> Iterator[Sequence[tuple[ClaimRef, BsonDocument]]]:
-        """Yield the messages to reserve, in parts that fit into one transaction."""
+        """Yield the messages to reserve in parts, each of which fits into one transaction."""
         chosen: list[tuple[ClaimRef, BsonDocument]] = []
         weight = 0
         for claim, found in holdings.items():
@@ -103,7 +112,10 @@ class Reservations:
     def reserve(
         self, messages: Sequence[tuple[ClaimRef, BsonDocument]], record: BsonDocument, now: int, session: Session
     ) -> None:
-        """Reserve them for the commit under way. Raises ``ClaimLapsed`` if a claim has lost one of them."""
+        """Reserve messages for the commit of ``record``.
+
+        Raises ``ClaimLapsed`` if a claim no longer holds one of its messages.
+        """
         keys = list(dict.fromkeys(layout.key(claim.queue) for claim, _ in messages))
         shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [message["_id"] for _, message in messages]}, **shards}
@@ -122,7 +134,10 @@ class Reservations:
             lines.update_entries(self._client, session, key, its, now)
 
     def check_removals(self, holdings: Holdings, session: Session) -> None:
-        """Raise ``ClaimLapsed`` if a purge or deletion has removed a held message. Conflict with later removals."""
+        """Raise ``ClaimLapsed`` if a removal in a queue has removed one of the messages.
+
+        The transaction conflicts with concurrent removals.
+        """
         keys = list(dict.fromkeys(layout.key(claim.queue) for claim in holdings))
         if not keys:
             return
@@ -135,7 +150,7 @@ class Reservations:
                 raise ClaimLapsed.of(claim.claim)
 
     def unreserve(self, claims: Sequence[ClaimRef], attempt: str) -> None:
-        """Release all messages that the attempt has reserved, in their former state."""
+        """Restore the former state of all messages that the attempt has reserved."""
         for start in range(0, len(claims), CLAIMS_AT_ONCE):
             some = claims[start : start + CLAIMS_AT_ONCE]
             kept = [{**self._kept(claim, attempt), **IN_NO_LINE} for claim in some]
@@ -146,7 +161,11 @@ class Reservations:
                 pass
 
     def finish(self, claims: Sequence[ClaimRef], attempt: str, most: int, now: int, session: Session) -> int:
-        """Delete up to ``most`` messages that the attempt has reserved. Return the number of claims that are done."""
+        """Finish up to ``most`` reserved messages of the first claims, and return the number of completed claims.
+
+        The method works on the first claims that have the same queue and the same history retention. If it reaches the
+        limit, it returns 0, and the next call continues with the same claims.
+        """
         first = claims[0]
         group = list(
             takewhile(lambda one: (one.queue, one.history) == (first.queue, first.history), claims[:CLAIMS_AT_ONCE])
@@ -174,7 +193,7 @@ class Reservations:
         return len(group) if len(found) < limit else 0
 
     def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
-        """Release some reserved messages of the claim in lines; return their number."""
+        """Restore some reserved messages of the claim, also in lines, in one transaction. Return their number."""
         key, kept = layout.key(claim.queue), self._kept(claim, attempt)
 
         def work(session: Session) -> int:
@@ -196,7 +215,7 @@ class Reservations:
 
 
 def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
-    """Return whether the live claim holds this message."""
+    """Return whether the claim holds the message ``found`` and has not ended, and the message has not expired."""
     terms = found.get("c", {})
     return bool(
         found

@@ -126,9 +126,9 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: Staging) -> tuple[BsonDocument, BsonDocument | None]:
-        """Count the drafts in the stage, and return the stage as it was.
+        """Add the drafts to the counts of the stage, which is created if necessary. Return the stage before the change.
 
-        Second: the stage if it has expired and must be dropped first.
+        The second result is the stage if it has expired and must be dropped first, else None.
         """
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}
@@ -149,9 +149,12 @@ class Stages:
         return stage, None
 
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
-        """Return the commit's stages in its order, each once, then the existing ones beside, marked ``BESIDE``.
+        """Return the stages of ``commit.publish`` in order and without duplicates, then those of ``commit.beside``.
 
-        Raise ``StageNotFound`` if one is missing, ``CommitRunning`` if another commit has one.
+        The latter are marked with ``BESIDE``, and left out if they do not exist.
+
+        Raises ``StageNotFound`` if a stage to publish does not exist, and ``CommitRunning`` if another commit uses a
+        stage.
         """
         names = dict.fromkeys((*commit.publish, *commit.beside))
         wanted = {name: identity(commit.project, name) for name in names}
@@ -170,13 +173,16 @@ class Stages:
         return stages
 
     def reserve(self, stages: Sequence[BsonDocument], attempt: str, session: Session) -> None:
-        """Keep them for a commit."""
+        """Reserve the stages for a commit attempt, so that no other verb changes or removes them."""
         step = {"$set": {"commit": attempt}, "$unset": {"due": "", "e": ""}}
         if stages:
             self._client.update([{"q": self._any(stages), "u": step, "multi": True}], session)
 
     def keep(self, stage: BsonDocument) -> Iterator[None]:
-        """Keep the drafts of a reserved stage from expiring; yield after each step. Raise ``StageNotFound``."""
+        """Remove the expiry of the drafts of a reserved stage. Yield after each step.
+
+        Raises ``StageNotFound`` if a draft has expired.
+        """
         for part in self._parts(stage):
             with self._client.verb():
                 statement = {"q": part, "u": {"$unset": {"e": ""}}, "multi": True, "hint": layout.OBSERVERS}
@@ -192,19 +198,22 @@ class Stages:
             self._client.update([{"q": {**self._any(stages), "commit": attempt}, "u": step, "multi": True}])
 
     def drafts(self, stage: BsonDocument, after: int, limit: int, session: Session | None = None) -> list[BsonDocument]:
-        """Return drafts of the stage behind the order ``after``, in order."""
+        """Return up to ``limit`` drafts of the stage after the position ``after``, in order."""
         where = {**self._within(stage), "k": {"$gt": after}}
         return self._client.find(where, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, session=session)
 
     def drop(self, stage: BsonDocument) -> int:
-        """Remove the stage that fits, unless a commit has it, and return the number of its drafts. May take long."""
+        """Remove the stage that the filter ``stage`` selects, unless a commit uses it.
+
+        Return the number of removed drafts. The removal of a large stage takes several commands.
+        """
         step = {"query": {**stage, "commit": {"$exists": False}}, "update": {"$set": {"due": 0}}, "new": True}
         with self._client.verb():
             dropped = self._client.modify(step)
         return self.remove(dropped) if dropped else 0
 
     def remove(self, stage: BsonDocument) -> int:
-        """Remove a stage to which no draft can be added any more, and return the number of its drafts."""
+        """Remove a dropped stage, to which no drafts can be added, and return the number of its drafts."""
         removed = 0
         for part in self._parts(stage):
             with self._client.verb():
@@ -213,17 +222,17 @@ class Stages:
         return removed
 
     def remove_part(self, stage: BsonDocument, begin: int, end: int) -> None:
-        """Remove the drafts of such a stage behind the order ``begin``, up to ``end``."""
+        """Remove the drafts of a published stage after the position ``begin``, up to ``end``."""
         with self._client.verb():
             self._client.delete_all({**self._within(stage), "k": {"$gt": begin, "$lte": end}}, hint=layout.OBSERVERS)
 
     def forget(self, stage: BsonDocument) -> None:
-        """Remove a stage whose drafts are gone."""
+        """Remove the document of a stage whose drafts are removed."""
         with self._client.verb():
             self._client.delete([{"q": exactly(stage), "limit": 1}])
 
     def remove_small(self, stages: Sequence[BsonDocument], session: Session) -> None:
-        """Remove stages in one step."""
+        """Remove the stages of a small commit, with their drafts, in the session's transaction."""
         if stages:
             drafts = [{"q": self._within(stage), "limit": 0, "hint": layout.OBSERVERS} for stage in stages]
             self._client.delete([*drafts, {"q": self._any(stages), "limit": 0}], session)
@@ -249,7 +258,7 @@ def identity(project: str, stage: str) -> BsonDocument:
 
 
 def exactly(stage: BsonDocument) -> BsonDocument:
-    """Return the filter that finds this stage and no later one of its name."""
+    """Return the filter that selects this stage, but no later stage with the same name."""
     return {field: stage[field] for field in ("_id", "s", "token")}
 
 
@@ -300,7 +309,7 @@ def _size(document: BsonDocument) -> int:
 # Bytes of bodies in one part.
 BYTES_AT_ONCE: Final = 4 << 20
 
-# The progress of a commit: the number of the first stage that is not wholly published, and the order up to which it is.
+# The progress of a commit: the index of the first incompletely published stage, and the position reached in this stage.
 Progress = list[int]
 BEGINNING: Final[Progress] = [0, 0]
 
@@ -314,7 +323,10 @@ def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
 def part(
     stage_store: Stages, stages: Sequence[BsonDocument], progress: Progress, most: int, session: Session | None = None
 ) -> tuple[list[BsonDocument], Progress]:
-    """Return the next drafts to publish, up to ``most``, and the progress behind them; no drafts at the end."""
+    """Return the next drafts to publish, up to ``most``, and the progress after them.
+
+    If all drafts are published, the list is empty.
+    """
     chosen: list[BsonDocument] = []
     weight = 0
     index, order = progress
@@ -336,7 +348,7 @@ def part(
 def publish(
     client: StoreClient, session: Session, project: str, drafts: Sequence[BsonDocument], now: int
 ) -> Sequence[QueueKey]:
-    """Post the drafts to their queues, in this order and at this moment, and return the queues."""
+    """Post the drafts to their queues in the given order, at the time ``now``, and return the queues."""
     by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
     for one in drafts:
         by_queue[layout.key(QueueRef(project, layout.original(one["j"])))].append(one)
@@ -355,6 +367,6 @@ def publish(
 
 
 def _entry(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
-    """Return what the drafts add to one queue."""
+    """Return the arrivals of the drafts in one queue."""
     number, size = len(drafts), sum(map(_size, drafts))
     return Arrivals(number, now if any(not one["l"] for one in drafts) else None, number, size + OVERHEAD * number)

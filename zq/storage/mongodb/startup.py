@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a URI to a connected client and a prepared database, or to the sentence that says what is wrong.
+"""Connection to the database at startup: parse the URI, connect, and prepare the database.
 
-Every option of PyMongo may stand in the URI and wins over the settings, but reads always go to the primary: the laws
-are about one order of events, which only the primary knows.
+The URI may contain every PyMongo option, which takes precedence over the settings. Exception: all reads go to the
+primary, because only the primary has the current order of events.
 """
 
 import contextlib
@@ -50,12 +50,15 @@ class Address(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """The hosts, for a sentence."""
+        """The hosts, formatted for error messages."""
         return ", ".join(host if port is None else f"{host}:{port}" for host, port in self.hosts)
 
 
 def parse(uri: str, timeout: float, database: str, write_concern: str, journal: bool) -> Address:
-    """Combine URI and settings to an address. Raises ``StartRefused`` or ``Unavailable``."""
+    """Return the address for a URI and the settings.
+
+    Raises ``StartRefused`` for invalid values, and ``Unavailable`` if the DNS records of the URI cannot be read.
+    """
     if not timeout > 0:
         raise StartRefused(f"[storage:mongodb] timeout must be more than 0 seconds; it is {timeout}.")
     try:
@@ -188,7 +191,7 @@ def _set_name(address: Address) -> str | None:
 
 
 def _reason(error: Exception, uri: str) -> str:
-    """PyMongo's reason, unless it might quote a secret."""
+    """Return PyMongo's error message, or a general message if PyMongo's message might contain a secret."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     secret = uri.rpartition("@")[0].rpartition("/")[2]
     parts = [part for part in (secret, secret.partition(":")[2]) if part]
@@ -203,9 +206,9 @@ WITHIN_MS: Final = 600_000
 
 
 def check_layout(client: Client, database: str) -> None:
-    """Refuse a store of another layout; a store without a number is of layout 1. Nothing is written.
+    """Check the layout version of the store, without writing. A store without a version has layout 1.
 
-    Raises ``StartRefused``, ``Unavailable``.
+    Raises ``StartRefused`` if the version differs from ``VERSION``, and ``Unavailable`` if it cannot be read.
     """
     try:
         found = client.get_database(database)[CLOCK].find_one({"_id": LAYOUT})
@@ -236,7 +239,10 @@ def _compare(found: BsonDocument, database: str) -> None:
 
 
 def ensure_indexes(client: Client, database: str) -> None:
-    """Make what is missing; costs one quick command when nothing is. Raises ``StartRefused``, ``Unavailable``."""
+    """Create missing indexes with a single command, which is fast if none is missing.
+
+    Raises ``StartRefused`` if the existing indexes conflict, and ``Unavailable`` if the command fails.
+    """
     try:
         client.get_database(database).command(
             {"createIndexes": MESSAGES, "indexes": list(INDEXES), "maxTimeMS": WITHIN_MS}
@@ -252,7 +258,7 @@ def ensure_indexes(client: Client, database: str) -> None:
 
 
 def ensure_feed(client: Client, database: str) -> None:
-    """Make the capped collection of the feed, or let one of an earlier version grow."""
+    """Create the capped collection of the feed, or enlarge the smaller collection of an earlier version."""
     store = client.get_database(database)
     try:
         store.command({"create": FEED, "capped": True, "size": FEED_BYTES})

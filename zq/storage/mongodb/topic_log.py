@@ -82,14 +82,14 @@ def project_of(shard: str) -> str:
 
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
-    """Return the filter that finds or creates the note of a purge."""
+    """Return the filter that selects the purge record of a topic, also for an upsert."""
     return {"_id": PURGE + key.project + text(topic), "s": key.shard}
 
 
 def documents(
     key: QueueKey, topic: str, entries: Sequence[Entry], now: int, position: LogPosition
 ) -> Iterator[BsonDocument]:
-    """Return the documents of a batch."""
+    """Return the documents of a batch, which is split if it exceeds ``LARGEST`` bytes."""
     last = position.sequence - 1
     for part in _parts(entries):
         last += len(part)
@@ -149,7 +149,7 @@ WEIGHT: Final = 1 << 20
 
 
 class Span(NamedTuple):
-    """The documents that one read covers: those that fit, by an index (``hint``), up to the sequence ``end``."""
+    """The range of one read: a filter, the index to use (``hint``), and the last sequence that the filter covers."""
 
     conditions: BsonDocument
     hint: str
@@ -157,13 +157,13 @@ class Span(NamedTuple):
 
 
 class Reader:
-    """Reads of logs."""
+    """The reader of topic logs."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
     def last(self, key: QueueKey) -> int:
-        """Return the last sequence of the log as a majority has it; 0 = nothing was published."""
+        """Return the last majority-committed sequence of the log, or 0 if nothing was published."""
         found = self._client.find(_counter(key), fields={"k1": 1}, committed=True)
         return int(found[0]["k1"]) if found else 0
 
@@ -176,7 +176,7 @@ class Reader:
         return floors_of(self._client.find(_state(key)))
 
     def read(self, key: QueueKey, after: int, limit: int, pattern: Pattern) -> LogSlice:
-        """Read as ``TopicController.read`` does."""
+        """Return the next batches after a sequence, as ``TopicController.read`` does."""
         state, moment = self._client.snapshot(_state(key))
         floors = floors_of(state)
         last, dropped = floors.last, floors.trimmed
@@ -189,8 +189,8 @@ class Reader:
             span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=WEIGHT
         )
         if not moment:
-            # Batches that were trimmed or purged since the first look may be missing among these. A note that the first
-            # look has found may be gone.
+            # Without a snapshot, batches may have been removed since the floors were read, and a purge record that was
+            # read then may have been deleted. Both states are therefore merged.
             floors = floors.joined(self._floors(key))
             dropped = floors.trimmed
         kept = [one for one in found if one["k"] > max(dropped, floors.purged.get(one["d"], 0))]
@@ -229,14 +229,14 @@ class Floors(NamedTuple):
     purged: Mapping[str, int]
 
     def joined(self, later: "Floors") -> "Floors":
-        """Return the later state, with the removals of this one."""
+        """Return the later state, merged with the removals of this state."""
         topics = {*self.purged, *later.purged}
         purged = {topic: max(self.purged.get(topic, 0), later.purged.get(topic, 0)) for topic in topics}
         return Floors(later.last, max(self.trimmed, later.trimmed), purged)
 
 
 def floors_of(state: Sequence[BsonDocument]) -> Floors:
-    """Return the state of a log from its counter and the notes of purges."""
+    """Return the state of a log from its counter and the purge records of its topics."""
     counter: BsonDocument = next((one for one in state if one["_id"] == one["s"]), {})
     purged = {one["d"]: int(one["g"]) for one in state if "d" in one}
     return Floors(int(counter.get("k1", 0)), int(counter.get("x", 0)), purged)
@@ -247,13 +247,16 @@ def _counter(key: QueueKey) -> BsonDocument:
 
 
 def _state(key: QueueKey) -> BsonDocument:
-    """Return the filter that finds the counter of a log and the notes of its topics' purges."""
+    """Return the filter that selects the counter of a log and the purge records of its topics."""
     notes = PURGE + key.project
     return {"$or": [{"_id": key.counter}, {"_id": {"$gt": notes, "$lt": layout.after(notes)}}], "s": key.shard}
 
 
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
-    """Return the batches that have ``limit`` messages or ``WEIGHT`` bytes together, but one at least."""
+    """Return the first batches, until they have ``limit`` messages or ``WEIGHT`` bytes, but at least one batch.
+
+    Messages up to the sequence ``start`` do not count towards the limit.
+    """
     batches: list[Batch] = []
     count = weight = 0
     for one in found:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Topics of the MongoDB store. ``topic_log`` describes their documents.
 
-Concurrent publications share a group commit; listeners are notified after it. The transaction changes the counter of
-the log, so batches become visible in the order of their sequences, and only one transaction at a time decides about
-trimming. It trims once for each eighth of the retention, and only notes how far, as a purge does; ``expiry`` deletes
-the documents.
+Concurrent publications share a group commit, after which the listeners are notified. Each transaction updates the
+counter of the log. Batches therefore become visible in the order of their sequences, and only one transaction at a time
+can trim the log.
+
+A log is trimmed when it exceeds its retention by an eighth. Trimming only stores the last trimmed sequence, and a purge
+only stores the last purged sequence of the topic. ``expiry`` deletes the documents later.
 """
 
 from collections import defaultdict
@@ -38,7 +40,10 @@ COUNTER: Final = {"k1": 1, "z1": 1, "x": 1, "k0": 1, "z0": 1}
 
 
 class Publication(NamedTuple):
-    """A batch of one request, with its time."""
+    """A request to publish a batch to a topic.
+
+    ``now`` is the time of the request in milliseconds, and ``keep`` the retention of the log.
+    """
 
     key: QueueKey
     topic: str
@@ -49,25 +54,25 @@ class Publication(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the bodies."""
+        """The total size of the bodies in bytes."""
         return sum(len(entry.body) for entry in self.entries)
 
 
 class Published(NamedTuple):
-    """The result of one transaction of publications: the answers (the first sequence of each), and documents."""
+    """The result of one transaction of publications: the first sequence of each batch, and the stored documents."""
 
     answers: Sequence[int | Exception]
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return the filter on the first document as this transaction stored it; empty if there is none."""
+        """Return a filter that matches the first document if the transaction was committed; empty without documents."""
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 
 
 class Publisher:
-    """Publications of one process.
+    """The publications of one process. Concurrent publications share a transaction.
 
-    ``notify`` gets the stored documents of each log, in order, before their publishers are answered.
+    ``notify`` is called with the project and the stored documents of each log, in order, before ``publish`` returns.
     """
 
     def __init__(self, client: StoreClient, notify: Callable[[str, Sequence[BsonDocument]], None]) -> None:
@@ -76,11 +81,11 @@ class Publisher:
         self._groups = ShardGroups[Publication, int](client, self._publish, _weight)
 
     def publish(self, publication: Publication) -> int:
-        """Return the first sequence when the batch is stored as durably as the write concern demands."""
+        """Store a batch, and return its first sequence after the batch meets the write concern."""
         return self._groups.submit(publication)
 
     def _publish(self, publications: Sequence[Publication]) -> Sequence[int | Exception]:
-        """Store a group of publications, and notify the listeners of each log."""
+        """Store a group of publications in one transaction, and notify the listeners of each log."""
         published = self._client.transaction(partial(self._append, publications), Published.trace)
         by_log: defaultdict[str, list[BsonDocument]] = defaultdict(list)
         for document in published.documents:
@@ -119,7 +124,7 @@ class Publisher:
 
 
 class Trimming:
-    """Trims the oldest batches of a log, in the transaction that writes its counter."""
+    """The trimming of the oldest batches of a log, in the transaction that updates its counter."""
 
     def __init__(self, client: StoreClient, session: Session, key: QueueKey, counter: BsonDocument) -> None:
         self._client = client
@@ -128,7 +133,10 @@ class Trimming:
         self._counter = counter
 
     def to(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Note up to where the log is trimmed, if it is time to look. ``newest``: the newest batch, which stays."""
+        """Trim the log to the retention ``keep``, if it may have grown by an eighth of the retention.
+
+        ``newest`` is the position of the newest batch, which is never trimmed.
+        """
         messages, size = self._counter["k1"], self._counter["z1"]
         seen = max(0, self._counter.get("k0", 0)), max(0, self._counter.get("z0", 0))
         if messages - seen[0] <= keep.messages * 9 // 8 and size - seen[1] <= keep.size * 9 // 8:
@@ -142,9 +150,10 @@ class Trimming:
         )
 
     def _last_of(self, floors: BsonDocument, end: int) -> int:
-        """Return the last sequence, up to ``end``, that was published before the floors; 0 = there is nothing new.
+        """Return the highest sequence number, at most ``end``, of a batch below either floor, or 0 if there is none.
 
-        Batches have the order of both floors, so a binary search finds it.
+        Batches that are already trimmed are not considered. Batches are sorted by both floor keys, so the function uses
+        binary search.
         """
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:
@@ -180,7 +189,7 @@ TTL: Final = {"$multiply": [1000, {"$first": "$$this"}]}
 
 
 class TopicController:
-    """``zq.storage.capabilities.TopicController`` on MongoDB."""
+    """The MongoDB implementation of ``zq.storage.capabilities.TopicController``."""
 
     def __init__(self, client: StoreClient, feed: Feed) -> None:
         self._client = client
@@ -236,7 +245,7 @@ class TopicController:
         return self._feed.subscribe(project, listener, last)
 
     def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> Edge | None:
-        """Find the oldest or the newest message."""
+        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if there is none."""
         for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
             messages = list(topic_log.batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]

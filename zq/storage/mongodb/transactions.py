@@ -35,10 +35,10 @@ from zq.storage.mongodb.stages import Stages, Staging
 
 
 class TransactionController:
-    """``zq.storage.api.TransactionController`` on MongoDB."""
+    """The MongoDB implementation of ``zq.storage.api.TransactionController``."""
 
     least_slice = 100
-    """A transaction takes 6 ms before its first message."""
+    """The minimum slice of a commit, because a transaction takes 6 ms in addition to the time for its messages."""
 
     def __init__(self, client: StoreClient, stage_store: Stages, commits: Commits) -> None:
         self._client = client
