@@ -20,7 +20,7 @@ from zq.wire.numbers import MAX_BODY_NUMBER
 
 # Marker of a page of messages in one state.
 POSITION: Final = re.compile(r"[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}", re.ASCII)
-# Read size of a listing that shows only the start of each body, as a multiple of the answer's size limit.
+# Read size of a listing that shows only the start of each body, as a multiple of the response size limit.
 READ_FOR_STARTS: Final = 4
 
 
@@ -34,11 +34,11 @@ class Browsing:
         self._sealing = sealing
 
     def browse(self, queue: QueueRef, state: str, marker: str, limit: int | None, starts: bool) -> Seen[Page[Message]]:
-        """Return a page of messages in one state, excluding messages that cannot be decrypted.
+        """Return a page of messages in one state. Omit messages that cannot be decrypted.
 
         Args:
-            starts: Whether the answer shows only the start of each body. If so, ``READ_FOR_STARTS`` times the answer's
-                size limit is read from the store.
+            starts: Whether the response shows only the start of each body. The page may then have more bytes of bodies,
+                see ``READ_FOR_STARTS``.
         """
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")
@@ -56,8 +56,9 @@ class Browsing:
     def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> Seen[Located]:
         """Return the message with this id, or its latest history entry, from any queue of the project.
 
-        Raises ``MessageUnreadable`` if the message cannot be decrypted. Raises ``MessageNotFound`` if the message does
-        not exist or ``may_see`` rejects the name of its queue.
+        Raises:
+            MessageNotFound: The message does not exist, or ``may_see`` rejects the name of its queue.
+            MessageUnreadable: The message cannot be decrypted.
         """
         now = self._clock.now()
         found = self._storage.locate(project, message, now)

@@ -42,7 +42,7 @@ MAINTENANCE_SECONDS: Final = 1.0
 
 
 class Slices:
-    """The size of the next slice, in messages. It adapts to the duration of the last slice."""
+    """The size of the next slice in messages, which adapts to the duration of the last slice."""
 
     def __init__(self, least: int, most: int) -> None:
         self._least = min(least, most)
@@ -59,7 +59,7 @@ class Carrier:
     """Executor of commits on one server.
 
     Args:
-        patience: Seconds after which a client is answered that its commit is still running.
+        patience: Seconds that a client waits for its commit before the reply that the commit is still running.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class Carrier:
         self._damaged: set[Unfinished] = set()
 
     def commit(self, commit: Commit, admitted: AbstractContextManager[object] = NO_ADMISSION) -> Committed:
-        """Commit and apply the commit. The result is ``open`` if that takes longer than ``patience``.
+        """Decide and apply a commit. The result is ``open`` if applying it takes longer than ``patience``.
 
         An earlier commit of the same producer is completed first.
 
         Args:
-            admitted: Context manager in which the store may register the producer.
+            admitted: Context manager that reserves quota for the producer.
 
         Raises the errors of ``TransactionController.commit``, and ``CommitRunning`` if the earlier commit does not
         complete in time.
@@ -102,14 +102,14 @@ class Carrier:
                 raise CommitRunning
 
     def last(self, project: str, producer: str) -> Committed:
-        """Return the producer's last batch, completed if that is possible in time. Raises ``ProducerNotFound``."""
+        """Return the producer's last commit, and complete it if there is enough time. Raises ``ProducerNotFound``."""
         committed = self._transactions.last(project, producer, self._clock.now())
         if not committed.open:
             return committed
         return self._complete(committed, project, producer, time.monotonic() + self._patience)
 
     def resume(self) -> None:
-        """Resume commits that made no progress since the last call. Call once a second."""
+        """Resume commits that made no progress since the last call. Must be called once a second."""
         found = dict.fromkeys(self._transactions.unfinished(self._clock.now()))
         left = [one for one in found if one in self._seen]
         self._seen = found
@@ -122,7 +122,7 @@ class Carrier:
     def _resume_abandoned(self, one: Unfinished) -> bool:
         """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether work is left.
 
-        If the store is damaged, only this commit is suspended, and the damage is logged once.
+        If the store is damaged, only this commit is given up. The damage is logged once.
         """
         LOG.info("Resuming a commit that another server, or an earlier process of this one, has abandoned.")
         try:
@@ -137,7 +137,7 @@ class Carrier:
         return structs.replace(committed, open=not done)
 
     def _apply_slices(self, project: str, producer: str, deadline: float) -> bool:
-        """Apply slices until the commit is complete (``True``) or the deadline has passed (``False``)."""
+        """Apply slices until the commit is complete or the deadline has passed. Return whether it is complete."""
         slices = Slices(self._transactions.least_slice, self._bounds.step)
         while True:
             began = time.monotonic()

@@ -35,8 +35,8 @@ from zq.storage.api import Storage
 
 # Default number of messages in a claim.
 DEFAULT_CLAIM = 10
-# Claim limit of a paused queue: the store reserves no message. The store is still queried because it returns a live
-# claim of the same name, checks the fence, and reports newer metadata that may end the pause.
+# Claim limit of a paused queue, under which the store claims no message. The store is still queried, because it returns
+# a live claim with the same name, checks the fence, and reports newer metadata that may end the pause.
 NO_CLAIMS = 0
 # Maximum number of store pages that are read for one page of claims.
 MAX_STORE_PAGES = 4
@@ -55,7 +55,7 @@ class ClaimAnswer(Struct, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether the answer contains a claim."""
+        """Whether a message was claimed."""
         return self.claim is not None
 
 
@@ -74,7 +74,7 @@ class Claims:
         self._events = events
 
     def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimAnswer:
-        """Claim up to ``limit`` messages, up to the size limit of an answer."""
+        """Claim up to ``limit`` messages, as many as fit in a response."""
         (claim,) = new_ids(1, self._clock.now())
         request = ClaimRequest(self._lease(claim, terms), self._size(limit), holder=holder)
         return self.claim(queue, lambda _rules: request)
@@ -82,7 +82,7 @@ class Claims:
     def create_named(
         self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None, holder: Holder
     ) -> ClaimAnswer:
-        """Return the live claim with this name; create it if it does not exist."""
+        """Return the live claim with this name. Create the claim if it does not exist."""
         lease = self._lease(claim_name(name), terms)
         request = ClaimRequest(lease, self._size(limit), named=True, fence=fence, holder=holder)
         return self.claim(queue, lambda _rules: request)
@@ -90,11 +90,11 @@ class Claims:
     def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimAnswer:
         """Claim messages under the queue's current rules.
 
-        The request is built from cached rules first. If the store reports newer metadata, the claim is repeated with
-        the rules parsed from it. While claims are paused, no message is claimed.
+        The first attempt uses cached rules. If the store reports newer metadata, the claim is repeated under the new
+        rules. While claims are paused, no message is claimed.
 
         Args:
-            wanted: Returns the request for the given rules; this method adds the options that are common to all claims.
+            wanted: Builds the request from the rules. Options that all claims have in common are added here.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -118,10 +118,9 @@ class Claims:
         return ClaimAnswer(made.claim and self._opened(queue, made.claim, now), now, made.existing)
 
     def _opened(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:
-        """Return the claim without the messages that cannot be decrypted, and release those; ``None`` if none is left.
+        """Release messages that cannot be decrypted. Return the claim without them, or ``None`` if it is empty.
 
-        They are released at once because a consumer may settle the whole claim, including messages that it never
-        received.
+        Without the release, a consumer that settles the whole claim would settle messages that it never received.
         """
         shown = self._sealing.opened(queue, claim.messages)
         if shown is claim.messages:
@@ -134,9 +133,11 @@ class Claims:
         return structs.replace(claim, messages=shown) if shown else None
 
     def get(self, queue: QueueRef, claim: str) -> Seen[Claim]:
-        """Return a live claim.
+        """Return a live claim with its messages.
 
-        Raises ``ClaimNotFound``, and ``MessageUnreadable`` if a message of the claim cannot be decrypted.
+        Raises:
+            ClaimNotFound: The claim does not exist or has expired.
+            MessageUnreadable: A message of the claim cannot be decrypted.
         """
         now = self._clock.now()
         found = self._claims.get(queue, claim, now)
@@ -146,7 +147,7 @@ class Claims:
     def list(self, project: str, queue: str, marker: str, limit: int | None) -> Seen[Page[ClaimSummary]]:
         """Return a page of the live claims of a project or queue.
 
-        A page may be short or empty even if more claims follow, because the number of entries read per page is limited.
+        Each request reads a limited number of entries, so a page may be short or empty although more claims follow.
 
         Args:
             queue: Name of the queue; "" = all queues except internal ones.
@@ -163,15 +164,15 @@ class Claims:
         return Seen(Page(found, _encode_marker(after) if after else None), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
-        """Restart the ttl and grace of a live claim; omitted terms take the server's defaults (contract 8.3)."""
+        """Restart the ttl and grace of a live claim. Omitted terms take the server's defaults (contract 8.3)."""
         grace = min(max(0, self._grace(terms)), self._limits.max_claim_grace)  # capped, not refused
         lease = Lease(claim, self._ttl(terms), grace)
         self._claims.renew(queue, lease, self._clock.now(), fence)
 
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
-        """Return the claim's messages to the queue after ``delay`` seconds (see ``Release``).
+        """Return the claim's messages to the queue after ``delay`` seconds. Ignore an unknown claim.
 
-        Ignore an unknown claim.
+        If ``delay`` is ``None``, the queue's redelivery delay applies (see ``Release``).
         """
         if delay is not None:
             within("delay", delay, MIN_DELAY, self._limits.max_message_delay)
@@ -196,12 +197,12 @@ class Claims:
 
 
 def _encode_marker(after: str) -> str:
-    """Return the store's list position as an opaque marker."""
+    """Encode a list position of the store as an opaque marker."""
     return urlsafe_b64encode(after.encode()).decode().rstrip("=")
 
 
 def _decode_marker(marker: str) -> str:
-    """Return the store's list position for a marker. Raises ``InvalidParameter``."""
+    """Decode a marker to a list position of the store. Raises ``InvalidParameter``."""
     try:
         padded = marker.encode("ascii") + b"=" * (-len(marker) % 4)
         return b64decode(padded, b"-_", validate=True).decode("utf-8", "replace")

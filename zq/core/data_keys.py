@@ -92,7 +92,7 @@ class DataKeys:
         return bool(self._masters)
 
     def sealing(self, project: str) -> tuple[str, Any]:
-        """Return the id and cipher of the project's newest usable key; create a key if there is none.
+        """Return the id and cipher of the project's newest usable key. If there is none, create a key.
 
         Raises ``Unavailable`` if the server has no master key.
         """

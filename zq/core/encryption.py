@@ -74,7 +74,7 @@ class Sealing:
         return self._since_of(queue) if self.keys.enabled else 0.0
 
     def seal(self, project: str, id: str, body: bytes) -> bytes:
-        """Encrypt a body for the message with this id. Raises ``Unavailable`` if the server has no master key."""
+        """Encrypt the body of a message. Raises ``Unavailable`` if the server has no master key."""
         key, cipher = self.keys.sealing(project)
         nonce = os.urandom(NONCE)
         sealed: bytes = cipher.encrypt(nonce, body, _associated_data(key, project, id))
@@ -99,7 +99,7 @@ class Sealing:
         return opened
 
     def stored(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
-        """Return the body to store and its checksum ("" unless ``checksum`` is set).
+        """Return the body to store, and its checksum ("" if ``checksum`` is not set).
 
         Args:
             seals: Whether to encrypt the body (contract 7.10).
@@ -114,7 +114,7 @@ class Sealing:
         return self.seal(project, attributes_of(id), attributes) if seals and attributes else attributes
 
     def opened(self, queue: QueueRef, messages: Messages) -> Messages:
-        """Return the decrypted messages, excluding those that cannot be decrypted."""
+        """Return the decrypted messages. Omit messages that cannot be decrypted."""
         marked = [1 for message in messages if message.body[:1] == MARK or message.attributes[:1] == MARK]
         if not marked and not self._queue_since(queue):
             return messages
@@ -143,14 +143,14 @@ class Sealing:
         return structs.replace(message, body=body, attributes=attributes)
 
     def opened_entries(self, queue: QueueRef, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
-        """Return the decrypted history entries, excluding those that cannot be decrypted."""
+        """Return the decrypted history entries. Omit entries that cannot be decrypted."""
         if not any(is_sealed(entry.message) for entry in entries) and not self._queue_since(queue):
             return entries
         shown = [(entry, self.opened_or_none(queue, entry.message)) for entry in entries]
         return [structs.replace(entry, message=message) for entry, message in shown if message is not None]
 
     def opened_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
-        """Return the decrypted messages of topics, excluding those that cannot be decrypted."""
+        """Return the decrypted messages of topics. Omit messages that cannot be decrypted."""
         if not self.keys.enabled and not [1 for message in messages if message.entry.body[:1] == MARK]:
             return messages
         shown = []
@@ -191,7 +191,7 @@ class Sealing:
 
 
 def id_in_topic(topic: str, seal: bytes) -> str:
-    """Return the identity that binds the encryption of a topic's body; the message has no id before it is stored.
+    """Return the id with which a topic's body is encrypted. A message of a topic has no id before it is stored.
 
     The slash prevents collisions with message ids.
 
@@ -202,12 +202,15 @@ def id_in_topic(topic: str, seal: bytes) -> str:
 
 
 def _is_later(created: Seconds, since: Seconds) -> bool:
-    """Return whether a message was posted after every server knew that bodies must be encrypted."""
+    """Return whether the message was posted when every server knew that bodies must be encrypted."""
     return bool(since) and created > since + SETTLED
 
 
 def attributes_of(id: str) -> str:
-    """Return the identity that binds the encryption of a message's attributes, so that they cannot replace its body."""
+    """Return the id with which a message's attributes are encrypted. It differs from the body's.
+
+    An attacker therefore cannot store the attributes as a body.
+    """
     return f"extra/{id}"
 
 

@@ -34,7 +34,7 @@ class ReplayDryRun(Struct, frozen=True):
     Attributes:
         would_replay: Number of messages that the replay would post.
         counted: Number of history entries that were inspected.
-        lost: If ids were requested, the ids without a history entry, in request order.
+        lost: The requested ids without a history entry, in request order; unset if no ids were requested.
     """
 
     would_replay: int
@@ -43,7 +43,7 @@ class ReplayDryRun(Struct, frozen=True):
 
 
 class History:
-    """Use cases of the message history: list finished messages, and post copies of them."""
+    """Use cases of the message history: list finished messages, and replay them."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class History:
         return self._page(queue, marker, self._page_size(limit), None)
 
     def _page(self, queue: QueueRef, marker: int, size: int, span: Span | None) -> Seen[Page[HistoryEntry]]:
-        """Return a page of history entries, excluding those that cannot be decrypted."""
+        """Return a page of history entries. Omit entries that cannot be decrypted."""
         now = self._clock.now()
 
         def read(marker: int, limit: int, most_bytes: int) -> tuple[Sequence[HistoryEntry], int | None]:
@@ -91,9 +91,10 @@ class History:
         return Seen(Page(list(shown), None if position is None else str(position)), now)
 
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
-        """Post copies of finished messages to the queue, with ``client`` as their sender. Return the number of copies.
+        """Post copies of finished messages, with ``client`` as the sender. Return the number of copies.
 
-        Each step of at most ``CHUNK`` copies is atomic. Raises ``Invalid``, ``MessageNotFound``, ``QueuePaused``.
+        Up to ``CHUNK`` copies at a time are posted atomically. Raises ``Invalid``, ``MessageNotFound``,
+        ``QueuePaused``.
         """
         self._check(terms)
         if terms.ids is not UNSET:
@@ -102,7 +103,10 @@ class History:
         return self._replay_span(queue, client, terms)
 
     def dry_run(self, queue: QueueRef, terms: ReplayTerms) -> ReplayDryRun:
-        """Return the expected result of ``replay`` without a change. Without a limit, inspect ``MAX_BATCH`` entries."""
+        """Return the expected result of ``replay`` without posting copies.
+
+        Without a limit, up to ``MAX_BATCH`` entries are inspected.
+        """
         self._check(terms)
         if terms.ids is not UNSET:
             self._rules_cache.check_posts(queue)
@@ -127,14 +131,12 @@ class History:
         return sum(self._sealing.opened_or_none(queue, record.message) is not None for record in records)
 
     def _pages_of_ids(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
-        """Yield the history entries with these ids in pages."""
         for start in range(0, len(ids), MAX_IDS):
             if start:
                 turns.give_way()
             yield self._history.get(queue, ids[start : start + MAX_IDS], self._clock.now())
 
     def _pages_of_span(self, queue: QueueRef, span: Span) -> Iterator[Sequence[HistoryEntry]]:
-        """Yield the history entries of a time span in pages."""
         marker = 0
         while True:
             page = self._history.list(queue, marker, CHUNK, span, self._clock.now(), CHUNK_BYTES)
@@ -176,7 +178,7 @@ class History:
     def _post(self, queue: QueueRef, client: str, records: Sequence[HistoryEntry]) -> Sequence[str]:
         """Post copies of the entries that can be decrypted. Return the ids of the copies.
 
-        Encryption is bound to the message id. A copy has a new id, so its body is encrypted again.
+        Encryption is bound to the message id, so the body is encrypted again for the copy's new id.
         """
         rules, now = self._rules_cache.recent(queue), self._clock.now()
         ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)
@@ -213,7 +215,7 @@ def _given(text: str | UnsetType) -> str | None:
 
 
 def _span(since: str | None, until: str | None) -> Span:
-    """Parse the bounds of a time span. A missing bound leaves that side of the span open."""
+    """Parse the bounds of a time span; ``None`` = no bound."""
     return Span(_parse_time("since", since, 0.0), _parse_time("until", until, LATEST))
 
 

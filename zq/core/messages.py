@@ -95,10 +95,10 @@ class Messages:
         self._events = events
 
     def rules(self, queue: QueueRef, size: int) -> Rules:
-        """Return the rules for a post of ``size`` bytes; create the queue if it does not exist (contract 7.2, step 1).
+        """Return the rules for a post of ``size`` bytes (contract 7.2, step 1). Create the queue if it does not exist.
 
-        Cached rules save a round trip, because the store checks during the post that they are current. If the cached
-        rules would refuse the post, the current rules are read from the store.
+        Cached rules that allow the post are used as they are, because the store checks them during the post. If the
+        cached rules refuse the post, the current rules are read from the store.
         """
         remembered = self._rules_cache.remembered(queue)
         if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
@@ -115,13 +115,13 @@ class Messages:
         rules: Rules | None = None,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> Applied[list[str]]:
-        """Post all messages of the JSON body ``raw``, or none, and return their ids in array order (contract 7.2).
+        """Post all messages of a JSON body atomically and return their ids in order (contract 7.2).
 
         A missing queue is created first. Then the server checks, in this order: JSON, number of messages, size, each
         message. The store looks up the idempotency key last.
 
         Args:
-            hops: Number of zq deliveries in the chain that led to this post.
+            hops: Number of zq subscriptions through which the messages have passed already.
             rules: The result of ``rules`` for this post, if the caller has it.
             trace: Attributes for messages without a trace context of their own.
 
@@ -162,7 +162,7 @@ class Messages:
         hops: int = 0,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
     ) -> Applied[int]:
-        """Store all messages of the JSON body ``raw`` in a stage, or none, and return their number (extensions 9).
+        """Add all messages of a JSON body to a stage atomically and return their number (extensions 9).
 
         Staged messages are invisible until a commit publishes them. A missing queue is created by the commit.
 
@@ -202,10 +202,7 @@ class Messages:
         hops: int,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the followers' notices of staged messages, at most once.
-
-        A commit publishes messages and notices together.
-        """
+        """Stage the copies for the queue's followers, at most once. A commit publishes them with the messages."""
         copies = self.copies(queue, drafts, rules, now, hops)
         if copies is None:
             return
@@ -232,7 +229,7 @@ class Messages:
         refusal: ZqError | None,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the drafts. Raise ``refusal`` unless the request repeats an earlier one."""
+        """Stage the drafts. If ``refusal`` is set, raise it, except for a repeated request."""
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
         most = limits.max_stage_messages
@@ -282,10 +279,11 @@ class Messages:
         raise MessageNotFound("There is no such message in the queue.")
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> Seen[MessageList]:
-        """Return the messages with these ids, excluding those that do not exist or cannot be decrypted.
+        """Return the messages with these ids. Omit messages that do not exist or cannot be decrypted.
 
-        Raises ``MessageNotFound`` if no message exists, ``MessageUnreadable`` if none of the existing ones can be
-        decrypted.
+        Raises:
+            MessageNotFound: None of the messages exists.
+            MessageUnreadable: None of the existing messages can be decrypted.
         """
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
@@ -300,8 +298,9 @@ class Messages:
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
         """Delete one message.
 
-        Raises ``MessageClaimed`` if the message is claimed and ``claim`` is "", and ``ClaimNotHeld`` if ``claim`` does
-        not hold the message.
+        Raises:
+            MessageClaimed: The message is claimed, and ``claim`` is "".
+            ClaimNotHeld: The message does not belong to ``claim``.
         """
         claims = (claim,) if claim else ()
         self._messages.delete(queue, (message,), self._clock.now(), claims, self._rules_cache.recent(queue).history_ttl)
@@ -310,8 +309,8 @@ class Messages:
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
         """Delete messages by id.
 
-        If the server requires claim ids, each message must be held by one of ``claims``. Otherwise, claimed messages
-        are deleted too, and ``claims`` is ignored.
+        If the server requires claim ids, each message must belong to one of ``claims``. If it does not, ``claims`` is
+        ignored and claimed messages are deleted too.
 
         Raises ``Invalid``, ``ClaimNotHeld``.
         """
@@ -330,9 +329,9 @@ class Messages:
         self._events.finished(queue, Outcome.DELETED, len(ids))
 
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> Seen[MessageList]:
-        """Delete and return up to ``limit`` ready messages, up to the size limit of an answer.
+        """Delete and return up to ``limit`` ready messages, as many as fit in a response.
 
-        Messages that cannot be decrypted are posted again. If the queue keeps a history, they stay in the history
+        A message that cannot be decrypted is posted again. If the queue keeps a history, the message stays there
         instead and can be replayed.
         """
         within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
@@ -348,7 +347,7 @@ class Messages:
         return Seen(shown, now)
 
     def _popped(self, queue: QueueRef, limit: int) -> tuple[Rules, Seconds, MessageList]:
-        """Pop messages and return the rules, the time and the messages; return no messages while claims are paused."""
+        """Pop messages, or none while claims are paused. Return the rules, the time and the messages."""
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         if rules.claims_paused:
             rules = self._rules_cache.fresh(queue)
@@ -361,10 +360,7 @@ class Messages:
         return rules, self._clock.now(), []
 
     def _put_back(self, queue: QueueRef, messages: MessageList, now: Seconds) -> None:
-        """Repost popped messages that could not be decrypted, with their ids and bodies.
-
-        They are delayed, so that the next pops do not return them.
-        """
+        """Repost popped messages that cannot be decrypted, with a delay that keeps them out of the next pops."""
         drafts = []
         for message in messages:
             ttl = max(1, int(message.expires - now))
@@ -376,7 +372,7 @@ class Messages:
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
         """Return the sequence after which a page starts, or ``None`` if the marker is not valid.
 
-        A marker is a sequence, or a message id for openstacksdk.
+        A marker is a sequence. openstacksdk sends a message id instead.
         """
         if MESSAGE_ID.fullmatch(marker):
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
@@ -390,7 +386,7 @@ class Messages:
         refusal: ZqError,
         idempotency_key: IdempotencyKey | None,
     ) -> NoReturn:
-        """Raise ``refusal``, or ``Repeated`` if the store has recorded the post's idempotency key."""
+        """Raise ``refusal``, or ``Repeated`` if the store knows the post's idempotency key."""
         if idempotency_key is not None:
             self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
         raise refusal
@@ -403,7 +399,7 @@ class Messages:
         return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.reserve_storage(queue.project, drafts)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return the copies for the queue's followers, or ``None`` if the queue has no followers."""
+        """Return the copies for the queue's followers, or ``None`` if there are no followers."""
         return self._followers.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
 
     def _drafts(
@@ -445,7 +441,7 @@ class Messages:
 
 
 def _attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
-    """Return the stored attributes of a posted message. Raises ``Invalid``."""
+    """Encode the attributes of a posted message for storage. Raises ``Invalid``."""
     values: Mapping[str, AttributeValue] = {}
     if posted.attributes is not UNSET:
         values = attribute_values(posted.attributes)

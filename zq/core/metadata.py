@@ -139,7 +139,7 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` for an invalid operation. The check needs no lookup of the queue (contract 6.5)."""
+    """Raise ``InvalidBody`` if an operation is not valid in itself, without a lookup of the queue (contract 6.5)."""
     for operation in operations:
         _key(operation)
 
@@ -235,7 +235,7 @@ def check_retry_policy(policy: object, field: str) -> None:
 
 
 def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
-    """Raise ``InvalidBody`` unless the maximum delay exceeds the minimum by at least ten seconds (contract 6.1)."""
+    """Raise ``InvalidBody`` if the maximum delay is less than ten seconds above the minimum (contract 6.1)."""
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
         raise InvalidBody(f"{field}: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
 

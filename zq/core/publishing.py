@@ -41,7 +41,7 @@ class Listed(Struct, frozen=True):
 
 
 class Readers(Struct, frozen=True):
-    """The log tails and slots that long polls of topics use."""
+    """The log tails and wait slots for long polls of topics."""
 
     tails: Tails
     waiters: Waiters
@@ -78,18 +78,18 @@ class Publishing:
         self._retention = retention
 
     def max_post_size(self, topic: TopicRef) -> int:
-        """Return the maximum size of a request body in bytes; create the topic if it does not exist."""
+        """Return the topic's maximum request size in bytes. Create the topic if it does not exist."""
         return self._topics.rules(topic).max_post_size
 
     def publish(
         self, topic: TopicRef, raw: bytes, idempotency_key: IdempotencyKey | None = None, hops: int = 0
     ) -> Applied[range]:
-        """Append all messages of the JSON body ``raw`` to the log, or none, and return their sequences.
+        """Append all messages of a JSON body to the log atomically and return their sequences.
 
-        A missing topic is created first. The checks have the order of ``Messages.post``.
+        A missing topic is created first. The checks run in the same order as in ``Messages.post``.
 
         Args:
-            hops: Number of zq deliveries in the chain that led to this post.
+            hops: Number of zq subscriptions through which the messages have passed already.
 
         Raises ``Invalid``, ``KeyReused``, ``QuotaExceeded``.
         """
@@ -109,12 +109,16 @@ class Publishing:
     def look(
         self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, listening: "Listening | None" = None
     ) -> "Polled[Listed] | Listening":
-        """Return a page of the messages after ``marker`` ("" = from the start), ordered by sequence.
+        """Return a page of messages, or a ``Listening`` if the caller must wait for messages.
 
-        If no message is available and ``wait`` seconds have not passed, return a ``Listening`` instead. The caller
-        waits with it and then calls this method again with it. It is closed when this method returns a page or raises.
+        The caller waits with the ``Listening`` and then calls this method again with it. When this method returns a
+        page or raises an error, it closes the ``Listening``.
 
-        Raises ``Invalid`` if no listing or stream can have returned the marker.
+        Args:
+            marker: Sequence after which the page starts; "" = start of the log.
+            wait: Maximum seconds to wait for messages.
+
+        Raises ``Invalid`` if the log has never assigned the marker.
         """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = within("wait", wait or 0, 0, self._limits.max_wait)
@@ -139,9 +143,11 @@ class Publishing:
         return listening
 
     def get(self, topic: TopicRef, ids: Sequence[str]) -> Seen[Sequence[Published]]:
-        """Return the topic's messages with these ids, each message once.
+        """Return the topic's messages with these ids, without duplicates.
 
-        Raises ``MessageNotFound`` if no message exists, ``MessageUnreadable`` if no message can be decrypted.
+        Raises:
+            MessageNotFound: None of the messages exists.
+            MessageUnreadable: None of the existing messages can be decrypted.
         """
         count_within("ids", len(ids), MAX_IDS)
         now = self._clock.now()
@@ -200,20 +206,19 @@ class Publishing:
 
 
 class Listening:
-    """A long poll for a topic's messages, which occupies a slot.
+    """A long poll of a topic. It occupies a slot until it is closed.
+
+    Args:
+        after: The client's marker.
+        deadline: Monotonic time at which the poll ends.
 
     Attributes:
         position: Log position after which the poll waits.
+
+    Raises ``Unavailable``.
     """
 
     def __init__(self, topic: TopicRef, after: int | None, deadline: float, readers: Readers) -> None:
-        """Initialize a poll from the client's marker ``after``.
-
-        Args:
-            deadline: End of the poll on the monotonic clock.
-
-        Raises ``Unavailable``.
-        """
         self._topic = topic
         self._after = after
         self._deadline = deadline
@@ -230,11 +235,11 @@ class Listening:
         return self._tail.closed or time.monotonic() >= self._deadline
 
     def left(self) -> float:
-        """Return the seconds until the next poll without a notification."""
+        """Return the seconds until the caller must poll again, even without a notification."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK))
 
     def look(self, ask: Callable[[], Listed]) -> Listed:
-        """Return the page that ``ask`` returns; call ``ask`` again if the tail has newer messages than the page."""
+        """Call ``ask`` for a page. If the page is empty and the log's tail has newer messages, call ``ask`` again."""
         page = ask()
         self.position = page.position
         if not _has_news(page, self._after) and self._has_new():
@@ -246,7 +251,7 @@ class Listening:
     def _has_new(self) -> bool:
         """Return whether the tail has messages of the topic after ``position``.
 
-        Advance ``position`` past the messages of other topics.
+        Messages of other topics are skipped by advancing ``position``.
         """
         while batches := self._tail.after(self.position, 0):
             if any(batch.topic == self._topic.name for batch in batches):
@@ -255,7 +260,10 @@ class Listening:
         return False
 
     def sleep(self, check: Check | None = None) -> None:
-        """Block until a message may be available or the deadline has passed. If ``check`` raises, close and reraise."""
+        """Block until a message may be available or the deadline has passed.
+
+        If ``check`` raises an error, close the poll and raise the error.
+        """
         self._events.waiting(1)
         try:
             if check is None:
@@ -270,13 +278,13 @@ class Listening:
             self._events.waiting(-1)
 
     def begin(self, callback: Callable[[], object]) -> None:
-        """Begin to wait without a thread; ``callback`` is called when a message may be available."""
+        """Request a call of ``callback`` when a message may be available, instead of blocking a thread."""
         self._events.waiting(1)
         self._callback = callback
         self._tail.notify_when(self.position, self._topic.name.__eq__, callback)
 
     def end(self) -> None:
-        """Cancel the notification."""
+        """Cancel the callback of ``begin``."""
         self._events.waiting(-1)
         if self._callback is not None:
             self._tail.cancel_notify(self._callback)
@@ -290,15 +298,15 @@ class Listening:
 
 
 def _has_news(page: Listed, after: int | None) -> bool:
-    """Return whether to answer now.
+    """Return whether the page has messages or a gap before later messages.
 
-    A gap at the end of the log is not sufficient, because the next answer would report it again.
+    A gap at the end of the log does not count, because every following response would report it again.
     """
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 
 
 def as_marker(text: str) -> int | None:
-    """Parse a log position; ``None`` if the text is "". Raises ``Invalid``."""
+    """Parse a log position; return ``None`` for "". Raises ``Invalid``."""
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 19:

@@ -49,7 +49,7 @@ _decoder: Final = msgspec.json.Decoder(Project)
 
 
 class Allotment(msgspec.Struct, frozen=True):
-    """The quota, state and rate limiter of one project.
+    """The cached quota, state and rate limiter of one project.
 
     Attributes:
         until: Monotonic time at which the allotment expires.
@@ -62,7 +62,7 @@ class Allotment(msgspec.Struct, frozen=True):
 
 
 class NoQuotas:
-    """The absent quotas of a server without authentication. See ``Quotas`` for the methods."""
+    """The quotas of a server without authentication, which limit nothing. For the methods, see ``Quotas``."""
 
     are_enforced = False
 
@@ -101,7 +101,10 @@ class NoQuotas:
 
 
 class Quotas:
-    """The quotas and states of all projects. ``defaults`` apply to projects without settings of their own."""
+    """The quotas and states of all projects.
+
+    ``defaults`` apply to projects without settings of their own.
+    """
 
     are_enforced = True
 
@@ -128,10 +131,10 @@ class Quotas:
             self._known.clear()
 
     def of(self, project: str, moment: float | None = None) -> Allotment:
-        """Return the project's allotment, at most ten seconds old; the last known one while the store is unavailable.
+        """Return the project's allotment, cached for ten seconds.
 
-        Raises ``Unavailable`` if the store is unavailable and no allotment is cached, because the project may be
-        suspended.
+        While the store is unavailable, the last known allotment stays valid. If none is known, ``Unavailable`` is
+        raised, because the project may be suspended.
 
         Args:
             moment: Current monotonic time, if the caller has read the clock.
@@ -193,7 +196,10 @@ class Quotas:
         self._stored.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """Return a page of the projects that have created something or have settings, ordered by id."""
+        """Return a page of projects, ordered by id.
+
+        A project is listed if it has settings or has created something.
+        """
         size = PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
         now = self._clock.now()
         registered, written = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
@@ -207,20 +213,20 @@ class Quotas:
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
         """Reserve quota for a queue and its dead-letter queue while the caller creates the queue.
 
-        Queues that exist need no quota. Raises ``QuotaExceeded``.
+        Existing queues need no quota. Raises ``QuotaExceeded``.
         """
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
         """Reserve quota for missing target queues while the caller moves messages to them.
 
-        A cache of existing queues saves the round trip and the lock for most moves. Raises ``QuotaExceeded``.
+        For most moves, a cache of existing queues saves the round trip and the lock. Raises ``QuotaExceeded``.
         """
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if the project has no quota for the queues that do not exist yet."""
+        """Raise ``QuotaExceeded`` if the project has no quota for the queues that are missing."""
         if missing := self._missing(queues):
             self._register(missing[0].project)
             self._check_queues(missing)
@@ -228,7 +234,7 @@ class Quotas:
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
         """Raise ``QuotaExceeded`` if the project has no quota for the queue's dead-letter queue.
 
-        The quota is checked when the metadata names the queue, because a later claim creates it without a check.
+        The check takes place when the metadata names the queue, because a later claim creates the queue unchecked.
         """
         self.check_targets(_dead_letter_ref(queue, name))
 
@@ -254,7 +260,10 @@ class Quotas:
                 raise exceeded("queues", most)
 
     def _exists(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists, from a cache if possible; ``True`` if the project has no queue limit."""
+        """Return whether the queue exists, from a cache if possible.
+
+        Without a queue limit, return ``True``.
+        """
         known, now = (queue.project, "queues", queue.name), self.now()
         if self._existing.get(known, 0.0) > now:
             return True
@@ -292,7 +301,7 @@ class Quotas:
         self._metadata.take(project, size, former, self.of(project).quota.metadata_bytes)
 
     def _measure_metadata(self, project: str) -> int:
-        """Return the project's metadata size in bytes as counted against the quota, read from the store."""
+        """Read the project's metadata from the store and return its size in bytes, as counted against the quota."""
         total, after = 0, ""
         while True:
             page = self._storage.queues.list(project, after, DOCUMENT_PAGE)
@@ -306,7 +315,7 @@ class Quotas:
         return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
     def max_subscriptions(self, project: str) -> int:
-        """Return the project's subscription limit (0 = none), and add the project to the list of projects."""
+        """Return the project's subscription limit (0 = no limit). Add the project to the list of projects."""
         self._register(project)
         return self.of(project).quota.subscriptions
 
@@ -314,8 +323,8 @@ class Quotas:
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
         """Reserve quota for a stage, fence or producer while the caller uses it.
 
-        The context manager yields ``QuotaExceeded`` if the name is new and the project has reached its limit, otherwise
-        ``None``.
+        The context manager yields ``QuotaExceeded`` if the name is new and the project has reached its limit. If not,
+        it yields ``None``.
         """
         most = getattr(self.of(project).quota, work)
         known = (project, work, name)

@@ -44,11 +44,11 @@ REPORT_TTL: Final = 5.0
 NEAR_FRACTION: Final = 1 / 16
 # Maximum number of concurrent heavy requests of a project in one process.
 MAX_HEAVY: Final = 2
-# Maximum seconds that another heavy request waits for its turn.
+# Maximum seconds that a further heavy request waits for a slot.
 HEAVY_WAIT: Final = 1.0
-# Seconds after a request of another project in which heavy requests make longer pauses.
+# Seconds after another project's request during which heavy requests pause longer.
 LATELY_SECONDS: Final = 0.1
-# Seconds after a request of a second project in which a process counts as serving several projects.
+# Seconds after a second project's request during which the process counts as serving several projects.
 RECENT_SECONDS: Final = 1.0
 # Kind of the documents that hold the reports of processes.
 REPORT_KIND: Final = "rate"
@@ -73,7 +73,10 @@ class Left(NamedTuple):
 
 
 class Visits:
-    """Recent activity by project: light requests in progress, and the two latest projects."""
+    """The projects that this process serves: those with light requests in progress, and the latest two.
+
+    ``zq.http.weight`` defines light and heavy requests.
+    """
 
     def __init__(self) -> None:
         self.busy: set[Account] = set()
@@ -82,17 +85,20 @@ class Visits:
         self._last_at = self._other_at = -RECENT_SECONDS
 
     def note(self, account: "Account", now: float) -> None:
-        """Record a request. Without a lock, threads may overwrite each other's record; the next request corrects it."""
+        """Record a request of a project.
+
+        No lock is held. If threads overwrite each other's record, the next request corrects it.
+        """
         if self._last is not account:
             self._other_at, self._last = self._last_at, account
         self._last_at = now
 
     def are_of_several(self, now: float) -> bool:
-        """Return whether several projects sent requests in the last ``RECENT_SECONDS`` seconds."""
+        """Return whether requests of several projects arrived within the last ``RECENT_SECONDS`` seconds."""
         return now - self._other_at < RECENT_SECONDS
 
     def company(self, account: "Account", now: float) -> Company:
-        """Return whether other projects compete with a heavy request of this project, now or a moment ago."""
+        """Return how recently another project sent light requests, which compete with this project's heavy request."""
         if self.busy:
             return Company.NOW
         latest = self._other_at if self._last is account else self._last_at
@@ -102,7 +108,7 @@ class Visits:
 class Account:
     """The rate limiter of one project in one process: three buckets and a count of requests in progress.
 
-    A heavy request (see ``zq.http.weight``) occupies one of ``MAX_HEAVY`` places and is charged an estimated cost in
+    A heavy request (see ``zq.http.weight``) occupies one of ``MAX_HEAVY`` slots and is charged an estimated cost in
     advance.
     """
 
@@ -133,7 +139,7 @@ class Account:
         self._visits = Visits() if visits is None else visits
         self._busy = self._visits.busy
         self._heavy = 0
-        """Number of heavy requests that wait for a place or occupy one."""
+        """Number of heavy requests that occupy a slot or wait for one."""
         self._places = threading.Semaphore(MAX_HEAVY)
         self._lock = threading.Lock()
         """Acquired without ``with`` on the path of every request, because ``with`` takes twice as long."""
@@ -161,7 +167,7 @@ class Account:
         return self._quota
 
     def enter(self, now: float) -> None:
-        """Admit a request or raise ``TooManyRequests``. Each admitted request must end with ``leave``."""
+        """Admit a request, or raise ``TooManyRequests``. After an admission, ``leave`` must be called."""
         limit = now + ALLOWED
         self._lock.acquire()
         try:
@@ -179,15 +185,15 @@ class Account:
             self._lock.release()
 
     def resume(self) -> None:
-        """Resume a suspended request that was admitted earlier. It must end with ``leave``."""
+        """Resume a suspended request that was admitted earlier. ``leave`` must be called afterwards."""
         with self._lock:
             self._running += 1
             self._update_busy()
 
     def begin_heavy(self, now: Callable[[], float], messages: int, size: int) -> None:
-        """Wait for a place for a heavy request and charge an estimated cost. ``end_heavy`` must follow.
+        """Wait for a slot for a heavy request and charge an estimated cost. ``end_heavy`` must be called afterwards.
 
-        Raises ``TooManyRequests`` if no place becomes free in time, or if the project is in debt by then.
+        Raises ``TooManyRequests`` if no slot becomes free in time, or if the project is in debt by then.
         """
         with self._lock:
             self._heavy += 1
@@ -210,7 +216,7 @@ class Account:
         )
 
     def end_heavy(self, now: float, messages: int, size: int) -> None:
-        """Release the place and refund the estimated cost. ``leave`` charges the actual cost."""
+        """Release the slot and refund the estimated cost. ``leave`` charges the actual cost."""
         with self._lock:
             self._heavy -= 1
             self._update_busy()
@@ -251,7 +257,7 @@ class Account:
         return Left(RATES[scarcest], rest, max(1, ceil(debt)))
 
     def headers(self, now: float) -> dict[str, str]:
-        """Return the rate-limit headers of an answer, with names in lower case; empty if no rate is limited.
+        """Return the rate-limit headers of a response, with names in lower case; empty if no rate is limited.
 
         The headers follow draft-ietf-httpapi-ratelimit-headers-10.
         """
@@ -266,7 +272,10 @@ class Account:
         return self._full[1 if messages > requests and messages > now else 0]
 
     def demand(self) -> tuple[float, float, float]:
-        """Return requests, messages and bytes since the last call. A refused request counts like an average one."""
+        """Return the demand since the last call: requests, messages and bytes.
+
+        A refused request counts as many messages and bytes as an average admitted one.
+        """
         with self._lock:
             asked, refusals = self._asked, self._refusals
             # Refunded estimates may exceed the costs charged since the last call.
@@ -277,7 +286,7 @@ class Account:
         return asked, messages + refusals * self._mean[0], size + refusals * self._mean[1]
 
     def share(self, rates: Sequence[float]) -> None:
-        """Limit this process to its share of the project's rates."""
+        """Set this process's share of the project's rates."""
         self._rates = list(rates)
         requests, messages, size = (1 / rate if rate else 0.0 for rate in rates)
         self._steps = requests or -ALLOWED, messages, size
@@ -304,7 +313,7 @@ class Account:
         self._bytes = (paid if paid > now else now) + size * byte
 
     def _refuse(self, *late: float) -> TooManyRequests:
-        """Count a refusal and return the error.
+        """Count a refusal and return its error.
 
         Args:
             late: Seconds until each bucket admits a request.
@@ -369,7 +378,7 @@ class Exchange:
     def round(self) -> None:
         """Publish this process's demand, read the other reports, and divide the rates. Raises ``Unavailable``.
 
-        The store is not accessed while no project is near its rates.
+        If no project is near its rates, the store is not accessed.
         """
         accounts = self._rates.accounts()
         demands = {project: account.demand() for project, account in accounts.items()}
@@ -385,7 +394,7 @@ class Exchange:
             accounts[project].share([divided(rate, (each[i] for each in reported)) for i, rate in enumerate(rates)])
 
     def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
-        """Write this process's report and return the reports of the other processes."""
+        """Store this process's report and return the reports of the other processes."""
         now = self._clock.now()
         self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + REPORT_TTL)
         page = self._documents.list("", REPORT_KIND, "", "", MAX_PROCESSES, now)
@@ -401,7 +410,12 @@ class Exchange:
 
 
 def divided(limit: float, demands: Iterable[float]) -> float:
-    """Return the max-min fair share of a consumer with unlimited demand, next to consumers with these demands."""
+    """Return the max-min fair share of this process, if its own demand is unlimited.
+
+    Args:
+        limit: Rate to divide.
+        demands: Demands of the other processes.
+    """
     left, sharing = limit, sorted(demands)
     for at, demand in enumerate(sharing):
         share = left / (len(sharing) - at + 1)

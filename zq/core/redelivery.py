@@ -32,7 +32,7 @@ class Redelivery(Struct, frozen=True):
     cap: int = 0
 
     def waits(self) -> tuple[int, ...]:
-        """Return the delay in seconds after the first, second, … claim, for ``ClaimRequest.waits``."""
+        """Return the delays in seconds after the first, second, … claim, for ``ClaimRequest.waits``."""
         if not self.delay:
             return ()
         waits = [min(self.delay, self.cap)]
@@ -50,7 +50,7 @@ class DeadLetters(Struct, frozen=True):
     Attributes:
         max_claims: Number of claims after which a message is moved to the dead-letter queue.
         ttl: Ttl in seconds of a dead letter; ``None`` = the message's own ttl, restarted.
-        history: Seconds for which the source queue keeps a history entry; 0 = no entry.
+        history: Seconds for which the source queue keeps a history entry of a moved message; 0 = no entry.
     """
 
     queue: QueueRef
@@ -69,8 +69,8 @@ def claim(
 ) -> Claimed:
     """Claim messages, and move messages that reached the claim limit to the dead-letter queue.
 
-    A message is moved only if it is still ready, so several servers may do this concurrently. If a claim finds only
-    such messages, it is repeated.
+    Several servers may do this concurrently, because only ready messages are moved. If a claim finds only messages to
+    move, it is repeated.
 
     Args:
         before_move: Called before each move with the queue, the moves and ``now``.

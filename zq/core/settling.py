@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use case: settle the messages of a claim (extensions 3)."""
+"""Settlement of a claim's messages (extensions 3)."""
 
 from contextlib import suppress
 from typing import Final
@@ -30,15 +30,15 @@ from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire import extensions
 
-# Policy rule that authorizes a move to a target, like a post to it.
+# Policy rule for moves to a queue. It is the rule for posts.
 MOVE_RULE = "messages:create"
-# The id of a claim that does not exist, because the names of claims contain no tilde. A settlement of it changes
-# nothing; the store only looks up the idempotency key and checks the fence.
+# Id of a claim that cannot exist, because claim names contain no tilde. A settlement of this claim changes nothing: the
+# store only looks up the idempotency key and checks the fence.
 NO_CLAIM: Final = "~none"
 
 
 class Settling:
-    """The use case that deletes, releases, moves or buries the messages of a claim."""
+    """Settlement of claims: delete, release, move or bury their messages."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Settling:
     ) -> Applied[Settled]:
         """Delete, release, move or bury messages of the claim atomically.
 
-        After an error, nothing has changed. Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``, ``KeyReused``,
-        ``Fenced``, ``QuotaExceeded``.
+        If an error is raised, nothing has changed. Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``,
+        ``KeyReused``, ``Fenced``, ``QuotaExceeded``.
         """
         self._check(terms)
         targets = {move.queue for move in terms.move}
@@ -108,9 +108,10 @@ class Settling:
         idempotency_key: IdempotencyKey | None,
         fence: Fence | None,
     ) -> None:
-        """Make the targets accept the unencrypted bodies that the claim's messages bring.
+        """Make the target queues accept unencrypted bodies if the settlement moves such bodies to them.
 
-        Raises ``Repeated``, ``KeyReused`` or ``Fenced`` if the settlement will change nothing; then no target changes.
+        A settlement that the store would refuse must not change the targets. Its error is raised first: ``Repeated``,
+        ``KeyReused`` or ``Fenced``.
         """
         targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now)
         if targets and (idempotency_key is not None or fence is not None):
@@ -119,7 +120,7 @@ class Settling:
         self._rules_cache.admit_plain(targets)
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
-        """Convert the request's terms to a settlement of the store."""
+        """Build the store's settlement from the request."""
         buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
         return Settlement(
             delete=() if isinstance(terms.delete, str) else terms.delete,
@@ -131,7 +132,7 @@ class Settling:
         )
 
     def _check(self, terms: extensions.SettleTerms) -> None:
-        """Check all terms that do not depend on the rules of queues. Raises ``Invalid``."""
+        """Check the terms that do not depend on queue rules. Raises ``Invalid``."""
         limits, fields = self._limits, "delete, release, move and bury"
         ids = [] if isinstance(terms.delete, str) else list(terms.delete)
         ids += [released.id for released in terms.release]
@@ -152,7 +153,7 @@ class Settling:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
 
     def _move(self, project: str, given: extensions.Moved, encrypts: bool) -> Move:
-        """Convert one move of the request. A new body is encrypted if the source or target queue encrypts."""
+        """Build the store's move from the request. Encrypt a new body if the source or target queue encrypts."""
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_post_size:

@@ -4,7 +4,7 @@
 A stream may start at any position in the log. A slow reader does not delay publishers, because unsent messages stay in
 the log. A reader that receives no data for ``STALL_TIMEOUT`` seconds is disconnected and may resume.
 
-On an edge without asynchronous streams each stream occupies a thread, so the number of streams is limited.
+The number of streams is limited, because each stream occupies a thread on an edge without asynchronous streams.
 """
 
 import logging
@@ -59,7 +59,7 @@ NO_EVENTS: Final = EventData()
 
 
 class Stream:
-    """A reader's stream and its position in the log.
+    """A reader's stream and its position in the log. ``Streams.open`` creates it.
 
     Attributes:
         position: Sequence up to which the reader has received all messages.
@@ -76,7 +76,6 @@ class Stream:
         visible: Callable[[str], bool] | None = None,
         disconnect: Callable[[], None] | None = None,
     ) -> None:
-        """Initialize; see ``Streams.open`` for ``visible`` and ``disconnect``."""
         self._matches = pattern.matches if visible is None else _both(pattern.matches, visible)
         self._owner = owner
         self._project = project
@@ -92,7 +91,7 @@ class Stream:
         self._disconnect = disconnect
 
     def next(self, seconds: float) -> Portion:
-        """Return the next events or a gap; no events if no message is published within ``seconds``."""
+        """Return the next events or a gap. If no message is published within ``seconds``, return no events."""
         self._failed = False
         try:
             return self._next(seconds)
@@ -161,7 +160,7 @@ class Stream:
         return self._render(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_tail(self) -> Gap | None:
-        """Return the gap if the log has lost its tail since the last call and the reader's position is in it."""
+        """Return the gap if the log has lost its end since the last call and the reader was in the lost range."""
         lost = self._tail.lost
         if lost is None or lost == self._lost or self.position < lost[0]:
             return None
@@ -238,7 +237,7 @@ class Streams:
         Args:
             after: Log position; ``None`` = the end of the log.
             visible: Returns whether the reader may see the messages of a topic; ``None`` = all topics are visible.
-            disconnect: Closes the connection of a stalled reader; ``None`` = the edge closes it.
+            disconnect: Closes the connection of a stalled reader; ``None`` if the edge does so.
 
         Raises ``Crowded``, ``Unavailable``, and ``Invalid`` if ``after`` is beyond the end of the log.
         """
@@ -292,7 +291,7 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect stalled readers, whose own threads are blocked while sending."""
+        """Disconnect stalled readers. Their own threads are blocked in a send."""
         while not self.closing or self._streams:
             time.sleep(CHECK_INTERVAL)
             with self._lock:
@@ -306,9 +305,9 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 
 
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
-    """Return the gap for a reader whose marker is past the end of a log that has lost its tail; ``None`` if none.
+    """Return the gap if the log has lost its end and the marker is in the lost range, otherwise ``None``.
 
-    Raises ``Invalid`` if the log has never assigned the marker, because messages up to it would be skipped silently.
+    Raises ``Invalid`` if the log has never assigned the marker: the reader would miss all messages up to it.
     """
     if marker <= reading.last:
         return None

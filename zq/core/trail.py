@@ -52,10 +52,13 @@ _decode: Final = msgspec.json.Decoder(Entry).decode
 
 
 class Trail:
-    """The audit entries of all projects. Thread-safe. ``put`` never raises, even if the store fails."""
+    """The audit entries of all projects. Thread-safe. ``put`` never raises, even if the store fails.
+
+    Args:
+        ttl: Retention of entries in seconds.
+    """
 
     def __init__(self, documents: DocumentController, clock: Clock, ttl: float = TTL) -> None:
-        """Initialize; ``ttl`` is the retention of entries in seconds."""
         self._ttl = ttl
         self._documents = documents
         self._clock = clock
@@ -74,7 +77,7 @@ class Trail:
         self._ttl = ttl
 
     def put(self, entry: Entry) -> None:
-        """Queue the entry for writing, or only count it if its project exceeds ``MAX_PER_SECOND``."""
+        """Queue the entry for writing. If its project exceeds ``MAX_PER_SECOND``, only count it."""
         with self._changed:
             self._append_counts(int(time.monotonic()))
             count = self._counts[entry.project] = self._counts.get(entry.project, 0) + 1
@@ -119,7 +122,11 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """Append an entry for each project with its number of unwritten entries before ``second`` (``None`` = now)."""
+        """Append an entry with the number of skipped changes for each project, once the second is over.
+
+        Args:
+            second: Current second; ``None`` = end the current one.
+        """
         if second == self._second:
             return
         counts, self._counts, self._second = self._counts, {}, second
@@ -129,7 +136,7 @@ class Trail:
                 self._append(Entry(project=project, outcome="counted", why=why))
 
     def _start(self) -> None:
-        """Start the writer thread if it is not running. If that fails, the next entry starts it."""
+        """Start the writer thread if it is not running. If that fails, the next entry tries again."""
         if self._writer is None or not self._writer.is_alive():
             writer = threading.Thread(target=self._run, name="zq-trail", daemon=True)
             try:
@@ -145,7 +152,7 @@ class Trail:
             self._write(entry)
 
     def _next(self) -> Entry | None:
-        """Return the next entry to write; ``None`` if there was none for ``IDLE`` seconds and the thread must end."""
+        """Return the next entry to write. Return ``None`` after ``IDLE`` seconds without one: the thread must end."""
         entry = None
         with self._changed:
             self._append_counts(int(time.monotonic()))
@@ -180,7 +187,7 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return the exclusive upper bound for the names of entries at or after this time."""
+    """Return the upper bound, exclusive, for the names of entries since this time."""
     if not given:
         return "~"
     since = moment(given)

@@ -39,7 +39,11 @@ T = TypeVar("T")
 
 
 class Transactions:
-    """Use cases of restartable batch jobs: fences, stages and commits."""
+    """Use cases of restartable batch jobs: fences, stages and commits.
+
+    Args:
+        patience: Seconds to wait for a large commit before the server replies that the commit is still running.
+    """
 
     def __init__(
         self,
@@ -51,7 +55,6 @@ class Transactions:
         patience: float,
         quotas: AnyQuotas,
     ) -> None:
-        """Initialize; after ``patience`` seconds a large commit is answered as still running."""
         self._transactions = storage.transactions
         bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
         self._resumes = not isinstance(storage.transactions, Missing)
@@ -64,13 +67,16 @@ class Transactions:
         self._quotas = quotas
 
     def advance_fence(self, project: str, name: str) -> int:
-        """Advance the fence and return its new epoch. Older epochs are fenced off. Raises ``QuotaExceeded``."""
+        """Advance the fence and return its new epoch. Requests with older epochs are refused from then on.
+
+        Raises ``QuotaExceeded``.
+        """
         project, name = project_id(project), free_name("fence", name)
         with self._admitted(project, Work.FENCE, name):
             return self._transactions.advance_fence(project, name, self._clock.now())
 
     def drop_stage(self, project: str, stage: str) -> None:
-        """Delete the stage unless a commit refers to it. Ignore an unknown stage."""
+        """Delete the stage if it exists and no commit uses it."""
         project, stage = project_id(project), free_name("stage", stage)
         self._transactions.drop_stage(project, stage)
         self._transactions.drop_stage(project, copies_of(stage))
@@ -81,7 +87,7 @@ class Transactions:
     ) -> Committed:
         """Publish stages and delete the messages of claims atomically.
 
-        The result is ``open`` if the commit is decided but not yet applied. After an error, nothing has changed.
+        The result is ``open`` if the commit is decided but not yet applied. If an error is raised, nothing has changed.
 
         Raises ``Invalid``, ``NotAuthorized``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``,
         ``CommitRunning``, ``Fenced``, ``QuotaExceeded``.
@@ -118,7 +124,7 @@ class Transactions:
             yield
 
     def last(self, project: str, producer: str) -> Committed:
-        """Return the producer's last batch, which is ``open`` until it is applied. Raises ``ProducerNotFound``."""
+        """Return the producer's last commit. It is ``open`` until it is applied. Raises ``ProducerNotFound``."""
         return self._carrier.last(project_id(project), free_name("producer", producer))
 
     def list(
@@ -131,7 +137,7 @@ class Transactions:
     ) -> Seen[Page[KnownWork]]:
         """Return a page of the project's stages, fences or producers, ordered by name.
 
-        The number of names that are read for a page is limited, so a filtered page may be short or empty even if more
+        Each request reads a limited number of names, so a filtered page may be short or empty although more names
         follow. ``next`` reveals no name that the client may not see, and is ``None`` on the last page.
 
         Args:
@@ -160,13 +166,13 @@ class Transactions:
         return Seen(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
 
     def resume(self) -> None:
-        """Resume commits of servers that have died. Call once a second."""
+        """Resume commits whose server has died. Must be called once a second."""
         if self._resumes:
             self._carrier.resume()
 
 
 def _judge(allowance: Allowance, terms: CommitTerms) -> None:
-    """Raise ``NotAuthorized`` unless the client may use all queues, stages and the producer of the commit."""
+    """Raise ``NotAuthorized`` if the client may not use a queue, a stage or the producer of the commit."""
     for queue in {held.queue for held in terms.settle}:
         allowance.judge("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
     verb = Verb.CONSUME if terms.settle and not terms.stages else Verb.PRODUCE

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class Seen(Struct, Generic[T], frozen=True):
-    """A value from the store, and the time at which it was read."""
+    """A value read from the store, and the time of the read."""
 
     value: T
     now: Seconds
@@ -26,7 +26,7 @@ class Applied(Struct, Generic[T], frozen=True):
     """The result of a write.
 
     Attributes:
-        replayed: Whether the result was stored by an earlier request with the same idempotency key.
+        replayed: Whether the request repeated an earlier one and ``value`` is the earlier result.
         ignores_delays: Whether the queue ignored the delay of a message.
     """
 

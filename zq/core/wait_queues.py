@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots that long polls and streams occupy, shared fairly among projects, and wait queues of long polls."""
+"""Slots for long polls and streams, shared fairly among projects, and the wait queues of long polls."""
 
 import threading
 from collections import Counter, deque
@@ -8,7 +8,7 @@ from typing import Final
 
 # Default percentage of a server's slots that one project may occupy; at least one slot.
 SHARE: Final = 25
-# Maximum number of concurrent polls by woken read-only requests of one project.
+# Maximum number of woken read-only requests of one project that poll concurrently.
 MAX_LOOKING: Final = 4
 
 
@@ -46,7 +46,7 @@ class Slots:
 
 
 class Wakeup(threading.Event):
-    """An event that wakes a thread, or calls a function if the request waits without a thread."""
+    """An event that wakes a waiting thread, or calls a function for a request that waits without a thread."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Waiter:
     """A waiting request and its slot.
 
     Attributes:
-        takes: Whether the request claims or pops messages instead of only reading them.
+        takes: Whether the request claims or pops messages. If not, it is read-only.
         in_vain: Whether the last poll at the deadline found no message.
     """
 
@@ -81,10 +81,10 @@ class Waiter:
         self.is_called = False
         """Whether the request was notified and has not polled since."""
         self.places = 0
-        """Number of places that the request occupies in ``Lookers``."""
+        """Number of poll slots that the request occupies in ``Lookers``."""
 
     def begin_look(self) -> None:
-        """Begin a poll. Later notifications may be about messages that this poll misses."""
+        """Clear the notification before a poll, so that a message that arrives during the poll notifies again."""
         self.wakeup.clear()
         self.is_called = False
 
@@ -98,7 +98,7 @@ class Waiter:
 
 
 class Lookers:
-    """The notified read-only requests of one project, of which at most ``MAX_LOOKING`` poll concurrently."""
+    """The notified read-only requests of one project. At most ``MAX_LOOKING`` of them poll concurrently."""
 
     __slots__ = ("looking", "pending")
 
@@ -107,7 +107,7 @@ class Lookers:
         self.pending: deque[Waiter] = deque()
 
     def call(self, waiter: Waiter) -> None:
-        """Queue a waiter to poll, unless it is queued already."""
+        """Queue the waiter for a poll. Ignore a waiter that is already queued."""
         if not waiter.is_called:
             waiter.is_called = True
             self.pending.append(waiter)
@@ -123,7 +123,7 @@ class Lookers:
         return self.looking > 0
 
     def free(self, waiter: Waiter) -> None:
-        """Release the places of a waiter that has polled or left."""
+        """Release the poll slots of a waiter that has polled or left."""
         self.looking -= waiter.places
         waiter.places = 0
 
@@ -138,7 +138,6 @@ class WaitQueue:
         self.timer = 0.0
 
     def set_timer(self, moment: float) -> None:
-        """Set the timer to a monotonic time."""
         self.timer = moment
 
     def notify_taker(self) -> None:

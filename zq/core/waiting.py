@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Long polls: requests that wait until a message is available (extensions 2).
 
-Each queue has a wait queue. The store notifies every server of queues that received messages. A timer covers messages
-that become ready later, and lost notifications. A waiting request reads the store only after it was woken.
+Each queue has a wait queue. The store notifies every server of queues that received messages. A timer covers lost
+notifications and messages that become ready later. A waiting request reads the store only after it was woken.
 
 A notification wakes one of the requests that claim or pop. If that request finds a message, it wakes the next one. A
-notification wakes all read-only requests, but only a few of each project at a time.
+notification also wakes the read-only requests, but only a few of each project at a time.
 """
 
 import threading
@@ -94,10 +94,10 @@ class Waiters:
         Args:
             takes: Whether the request claims or pops messages. A message wakes one such request, and all read-only
                 requests.
-            check: Called at least every ``RECHECK`` seconds during the wait, and before each poll. If it raises an
-                error, the wait ends.
-            paused: Whether a refused client would poll again at once. Such a request may wait for ``RESERVE_WAIT``
-                seconds in the reserve, if the reserve has a free slot.
+            check: Called before each poll, and at least every ``RECHECK`` seconds. If it raises an error, the long poll
+                ends.
+            paused: Whether to delay the response if no slot is free, because the client would poll again at once. The
+                request then waits for ``RESERVE_WAIT`` seconds in the reserve, if the reserve has a free slot.
         """
         if not within("wait", wait or 0, 0, self._limits.max_wait):
             return Visit(self, queue, None, 0.0)
@@ -109,7 +109,7 @@ class Waiters:
         return Visit(self, queue, waiter, deadline, check)
 
     def wake(self, queue: QueueRef) -> None:
-        """Wake requests after messages have arrived in the queue. It never blocks."""
+        """Wake requests after messages have arrived in the queue. Never blocks on the store."""
         if queue in self._wait_queues:
             with self._lock:
                 wait_queue = self._wait_queues.get(queue)
@@ -117,7 +117,7 @@ class Waiters:
                     self._notify(queue.project, wait_queue)
 
     def _notify(self, project: str, wait_queue: WaitQueue) -> None:
-        """Wake a few read-only requests, and the first request that claims or pops. The caller holds the lock."""
+        """Wake some read-only requests, and the first request that claims or pops. The caller holds the lock."""
         for waiter in wait_queue.waiters:
             if not waiter.takes:
                 self._lookers.setdefault(project, Lookers()).call(waiter)
@@ -147,7 +147,7 @@ class Waiters:
                 self._notify(queue.project, wait_queue)
 
     def close(self) -> None:
-        """Answer all waiting requests and refuse further waiting. Idempotent."""
+        """Wake all waiting requests so that they are answered, and refuse further waiting. Idempotent."""
         with self._lock:
             self.closing = True
             for wait_queue in self._wait_queues.values():
@@ -156,10 +156,7 @@ class Waiters:
             self._timer_set.notify()
 
     def take_slot(self, project: str) -> bool:
-        """Acquire a slot for a request that waits for something other than a queue.
-
-        Return ``False`` if none is free.
-        """
+        """Acquire a slot for a request that does not wait for a queue. Return ``False`` if no slot is free."""
         own = self._quotas.share_of(project)
         with self._lock:
             return not self.closing and self._slots.take(project, own)
@@ -199,7 +196,8 @@ class Waiters:
         """Set the queue's timer to the time at which a message becomes ready, or to the next regular poll.
 
         Args:
-            asked: Time before the poll that found nothing. Messages that have become ready since then are due at once.
+            asked: Start time of the poll that found nothing. A message that became ready after it makes the timer fire
+                at once.
         """
         due = self._queues.ready(queue, 0, asked).next
         after = max(RECHECK, len(self._wait_queues) / MAX_RECHECKS)
@@ -238,7 +236,7 @@ class Waiters:
 
 
 class Visit:
-    """A poll of a queue by one request; created by ``Waiters.enter``.
+    """The long poll of a queue by one request. ``Waiters.enter`` creates it.
 
     ``waiter`` is ``None`` if no slot was free, or if the request does not wait (``deadline`` is 0).
     """
@@ -262,9 +260,12 @@ class Visit:
     def look(
         self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
     ) -> Polled[T] | None:
-        """Call ``ask`` and return its result if it is final; return ``None`` if the caller must sleep and call again.
+        """Poll once. Return the result, or ``None`` if the caller must wait and then call this method again.
 
-        The result is final if ``found`` accepts it or the deadline has passed.
+        Args:
+            ask: Reads from the store.
+            found: Returns whether the result contains messages.
+            gone: Returns whether the client has disconnected.
         """
         waiter, owner = self._waiter, self._owner
         if waiter is None:
@@ -304,7 +305,7 @@ class Visit:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Begin to wait; ``notify`` is called, possibly at once, when the request should poll again."""
+        """Begin to wait. ``notify`` is called when the request should poll again, possibly at once."""
         self._owner.events.waiting(1)
         if self._waiter is not None:
             self._waiter.wakeup.notify(notify)
@@ -325,7 +326,7 @@ class Visit:
             self._owner.leave(self._queue, waiter)
 
     def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> Polled[T]:
-        """Poll once, for a request that does not wait or has no slot."""
+        """Poll once for a request that does not wait or has no slot."""
         answer = ask()
         if not self._deadline or found(answer):
             return Polled(answer)
