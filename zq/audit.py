@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log: refused requests and changes (tenancy 9).
+"""The audit log: changes and refused requests (tenancy 9).
 
 The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets and signatures. Refusals beyond
 ``MAX_PER_SECOND`` per second are only counted, and their number is logged ``DELAY`` seconds later.
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encoded(entry: Entry) -> bytes:
-    """Return the entry as JSON. Lone surrogates are escaped, because a credential id may contain them."""
+    """Encode the entry as JSON. Escape lone surrogates, which a credential id may contain."""
     try:
         return msgspec.json.encode(entry)
     except UnicodeEncodeError:
@@ -93,7 +93,7 @@ class Audit:
         return bool(LOGGER.handlers)
 
     def did(self, entry: Entry) -> None:
-        """Log a change, or an attempted change."""
+        """Log a change or an attempt to change something."""
         LOGGER.info(entry)
 
     def unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
@@ -105,7 +105,7 @@ class Audit:
             )
 
     def refused(self, entry: Entry) -> None:
-        """Log a refusal, or only count it if ``MAX_PER_SECOND`` is exceeded."""
+        """Log a refusal. If ``MAX_PER_SECOND`` is exceeded, only count it."""
         with self._lock:
             second = int(self._monotonic())
             if second != self._second:
@@ -139,7 +139,7 @@ class Line(logging.Formatter):
 def configure(target: str) -> None:
     """Set the target of the audit log: ``stderr``, ``off``, or the path of a file.
 
-    The file is created with mode 0600 and may be rotated. Raises ``StartRefused``.
+    A new file gets mode 0600. Files may be rotated. Raises ``StartRefused``.
     """
     for former in LOGGER.handlers[:]:
         LOGGER.removeHandler(former)

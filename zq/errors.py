@@ -3,7 +3,7 @@
 
 ``str(error)`` is one sentence for the caller. It names the field and the bound, and never contains a message body, a
 credential or text of a vendor's library. Errors raised by drivers have fixed sentences: the class attribute
-``sentence``, or the class method ``of``, which fills in values. ``zq.wire.refusals`` maps errors to statuses and
+``sentence``, or the class method ``of``, which fills in values. ``zq.wire.refusals`` maps errors to HTTP statuses and
 titles.
 """
 
@@ -78,10 +78,13 @@ class QuotaExceeded(NotAuthorized):
 
 
 class TooManyRequests(ZqError):
-    """A request that exceeds a rate limit. Nothing has changed; retry after ``retry_after`` seconds."""
+    """A request that exceeds a rate limit. Nothing has changed; the client may retry after ``retry_after`` seconds.
+
+    Attributes:
+        limit: Name of the exceeded limit in ``[quota]``.
+    """
 
     def __init__(self, sentence: str | None = None, retry_after: int = 1, limit: str = "") -> None:
-        """Initialize; ``limit`` is the name of the exceeded limit in ``[quota]``."""
         super().__init__(sentence)
         self.retry_after = retry_after
         self.limit = limit
@@ -104,7 +107,7 @@ class MessageNotFound(NotFound):
 
 
 class ClaimNotFound(NotFound):
-    """A claim that is not live in the queue."""
+    """A claim that does not exist in the queue or has expired."""
 
     sentence = "There is no live claim of this id in the queue."
 
@@ -124,7 +127,7 @@ class StageNotFound(NotFound):
 
 
 class ProducerNotFound(NotFound):
-    """A producer without a commit, or whose last commit is no longer remembered."""
+    """A producer that has not committed yet, or whose last commit is not remembered any more."""
 
     sentence = "The producer has not committed anything, or its last commit is no longer remembered."
 
@@ -164,13 +167,13 @@ class QueuePaused(Conflict):
 
 
 class Fenced(Conflict):
-    """A fence whose epoch is not the newest: its holder must stop."""
+    """A request with an outdated epoch of a fence. Its sender must stop."""
 
     sentence = "The fence has a newer epoch, or this epoch was never assigned."
 
 
 class ClaimLapsed(Conflict):
-    """A claim of a commit that is no longer live. Nothing has changed."""
+    """A commit of a claim that has expired or holds no messages. Nothing has changed."""
 
     @classmethod
     def of(cls, claim: str) -> Self:
@@ -178,7 +181,7 @@ class ClaimLapsed(Conflict):
 
 
 class StageDiffers(Conflict):
-    """A stage whose message count differs from the commit's expectation. Nothing has changed."""
+    """A commit of a stage that has more or fewer messages than the commit expects. Nothing has changed."""
 
     @classmethod
     def of(cls, stage: str, count: int, expected: int) -> Self:
@@ -194,7 +197,7 @@ class CommitTooLarge(ZqError):
 
 
 class CommitRunning(Conflict):
-    """A commit that must wait for another attempt, or for another commit with one of its stages."""
+    """A commit that must wait for another commit of the producer, or for one with a stage in common."""
 
     sentence = "Another commit of the producer, or with one of the stages, is still running. Try again soon."
 
@@ -203,7 +206,7 @@ class Repeated(ZqError):
     """A signal, not a refusal: an earlier request with the same idempotency key has been applied.
 
     Attributes:
-        answer: Answer of the earlier request.
+        answer: Result of the earlier request.
         last: Sequence of the last message of the earlier post; 0 = unknown.
     """
 
@@ -214,10 +217,10 @@ class Repeated(ZqError):
 
 
 class DraftsRepeated(ZqError):
-    """A signal, not a refusal: some drafts of a post were posted before under their keys. Nothing was stored.
+    """A signal, not a refusal: an earlier post already contained some of the drafts. Nothing was stored.
 
     Attributes:
-        first: The answer of the earlier post for each of these drafts, by id.
+        first: The earlier result for each of these drafts, by id.
     """
 
     def __init__(self, first: Mapping[str, Repeated]) -> None:
@@ -238,23 +241,23 @@ class OtherMetadata(ZqError):
 
 
 class MetadataConflict(ZqError):
-    """A patch that replaces or removes a missing metadata key."""
+    """A patch that replaces or removes a missing metadata key, or a change that lost against concurrent ones."""
 
 
 class MessageClaimed(ZqError):
-    """A message that is held by a live claim, which the caller did not name."""
+    """A message of a live claim, which the request did not name."""
 
     sentence = "The message is held by a claim that was not given as claim_id."
 
 
 class ClaimNotHeld(Invalid):
-    """A claim that does not hold the message."""
+    """A claim to which the message does not belong."""
 
     sentence = "A claim given as claim_id or claim_ids does not hold the message; nothing was deleted."
 
 
 class PoolsApart(Invalid):
-    """An atomic operation on queues of two pools."""
+    """An atomic operation on queues in different pools."""
 
 
 class PoolNotFound(NotFound):
@@ -278,7 +281,7 @@ class FlavorUpdateRefused(Invalid):
 
 
 class PoolInUse(NotAuthorized):
-    """A pool that cannot be deleted at present."""
+    """A pool that still has queues and cannot be deleted."""
 
 
 class PoolConflict(Conflict):
@@ -302,7 +305,7 @@ class Deposed(Unavailable):
 
 
 class StoreDamaged(Unavailable):
-    """A request that reads corrupt data of the store, so that retries are useless.
+    """A request that reads corrupt data of the store. Retries do not help.
 
     The cause is chained, for the log only.
     """
@@ -319,4 +322,4 @@ class Crowded(ZqError):
 
 
 class StartRefused(ZqError):
-    """A configuration with which the server must not start. The sentence says what is wrong and how to fix it."""
+    """A configuration with which the server refuses to start. The sentence says how to fix it."""
