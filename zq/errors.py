@@ -281,7 +281,7 @@ class FlavorUpdateRefused(Invalid):
 
 
 class PoolInUse(NotAuthorized):
-    """A pool that still has queues and cannot be deleted."""
+    """A pool that cannot be deleted, because it has queues or is the only pool of its flavor."""
 
 
 class PoolConflict(Conflict):

@@ -96,8 +96,8 @@ class Waiters:
                 requests.
             check: Called before each poll, and at least every ``RECHECK`` seconds. If it raises an error, the long poll
                 ends.
-            paused: Whether to delay the response if no slot is free, because the client would poll again at once. The
-                request then waits for ``RESERVE_WAIT`` seconds in the reserve, if the reserve has a free slot.
+            paused: Whether a client without a slot would poll again at once, so that its response should be delayed. If
+                the reserve has a free slot, the request waits there for up to ``RESERVE_WAIT`` seconds.
         """
         if not within("wait", wait or 0, 0, self._limits.max_wait):
             return Visit(self, queue, None, 0.0)

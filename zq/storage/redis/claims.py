@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in Redis: the states of their messages, and a list of these messages per claim."""
+"""Claims in Redis. A claim consists of the states of its messages and a list of their sequences."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -39,7 +39,7 @@ NO_FENCE: Final = Fence("", 0)
 HANDLED: Final = (Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED, Handled.TOO_LONG)
 # Maximum number of queues per page of a project's claims.
 QUEUES: Final = 1000
-# Maximum number of these queues whose claims are read; in some, all claims have lapsed.
+# Maximum number of queues per page whose claims are read. In some of them, all claims have expired.
 MOST_ASKED: Final = 100
 
 
@@ -73,9 +73,10 @@ class ClaimController:
         return structs.replace(_read(blob[begin:], claim, moment), holder=holder)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """List claims by queue name, then by claim id.
+        """List claims by queue name and claim id.
 
-        ``next`` is ``queue/id``, or a lower bound of the next queue name and a slash.
+        ``next`` is ``queue/id``. If no claim of the next queue was read, the id is "" and the queue may be a lower
+        bound.
         """
         first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
@@ -91,7 +92,7 @@ class ClaimController:
         return Page(found, last)
 
     def _names(self, project: str, first: str) -> tuple[Sequence[str], str | None]:
-        """Return the project's queue names from ``first`` on, and the start of the next page."""
+        """Return the project's queue names from ``first`` on, and the marker of the next page."""
         keys = layout.keys(QueueRef(project, ""))
         start = b"[" + layout.text(first)
         limit = b"BYLEX", b"LIMIT", b"0", b"%d" % QUEUES
@@ -100,7 +101,7 @@ class ClaimController:
         return names, f"{names[-1]}\0/" if len(names) == QUEUES else None
 
     def _claimed(self, project: str, names: Sequence[str]) -> Sequence[str]:
-        """Return the queues that have claims."""
+        """Return the names of the queues that have claims."""
         keys = [layout.keys(QueueRef(project, name)).claims for name in names]
         counts = self._store.client.each([Question(key, (b"EXISTS", key)) for key in keys])
         return [name for name, count in zip(names, counts, strict=True) if count]
@@ -147,7 +148,6 @@ class ClaimController:
 
 
 def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[bytes]:
-    """Return the arguments of the claim script."""
     lease, most = request.lease, -1 if request.max_claims is None else request.max_claims
     numbers = request.limit, request.most_bytes, lease.ttl
     terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
@@ -183,7 +183,7 @@ def _delay(delay: int | None) -> bytes:
 
 
 def _named(settlement: Settlement, targets: int) -> list[bytes]:
-    """Return the arguments of a settlement except its moves."""
+    """Encode a settlement except for its moves, as script arguments."""
     counts = len(settlement.delete), len(settlement.release), targets
     terms = [b"%d" % number for number in (settlement.history, settlement.rest, *counts)]
     terms += [layout.packed(id) for id in settlement.delete]
@@ -193,6 +193,6 @@ def _named(settlement: Settlement, targets: int) -> list[bytes]:
 
 
 def _read(blob: bytes, claim: str, moment: int, lapsed: int = 0) -> Claim:
-    """Return the claim with the messages of a reply, even if the claim has ended and the messages no longer name it."""
+    """Decode a claim and its messages from a reply. A reply may describe a claim that has expired."""
     _, lease, start, _ = replies.message(blob, 0, moment)
     return Claim(claim, lease, start / 1000, replies.messages(blob, 0, moment), lapsed)

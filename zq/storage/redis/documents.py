@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in Redis; ``documents.lua`` has the other half.
+"""Documents in Redis. ``documents.lua`` implements the same format.
 
-A document's title: length of the kind, the kind, the name. Its value: expiry in milliseconds (0: never), length of the
-version, the version, the content.
+- Title: length of the kind, the kind, the name.
+- Value: expiry in milliseconds (0 = never), length of the version, the version, the content.
 """
 
 import os

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master behind Sentinels: verbs wait during a failover.
+"""A master behind Sentinels. Verbs wait during a failover.
 
 After a replica is promoted, the old master still accepts writes for up to 11 seconds, and these writes are lost. Verbs
 therefore stop at a Sentinel's first announcement of a failover, which precedes the promotion. They resume when the
-Sentinels agree on a master and it confirms its role. A verb in progress at the announcement fails with ``Unavailable``,
-because its change may not be replicated. After a pause all connections are reopened, so that connections of one process
-never lead to two masters.
+Sentinels agree on a master and the master confirms its role. A verb in progress at the announcement fails with
+``Unavailable``, because its change may not be replicated. After a pause all connections are reopened, so that
+connections of one process never lead to two masters.
 
-Announcements can be lost, so every Sentinel is also polled once a second. A process that was suspended for longer polls
-before it resumes. If no Sentinel answers, the last known master stays in use, because no failover is possible without
-Sentinels.
+Announcements can be lost, so every Sentinel is also polled once a second. A process that was suspended for longer than
+that polls before it resumes. If no Sentinel replies, the last known master stays in use, because no failover is
+possible without Sentinels.
 
 Measured with Redis 7.0 and Valkey 9.1, in seconds after the order to fail over:
 
 - 0.00: ``+try-failover`` at the leading Sentinel only
 - 0.19: the replica is promoted
 - 1.10: ``+promoted-slave`` and ``+failover-end`` at the leader, 1.15 ``+switch-master``
-- 1.16: ``+switch-master`` at the others
+- 1.16: ``+switch-master`` at the other Sentinels
 - 11.3: the old master becomes a replica
 """
 
@@ -33,7 +33,7 @@ from zq.storage.redis.address import Host
 from zq.storage.redis.connections import VENDOR, Pool, Reply
 from zq.storage.redis.subscriber import Connection, Notice, Subscriber
 
-# Seconds for which a Sentinel that did not answer is not polled.
+# Seconds for which a Sentinel is not polled after a poll has failed.
 REST: Final = 3.0
 # Minimum seconds to read a reply, even after the deadline: the reply may have arrived.
 LEAST_WAIT: Final = 0.02
@@ -42,15 +42,16 @@ PATTERNS: Final = (b"*failover*", b"+promoted-*", b"+switch-master")
 FIRST_WORD: Final = b"+try-failover"
 IN_PROGRESS: Final = b"failover_in_progress"
 
-# Seconds between two checks of a Sentinel's subscriber whether it is closed.
+# Seconds between two checks whether a Sentinel's subscriber was closed.
 LOOK: Final = 0.1
 
 
 class MasterReport(NamedTuple):
     """A Sentinel's report about the master.
 
-    The report with the largest ``epoch`` is the latest one. ``failing_over`` means that the Sentinel leads a failover
-    without a promoted replica so far.
+    Attributes:
+        epoch: Epoch of the configuration. The report with the largest epoch is the latest one.
+        failing_over: Whether the Sentinel leads a failover that has not promoted a replica yet.
     """
 
     address: Host
@@ -60,7 +61,7 @@ class MasterReport(NamedTuple):
 
 
 class Sentinel:
-    """A Sentinel, polled on one connection by one thread."""
+    """A Sentinel, which one thread polls on one connection."""
 
     def __init__(self, pool: Pool, host: Host, name: str) -> None:
         self.host = host
@@ -69,7 +70,7 @@ class Sentinel:
         self._commands = [(b"SENTINEL", question, name.encode()) for question in QUESTIONS]
 
     def send(self) -> bool:
-        """Send a poll without waiting for its reply; return whether it could be sent."""
+        """Send a poll without waiting for its reply. Return whether it could be sent."""
         if time.monotonic() < self._rest_until:
             return False
         try:
@@ -82,7 +83,7 @@ class Sentinel:
         return True
 
     def receive(self, deadline: float) -> MasterReport | None:
-        """Return the report that answers the last poll, or None if there is no valid report by the deadline."""
+        """Return the report for the last poll, or ``None`` if no valid report arrives before the deadline."""
         try:
             address, state = self._read(deadline), self._read(deadline)
             return _report(address, state, self._peers(deadline))
@@ -134,7 +135,11 @@ def _host(name: bytes, port: bytes) -> Host:
 
 
 class Announcements(Subscriber):
-    """A subscriber that notifies ``listener`` of announcements about the master and whether they begin a failover."""
+    """A subscriber to a Sentinel's announcements about the master.
+
+    Args:
+        listener: Called with the Sentinel's address, and whether the announcement begins a failover.
+    """
 
     def __init__(self, pool: Pool, host: Host, name: str, listener: Callable[[Host, bool], None]) -> None:
         super().__init__("zq-redis-sentinel", LOOK, 0)
@@ -167,10 +172,10 @@ EVERY: Final = 1.0
 SOON: Final = 0.1
 # Minimum seconds between two polls.
 LEAST: Final = 0.02
-# Seconds for which a poll is valid; afterwards verbs wait for the next poll.
+# Seconds for which a poll is valid. After that, verbs wait for the next poll.
 SURE: Final = 2.0
-# Maximum seconds of a poll for all connections, and again for all replies. With ``EVERY`` it must be less than
-# ``SURE``, because otherwise a hanging Sentinel would make verbs wait.
+# Maximum seconds of a poll for all connections, and again for all replies. Together with ``EVERY`` it must be less than
+# ``SURE``, so that a Sentinel that hangs does not delay verbs.
 QUICK: Final = 0.4
 # Seconds after which verbs resume with the master that the Sentinels report, even if the failover has not ended.
 LONGEST_PAUSE: Final = 10.0
@@ -183,7 +188,12 @@ AWAITED: Final = "The Sentinels are replacing the master."
 
 
 class Watched:
-    """The ``Network`` of a master behind Sentinels. ``to_sentinel`` and ``to_master`` create pools."""
+    """The ``Network`` of a master behind Sentinels.
+
+    Args:
+        to_sentinel: Creates the pool of a Sentinel.
+        to_master: Creates the pool of a master.
+    """
 
     def __init__(
         self,
@@ -201,13 +211,13 @@ class Watched:
         self._changed = threading.Condition()
         """Guards the following attributes; never held during a round trip."""
         self._pool: Pool | None = None
-        """The pool of the master; None without a master and during a failover."""
+        """The pool of the master; ``None`` without a master and during a failover."""
         self._address: Host | None = None
         self._paused = 0.0
         self._speakers: set[Host] = set()
-        """Sentinels that announced a failover; each must report that it has ended."""
+        """Sentinels that announced a failover. Verbs resume after each of them has reported its end."""
         self._words = self._answered = 0
-        """Number of failover announcements, in total and before the last poll."""
+        """Number of failover announcements: in total, and up to the start of the last poll."""
         self._gave_up = False
         self._sure_until = 0.0
         self._rounds = 0
@@ -258,7 +268,7 @@ class Watched:
         self._wanted.set()
 
     def _wait(self) -> Pool:
-        """Return the pool once there is a recently confirmed master. Raises ``RedisError`` if that takes too long."""
+        """Wait for a recently confirmed master and return its pool. Raises ``RedisError`` if that takes too long."""
         deadline = time.monotonic() + self._patience
         with self._changed:
             if self._thread is None and not self._closed:
@@ -274,7 +284,7 @@ class Watched:
                     raise TimeoutError(AWAITED)
 
     def _pause(self, speaker: Host | None = None) -> None:
-        """Pause writes from now on; replies to running writes are discarded."""
+        """Pause verbs. A verb that is in progress fails."""
         with self._changed:
             if speaker is not None:
                 self._speakers.add(speaker)
@@ -288,7 +298,7 @@ class Watched:
             pool.retire()
 
     def _open(self, address: Host, pool: Pool) -> None:
-        """Resume verbs with this pool, unless a failover was announced after the last poll began."""
+        """Resume verbs with this pool. Ignore the call if a failover was announced after the last poll began."""
         with self._changed:
             if self._closed or self._words > self._answered:
                 return
@@ -322,7 +332,7 @@ class Watched:
             sentinel.close()
 
     def _ask(self, began: float) -> Mapping[Host, MasterReport]:
-        """Poll the Sentinels and their peers; return the reports by host."""
+        """Poll the Sentinels and return their reports by host. Add their peers for the next poll."""
         for host in self._hosts:
             self._know(host)
         sent = [sentinel for sentinel in self._sentinels.values() if sentinel.send()]
@@ -339,7 +349,7 @@ class Watched:
             self._announcements.append(Announcements(pool, host, self._master, self.on_announcement))
 
     def _judge(self, reports: Mapping[Host, MasterReport], began: float) -> None:
-        """Pause verbs, resume them, or switch to another master, according to the reports."""
+        """Pause verbs, resume them, or switch to another master, depending on the reports."""
         if not reports:
             if self._paused and self._is_overdue() and self._address is not None:
                 self._go_on(self._address)
@@ -359,7 +369,7 @@ class Watched:
                 self._go_on(best.address)
 
     def _await_end(self, address: Host) -> None:
-        """Wait for the end of a failover while the master is still the old one."""
+        """Pause verbs until a failover has ended, but no longer than ``LONGEST_PAUSE``."""
         if not self._gave_up and self._pool is not None:
             self._pause()
         if self._paused and self._is_overdue():
@@ -368,7 +378,7 @@ class Watched:
             self._go_on(address)
 
     def _take_over(self, address: Host) -> None:
-        """Switch to a new master once it confirms its role, or after the maximum pause."""
+        """Switch to a new master once it confirms its role, or once the pause is too long."""
         pool = self._to_master(address)
         with contextlib.suppress(*VENDOR):
             pool.release(pool.get_connection())

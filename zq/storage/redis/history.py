@@ -39,9 +39,9 @@ class HistoryController:
     def _pages(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
-        """Return one page with up to ``limit`` entries and ``most_bytes`` bytes of bodies.
+        """Return a page with up to ``limit`` entries and ``most_bytes`` bytes of bodies.
 
-        A script stops early if it skips many expired entries; the next one continues there.
+        A script that skips many expired entries stops early. The next script call continues there.
         """
         limit, most_bytes = most
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)

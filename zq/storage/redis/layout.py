@@ -110,10 +110,10 @@ CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
 # Channel on which scripts publish the full names of queues with new messages.
 READY: Final = b"zq:ready"
-# A channel without messages. Permission for it implies permission for the channels of batches.
+# A channel without messages. A user with permission for it also has permission for the channels of batches.
 FEED: Final = b"zq:feed"
 BUCKETS: Final = 64
-# A score above all times in milliseconds, which the expiry schedule uses for projects.
+# A score above all times in milliseconds. The expiry schedule uses it for projects.
 FAR: Final = 10**15
 PROJECT_KINDS: Final = ("names", "queues", "floor", "usage")
 QUEUE_KINDS: Final = ("state", "avail", "stream", "expiry", "claimed", "states", "bodies", "ids", "claims", "line")
@@ -135,12 +135,12 @@ MAX_MOMENT: Final = 1e12
 # sequence. A large body is stored separately.
 DRAFT: Final = Packing(">QQQIHHH")
 ENTRY: Final = Packing(">BHIQQQIHHH")
-# Header of a message's optional fields: the creation time, unless it is one TTL before the expiry; the claim count in
-# the origin; and the lengths of checksum, origin and reason, which follow. Optional fields after these are the time of
-# the first claim in the origin, the size of the attributes at the end of the body, and the group.
+# Header of a message's optional fields: the creation time (0: one TTL before the expiry), the claim count in the
+# origin, and the lengths of checksum, origin and reason, which follow. Then there may be a tail: the time of the first
+# claim in the origin, the size of the attributes at the end of the body, and the group.
 MORE: Final = Packing(">QIHHH")
 TAIL: Final = Packing(">QI")
-# A state: available, expires, ttl, ends, former, claimed, lease, count, first claimed; the claim follows.
+# A state: available, expires, ttl, ends, former, claimed, lease, count, first claimed. The claim's id follows.
 STATE: Final = Packing(">QQQQQQQIQ")
 # Header of a message in a reply: length of the state, followed by state, entry and body.
 FRONT: Final = Packing(">H")
@@ -169,14 +169,14 @@ class Keys(NamedTuple):
     stream: bytes
     claims: bytes
     first: Block
-    """The first keys of every queue script: those of the project, then those of the queue."""
+    """The first keys of every queue script: the keys of the project and then of the queue."""
     queue: Block
-    """Keys of the queue."""
+    """The queue's keys among them."""
     expiry: bytes
     by_expiry: list[bytes]
-    """Keys of all sorted sets by expiry."""
+    """Keys of the queue's sorted sets by expiry."""
     full: bytes
-    """The full name of the queue, as used by scripts and the channel."""
+    """The full name of the queue, for scripts and the channel."""
     stages: bytes
     staging: bytes
     producers: bytes
@@ -206,7 +206,7 @@ def string(value: bytes) -> str:
 
 @lru_cache(maxsize=8192)
 def keys(ref: QueueRef) -> Keys:
-    """Return the keys of a queue. For the name "", only the project's keys are valid."""
+    """Return the keys of a queue. If its name is "", only the project's keys are valid."""
     names, metadata, floor, usage = own(ref.project, *PROJECT_KINDS)
     transactions = own(ref.project, *TRANSACTION_KINDS)
     fences, producers, producing, stages, staging, opened, phase, *_ = transactions
@@ -241,54 +241,52 @@ def keys(ref: QueueRef) -> Keys:
 
 
 def whole(project: str) -> QueueRef:
-    """Return the reference that represents a whole project in the expiry schedule and in scripts."""
+    """Return the reference that stands for a whole project in the expiry schedule and in scripts."""
     return QueueRef(project, "")
 
 
 def content(project: str, stage: str) -> Block:
-    """Return the key of a stage's messages."""
+    """Return the key of the list with a stage's messages."""
     return own(project, "stage:" + stage)
 
 
 def opened(project: str, producer: str, number: int) -> Block:
-    """Return the key of a list of an open commit."""
+    """Return the key of one list of an open commit."""
     return own(project, f"open:{number}:{producer}")
 
 
 def own(project: str, *kinds: str) -> Block:
-    """Return keys of a project, which share a hash tag."""
+    """Return keys of a project. They share a hash tag, and therefore a cluster slot."""
     tag = blake2b(text(project), digest_size=16).hexdigest().encode()
     return tuple(b"zq:{%b}:%b" % (tag, text(kind)) for kind in kinds)
 
 
 def bucket(number: int) -> bytes:
-    """Return the key of a bucket of the expiry schedule."""
     return b"zq:{%d}:due" % number
 
 
 def bucket_lease(number: int) -> bytes:
-    """Return the key of a bucket's lease."""
     return b"zq:{%d}:sweeper" % number
 
 
 def bucket_of(ref: QueueRef) -> bytes:
-    """Return the key of the bucket with the queue's entries."""
+    """Return the key of the bucket in which the queue's schedule entries are."""
     return bucket(crc32(text(ref.name), crc32(text(ref.project))) % BUCKETS)
 
 
 def schedule_entry(ref: QueueRef, moment: int) -> bytes:
-    """Return an entry of the expiry schedule."""
+    """Encode an entry of the expiry schedule."""
     return MOMENT.pack(moment) + full(ref)
 
 
 def full(ref: QueueRef) -> bytes:
-    """Return a queue's full name: length of the project, project, queue name."""
+    """Encode the full name of a queue: length of the project, project, queue name."""
     project = text(ref.project)
     return LENGTH.pack(len(project)) + project + text(ref.name)
 
 
 def queue_of(full_name: bytes) -> QueueRef:
-    """Parse the full name of a queue."""
+    """Decode the full name of a queue."""
     end = LENGTH.size + LENGTH.unpack_from(full_name)[0]
     return QueueRef(string(full_name[LENGTH.size : end]), string(full_name[end:]))
 
@@ -300,7 +298,7 @@ UUID: Final = b"u"
 
 
 def packed(id: str) -> bytes:
-    """Encode an id for storage; hex digits and UUIDs are compressed."""
+    """Encode an id for storage. Hexadecimal digits and UUIDs are compressed."""
     if len(id) == HEX_DIGITS or len(id) == HEX_DIGITS + 4:
         kind = HEX if len(id) == HEX_DIGITS else UUID
         try:

@@ -30,9 +30,9 @@ from zq.storage import browsing
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store, checked, packed_posted, plan_moves, raise_repeated, schedule_arrivals
 
-# Header of a pop reply: whether to retry, and the number of removed expired messages.
+# Header of a pop reply: whether to call the script again, and the number of removed expired messages.
 POPPED: Final = Packing(">BI")
-# Header of a page of one state: whether to retry, and the position to continue from.
+# Header of a page of one state: whether to call the script again, and the position after which to continue.
 BROWSED: Final = Packing(">BQQQ")
 
 
@@ -76,7 +76,7 @@ class MessageController:
         return metadata or None
 
     def _expire(self, queue: QueueRef, drafts: Sequence[Draft], moment: int) -> None:
-        """Schedule active expiry of the queue for the first expiry of the drafts."""
+        """Schedule the sweep that removes the first draft to expire."""
         self._store.schedule_expiry(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -174,18 +174,21 @@ class MessageController:
 def _keys(
     drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
 ) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
-    """Return the idempotency keys of a post, each with the number of its draft from 1 on, or 0 for the whole post."""
+    """Return the idempotency keys of a post with their drafts.
+
+    Each key comes with the number of its draft, counted from 1, or with 0 if it belongs to the whole post.
+    """
     own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
     return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]
 
 
 def _within(position: Position) -> Sequence[int]:
-    """Return the position, limited to numbers that Lua keeps exactly."""
+    """Limit the numbers of a position to those that Lua represents exactly."""
     return [min(number, layout.FAR) for number in position]
 
 
 def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> Located | None:
-    """Find the queue with a live message, with one round trip for many queues."""
+    """Find a live message in one of several queues, with one round trip per server."""
     asked = [store.question(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
     for queue, blob in zip(queues, store.client.each(asked), strict=True):
         for found in replies.messages(blob, 0, now):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server selection for the three kinds of Redis: one server, a master behind Sentinels, a cluster."""
+"""Selection of the server for a key: a single server, a master behind Sentinels, or a cluster."""
 
 import contextlib
 import random
@@ -21,7 +21,7 @@ class Network(Protocol):
     """The servers of a store, and the mapping from keys to servers."""
 
     name: str
-    """Host and port for error messages, without credentials."""
+    """Address for error messages, without credentials."""
 
     def pool(self, key: bytes) -> Pool:
         """Return the pool of the key's server. Raises ``RedisError``."""
@@ -36,18 +36,18 @@ class Network(Protocol):
         ...
 
     def doubt(self) -> None:
-        """Reload the mapping in the background, after a server did not answer."""
+        """Reload the mapping in the background, because a server has failed to respond."""
         ...
 
     def still(self, pool: Pool) -> bool:
-        """Return whether writes over this pool reached the current master.
+        """Return whether writes over this pool have reached the current master.
 
         Raises ``RedisError`` if that cannot be determined in time.
         """
         ...
 
     def asked(self, error: AskError) -> Pool:
-        """Return the pool of the server to which an ASK redirection leads."""
+        """Return the pool of the server to which an ASK error redirects."""
         ...
 
     def close(self) -> None: ...
@@ -67,10 +67,10 @@ class Single:
         return self._pool
 
     def relearn(self) -> None:
-        """Do nothing: there is only one server."""
+        """Do nothing, because there is only one server."""
 
     def doubt(self) -> None:
-        """Do nothing: there is only one server."""
+        """Do nothing, because there is only one server."""
 
     def still(self, pool: Pool) -> bool:
         return True
@@ -83,7 +83,7 @@ class Single:
 
 
 class Cluster:
-    """A cluster. redis-py's client maps slots to servers."""
+    """A cluster. redis-py's client maps its slots to servers."""
 
     def __init__(self, address: Address, options: dict[str, Any]) -> None:
         self.name = address.name
@@ -145,7 +145,7 @@ class Cluster:
 
 
 def reach(address: Address, timeout: float) -> Network:
-    """Return the network of an address. Nothing is sent yet."""
+    """Return the network for an address. Nothing is sent yet."""
     options = connection_options(timeout)
     own = options | address.credentials
     if address.cluster:
@@ -158,7 +158,6 @@ def reach(address: Address, timeout: float) -> Network:
 
 
 def watched(address: Address, options: dict[str, Any], own: dict[str, Any], timeout: float) -> Watched:
-    """Return the network of a master behind Sentinels."""
     quick = min(timeout / 8, QUICK) / len(address.hosts)
     sentinels = options | address.sentinel_credentials
     sentinels |= {"socket_timeout": quick, "socket_connect_timeout": quick}
@@ -174,7 +173,7 @@ def watched(address: Address, options: dict[str, Any], own: dict[str, Any], time
 
 
 def greet_master(connection: Any) -> None:
-    """Check a new connection's server for the master role, with INFO because ROLE may be denied."""
+    """Check that a new connection leads to a master, with INFO because the user may lack permission for ROLE."""
     connection.on_connect()
     connection.send_command("INFO", "replication")
     with contextlib.suppress(NoPermissionError):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A thread that reads published messages on its own redis-py connection.
 
-The thread also sends all commands on this connection, because two threads must not use a TLS connection at once. No
-thread can wake it up: every ``patience`` seconds it checks for commands to send and for its end.
+The thread also sends all commands on this connection, because two threads must not use a TLS connection concurrently.
+No other thread can wake it. Every ``patience`` seconds, it checks for commands to send and whether it was closed.
 
 The thread reads the connection directly, which takes 2.4 µs per notice instead of 10 µs with redis-py's ``PubSub``.
 Reads have no timeout argument, because that would cost two system calls each.
@@ -22,7 +22,8 @@ LOG = logging.getLogger(__name__)
 LOST: Final = "%s: connection to the store's notices lost, retrying: %s"
 UNFORESEEN: Final = "%s: unexpected error, reconnecting."
 FOUND: Final = "%s: connected to the store's notices again."
-# Seconds without input after which the server is pinged, and after which an unanswered ping ends the connection.
+# Seconds without input after which the server is pinged, and then seconds without a reply after which the connection is
+# closed.
 QUIET: Final = 5.0
 # Seconds before the second attempt to connect; doubled for each further attempt.
 FIRST_WAIT: Final = 0.05
@@ -40,7 +41,9 @@ Connection = Any
 class Subscriber(ABC):
     """A subscriber that reconnects until it is closed.
 
-    ``pause`` is the number of seconds for which it does not read after it has read all input.
+    Args:
+        patience: Seconds to wait for input before ``send`` is called again.
+        pause: Seconds for which the subscriber stops reading after it has read all input.
     """
 
     def __init__(self, name: str, patience: float, pause: float) -> None:
@@ -52,14 +55,14 @@ class Subscriber(ABC):
 
     @abstractmethod
     def pool(self) -> Pool | None:
-        """Return the pool of the server, or None to end the thread."""
+        """Return the pool of the server, or ``None`` to end the thread."""
 
     @abstractmethod
     def subscribe(self, connection: Connection) -> None:
         """Subscribe on a new connection."""
 
     def send(self, connection: Connection) -> bool:
-        """Send pending commands. Return False to end this connection."""
+        """Send pending commands. Return ``False`` to end this connection."""
         return True
 
     @abstractmethod
@@ -94,7 +97,7 @@ class Subscriber(ABC):
             self._wait = min(2 * self._wait, LONGEST_WAIT)
 
     def _lost(self, error: BaseException) -> None:
-        """Log the first failure after a successful connection."""
+        """Log a lost connection, but not the failures of the following attempts."""
         if not self._deaf and not self._closed.is_set():
             self._deaf = True
             LOG.warning(LOST, self._thread.name, error)
@@ -124,7 +127,7 @@ class Subscriber(ABC):
                 connection.send_command("PING", check_health=False)
 
     def _read(self, connection: Connection) -> list[Notice]:
-        """Return all available notices after waiting up to ``patience`` seconds for the first one."""
+        """Wait up to ``patience`` seconds for a notice. Return all notices that are available then."""
         found: list[Notice] = []
         patience = self._patience
         while len(found) < TOGETHER and connection.can_read(patience):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published messages in Redis: a stream for each project, and an index of it by topic."""
+"""Published messages in Redis: one stream per project, with an index by topic."""
 
 import contextlib
 import random
@@ -19,14 +19,14 @@ from zq.storage.redis.notices import LogSubscriber
 from zq.storage.redis.scripts import Script
 from zq.storage.redis.store import Store, checked
 
-# Upper bound of times in the expiry schedule that are due at once.
+# Upper bound for times in the expiry schedule that mean "due immediately".
 LONG_AGO: Final = 10**9
 # Reply of a publish: first sequence, and whether trimmed messages are left to remove.
 PUBLISHED: Final = Packing(">Q?")
 MOST_BYTES: Final = 1 << 20
 # Maximum bytes of a read, and maximum number of batches that it examines.
 MOST_BATCHES: Final = 1000
-# Maximum round trips of a read by pattern; each requests ``GROWTH`` times as many messages as the one before.
+# Maximum round trips of a read by pattern. Each of them requests ``GROWTH`` times as many messages as the previous one.
 LOOKS: Final = 5
 GROWTH: Final = 4
 # Maximum seconds by which a log may be ahead of the store's time.
@@ -88,7 +88,8 @@ class TopicController:
 
     def purge(self, topic: TopicRef) -> None:
         terms = layout.text(topic.name), self._follower.channel(topic.project)
-        # Before, in case that the answer is lost; and again, for a round that came in between has removed that entry.
+        # Schedule before the purge, because its reply may be lost. Schedule again, because a sweep in between may have
+        # removed the first entry.
         self._sweep_soon(topic.project)
         self._run(scripts.TOPIC_PURGE, topic.project, *terms)
         self._sweep_soon(topic.project)
@@ -115,12 +116,15 @@ class TopicController:
         return self._follower.subscribe(project, listener)
 
     def _highest(self, project: str) -> int:
-        """Return an upper bound of the log's sequences, even after data loss, derived from the store's time."""
+        """Return an upper bound of all sequences of the log, derived from the store's time.
+
+        The bound holds even if the log has lost data.
+        """
         seconds, _ = self._store.client.command(batches.keys(project)[0], b"TIME")
         return (int(seconds) + AHEAD) * 1000 * batches.PACE
 
     def _trim(self, project: str, retention: Retention) -> bool:
-        """Trim the log in a full store; return whether that freed memory."""
+        """Trim the log of a full store. Return whether that freed memory."""
         gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % retention.size, b"%d" % retention.messages)
         if left:
             self._sweep_soon(project)
@@ -129,7 +133,7 @@ class TopicController:
     def _sweep_soon(self, project: str) -> None:
         """Schedule a sweep of the project for the next round.
 
-        Each entry is unique, so that only a later round removes it.
+        The entry is unique, so that a round in progress does not remove it.
         """
         self._store.schedule(layout.whole(project), random.randrange(1, LONG_AGO))
 

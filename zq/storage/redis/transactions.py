@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fences, stages and commits in Redis.
 
-All data of a project shares a cluster slot, so one script decides a commit. ``transactions.lua`` describes the scripts'
-side. Times are in milliseconds. The stored forms are:
+All data of a project is in one cluster slot, so one script decides a commit. ``transactions.lua`` describes the
+scripts' side. Times are in milliseconds. The stored forms are:
 
-- Stage: expiry, bytes of all bodies, number of queues; then per queue the minimum TTL of its messages, the length of
-  its name, and the name.
+- Stage: expiry, bytes of all bodies, number of queues; then for each queue the minimum TTL of its messages, the length
+  of its name, and the name.
 - Staged message: number of its queue in the stage; draft, with times relative to 0.
-- Producer: expiry, messages published and deleted by its last batch; then the batch in decimal digits.
+- Producer: expiry, numbers of messages published and deleted by its last batch; then the batch in decimal digits.
 
-An open commit is decided but not completed. It has lists, first of claims and then of stages, which are processed one
-by one. A server registers a commit at ``OPEN_KEY`` before it opens the commit, because ``OPEN_KEY`` is in another
-cluster slot and one script cannot do both. An entry without an open commit is removed after ``FORGOTTEN`` milliseconds.
+An open commit is decided but not completed. It has lists of messages, first for claims and then for stages, which are
+processed one by one. A server registers a commit at ``OPEN_KEY`` before it opens the commit. One script cannot do both,
+because ``OPEN_KEY`` is in another cluster slot. An entry without an open commit is removed after ``FORGOTTEN``
+milliseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +52,7 @@ PRODUCER: Final = Packing(">QQQ")
 
 
 def least_lives(stage: bytes) -> dict[str, int]:
-    """Return the queues of a stage's messages, each with the minimum TTL of its messages in milliseconds."""
+    """Return the minimum TTL of a stage's messages in milliseconds, by queue."""
     at, found = STAGE.size, {}
     while at < len(stage):
         least, length = STAGED_QUEUE.unpack_from(stage, at)
@@ -80,10 +81,12 @@ FORGOTTEN: Final = 60_000
 
 
 class Open(Struct, array_like=True, frozen=True):
-    """The stored form of an open commit, with one list per item of ``claims`` and ``stages``.
+    """The stored form of an open commit. Each item of ``claims`` and ``stages`` has a list of messages.
 
-    ``batch`` is in decimal digits. ``claims`` has the full name of each queue with settled claims and its history
-    retention in seconds. ``stages`` has the stored form of each stage.
+    Attributes:
+        batch: Number of the batch, in decimal digits.
+        claims: Full name and history retention in seconds of each queue with settled claims.
+        stages: Stored form of each stage.
     """
 
     batch: bytes
@@ -92,7 +95,7 @@ class Open(Struct, array_like=True, frozen=True):
 
     @property
     def phases(self) -> int:
-        """The number of lists."""
+        """The number of lists of messages."""
         return len(self.claims) + len(self.stages)
 
     @property
@@ -113,13 +116,13 @@ unpack_entry = msgpack.Decoder(Entry).decode
 
 
 def announce(store: Store, commit: Commit, now: int) -> None:
-    """Register a commit that may become open, so that other servers find it."""
+    """Register a commit that may become open, so that other servers can find it."""
     entry = Entry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
     _enter(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
 def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
-    """Return the open commits of all projects. Removes stale entries."""
+    """Return the open commits of all projects, and remove stale entries."""
     bounds = OPEN_KEY, b"0", b"%d" % (MOST - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
     open_ones = []
@@ -138,7 +141,7 @@ def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process one slice of a commit; return whether anything is left."""
+    """Process one slice of a commit. Return whether anything is left."""
     name, whole = layout.text(producer), layout.whole(project)
     packed, phase = _look(store, project, name)
     if packed is None:
@@ -151,9 +154,10 @@ def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> 
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """Return the queues of these names after scheduling expiries.
+    """Schedule the expiries of queues and return the queues.
 
-    ``lives`` has the TTL of the first message to expire, in milliseconds, by queue.
+    Args:
+        lives: Minimum TTL of the new messages in milliseconds, by queue name.
     """
     targets = [QueueRef(project, name) for name in lives]
     for target in targets:
@@ -162,12 +166,12 @@ def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: 
 
 
 def _enter(store: Store, *terms: bytes) -> None:
-    """Change the schedule of open commits."""
+    """Add or remove an entry of ``OPEN_KEY``."""
     store.client.run(scripts.SCHEDULE, (OPEN_KEY,), *terms)
 
 
 def _list(store: Store, project: str, commit: Open, phase: int, now: int) -> tuple[list[Block], list[bytes]]:
-    """Return keys and arguments for a slice of a list."""
+    """Return the script keys and arguments for a slice of one list."""
     if phase < len(commit.claims):
         full, history = commit.claims[phase]
         queue = layout.queue_of(full)
@@ -179,7 +183,7 @@ def _list(store: Store, project: str, commit: Open, phase: int, now: int) -> tup
 
 
 def _look(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
-    """Return the producer's open commit, or None, and the number of its finished lists."""
+    """Return the producer's open commit, or ``None``, and the number of completed lists."""
     keys = layout.keys(layout.whole(project))
     packed, phase = store.client.each([Question(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
     return packed, int(phase or 0)
@@ -192,7 +196,11 @@ LARGE: Final = [b"large"]
 
 
 class Attempt:
-    """An attempt to commit at a time in milliseconds."""
+    """An attempt to commit.
+
+    Args:
+        moment: Time in milliseconds.
+    """
 
     def __init__(self, store: Store, commit: Commit, moment: int, bounds: Bounds) -> None:
         self._store = store
@@ -204,10 +212,13 @@ class Attempt:
         self._names = list(dict.fromkeys(commit.publish))
         """Stages to publish, including existing ones of ``beside``."""
         self._lists = list(dict.fromkeys((item.queue, item.history) for item in self._held))
-        """Lists of messages to delete: one per queue and history retention."""
+        """Queue and history retention of each list of messages to delete."""
 
     def run(self) -> Committed:
-        """Commit and return the result, which may be an open commit. Raises the errors of ``commit``."""
+        """Commit and return the result. The commit may still be open.
+
+        Raises the errors of ``TransactionController.commit``.
+        """
         ends = self._moment + self._commit.ttl * 1000
         self._store.schedule_expiry(self._whole, ends, self._moment)
         may_open = False
@@ -249,7 +260,6 @@ class Attempt:
         return self._store.run(scripts.COMMIT, self._whole, *terms, more=more)
 
     def _open(self, packed: Sequence[bytes]) -> Open:
-        """Return the stored form of the commit if it becomes open."""
         claims = [(layout.full(queue), history) for queue, history in self._lists]
         return Open(b"%d" % self._commit.batch, claims, list(packed))
 
@@ -257,7 +267,7 @@ class Attempt:
         return [layout.keys(queue).queue, *self._store.history(queue, history, self._moment)]
 
     def _staged(self) -> list[bytes]:
-        """Return the stored form of each stage, or b"" for a missing stage."""
+        """Return the stored form of each stage; b"" for a missing stage."""
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:
             return []
@@ -269,7 +279,7 @@ class Attempt:
         return [found[name] or b"" for name in self._names]
 
     def _targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Return the queues of the stages' messages after scheduling their expiries."""
+        """Schedule the expiries of the stages' messages and return their queues."""
         lives: dict[str, int] = {}
         for stage in packed:
             for name, least in least_lives(stage).items():
@@ -359,7 +369,7 @@ class TransactionController:
         return Page(found, found[-1].name if found else None)
 
     def _known(self, project: str, work: Work, reply: Sequence[bytes]) -> Sequence[KnownWork]:
-        """Return the work items in a script reply."""
+        """Decode the fences, stages or producers in a script reply."""
         names = [layout.string(name) for name in reply[::4]]
         rows = list(zip(names, reply[1::4], reply[2::4], reply[3::4], strict=True))
         if work is Work.FENCE:
