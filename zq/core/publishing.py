@@ -16,7 +16,7 @@ from zq.core.encryption import SEAL, UNREADABLE, Sealing, id_in_topic
 from zq.core.streams import Gap, lost_end
 from zq.core.tails import RECHECK, Tails
 from zq.core.values import Applied, Seen
-from zq.core.waiting import Check, Polled, Waiters
+from zq.core.waiting import Check, PollResult, Waiters
 from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, count_within, within
@@ -106,13 +106,13 @@ class Publishing:
         self._events.published(topic, entries)
         return Applied(range(first, first + len(entries)))
 
-    def look(
-        self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, listening: "Listening | None" = None
-    ) -> "Polled[Listed] | Listening":
-        """Return a page of messages, or a ``Listening`` if the caller must wait for messages.
+    def poll(
+        self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, topic_poll: "TopicPoll | None" = None
+    ) -> "PollResult[Listed] | TopicPoll":
+        """Return a page of messages, or a ``TopicPoll`` if the caller must wait for messages.
 
-        The caller waits with the ``Listening`` and then calls this method again with it. When this method returns a
-        page or raises an error, it closes the ``Listening``.
+        The caller waits with the ``TopicPoll`` and then calls this method again with it. When this method returns a
+        page or raises an error, it closes the ``TopicPoll``.
 
         Args:
             marker: Sequence after which the page starts; "" = start of the log.
@@ -122,25 +122,25 @@ class Publishing:
         """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         seconds = within("wait", wait or 0, 0, self._limits.max_wait)
-        after = as_marker(marker)
+        after = parse_marker(marker)
         ask = partial(self._page, topic, Pattern(topic.name), after, size)
-        if listening is None:
+        if topic_poll is None:
             page = ask()
             if _has_news(page, after) or not seconds:
-                return Polled(page)
-            if not self._waiters.take_slot(topic.project):
+                return PollResult(page)
+            if not self._waiters.acquire_slot(topic.project):
                 self._events.turned_away()
-                return Polled(page, turned_away=True)
-            listening = self._listen(topic, after, time.monotonic() + seconds)
+                return PollResult(page, turned_away=True)
+            topic_poll = self._open_poll(topic, after, time.monotonic() + seconds)
         try:
-            page = listening.look(ask)
+            page = topic_poll.poll(ask)
         except BaseException:
-            listening.close()
+            topic_poll.close()
             raise
-        if _has_news(page, after) or listening.over:
-            listening.close()
-            return Polled(page)
-        return listening
+        if _has_news(page, after) or topic_poll.over:
+            topic_poll.close()
+            return PollResult(page)
+        return topic_poll
 
     def get(self, topic: TopicRef, ids: Sequence[str]) -> Seen[Sequence[Published]]:
         """Return the topic's messages with these ids, without duplicates.
@@ -161,11 +161,11 @@ class Publishing:
             raise MessageUnreadable(UNREADABLE)
         return Seen(shown, now)
 
-    def _listen(self, topic: TopicRef, after: int | None, deadline: float) -> "Listening":
+    def _open_poll(self, topic: TopicRef, after: int | None, deadline: float) -> "TopicPoll":
         try:
-            return Listening(topic, after, deadline, Readers(self._tails, self._waiters))
+            return TopicPoll(topic, after, deadline, Readers(self._tails, self._waiters))
         except BaseException:
-            self._waiters.give_back_slot(topic.project)
+            self._waiters.release_slot(topic.project)
             raise
 
     def _page(self, topic: TopicRef, pattern: Pattern, after: int | None, size: int) -> Listed:
@@ -205,7 +205,7 @@ class Publishing:
         return Entry(body, ttl, checksum, hops, seal)
 
 
-class Listening:
+class TopicPoll:
     """A long poll of a topic. It occupies a slot until it is closed.
 
     Args:
@@ -238,7 +238,7 @@ class Listening:
         """Return the seconds until the caller must poll again, even without a notification."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK))
 
-    def look(self, ask: Callable[[], Listed]) -> Listed:
+    def poll(self, ask: Callable[[], Listed]) -> Listed:
         """Call ``ask`` for a page. If the page is empty and the log's tail has newer messages, call ``ask`` again."""
         page = ask()
         self.position = page.position
@@ -294,7 +294,7 @@ class Listening:
         if self._open:
             self._open = False
             self._readers.tails.leave(self._topic.project, self._tail)
-            self._readers.waiters.give_back_slot(self._topic.project)
+            self._readers.waiters.release_slot(self._topic.project)
 
 
 def _has_news(page: Listed, after: int | None) -> bool:
@@ -305,7 +305,7 @@ def _has_news(page: Listed, after: int | None) -> bool:
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 
 
-def as_marker(text: str) -> int | None:
+def parse_marker(text: str) -> int | None:
     """Parse a log position; return ``None`` for "". Raises ``Invalid``."""
     if not text:
         return None

@@ -243,7 +243,7 @@ class Streams:
         """
         own = self._quotas.share_of(project)
         with self._lock:
-            if self.closing or not self._slots.take(project, own):
+            if self.closing or not self._slots.acquire(project, own):
                 self.events.stream_refused()
                 raise Crowded(
                     f"This server serves at most {self._most} concurrent streams, and {self._slots.share(own)} for one "
@@ -259,7 +259,7 @@ class Streams:
             if tail is not None:
                 self._tails.leave(project, tail)
             with self._lock:
-                self._slots.give_back(project)
+                self._slots.release(project)
             raise
         self._enter(stream)
         return stream
@@ -268,7 +268,7 @@ class Streams:
         """Release the slot of a stream that has ended."""
         with self._lock:
             self._streams.discard(stream)
-            self._slots.give_back(project)
+            self._slots.release(project)
         self._tails.leave(project, tail)
         self.events.streams(-1)
 

@@ -9,7 +9,7 @@ from typing import Final
 # Default percentage of a server's slots that one project may occupy; at least one slot.
 SHARE: Final = 25
 # Maximum number of woken read-only requests of one project that poll concurrently.
-MAX_LOOKING: Final = 4
+MAX_CONCURRENT_POLLS: Final = 4
 
 
 class Slots:
@@ -29,7 +29,7 @@ class Slots:
         """
         return max(1, self._most * (self._share if own is None else own) // 100)
 
-    def take(self, project: str, own: int | None = None) -> bool:
+    def acquire(self, project: str, own: int | None = None) -> bool:
         """Acquire a slot for the project. Return ``False`` if no slot is free or the project has used its share."""
         if self._free <= 0 or self._taken[project] >= self.share(own):
             return False
@@ -37,7 +37,7 @@ class Slots:
         self._taken[project] += 1
         return True
 
-    def give_back(self, project: str) -> None:
+    def release(self, project: str) -> None:
         """Release a slot of the project."""
         self._free += 1
         self._taken[project] -= 1
@@ -52,7 +52,7 @@ class Wakeup(threading.Event):
         super().__init__()
         self._callback: Callable[[], object] | None = None
 
-    def notify(self, callback: Callable[[], object] | None) -> None:
+    def set_callback(self, callback: Callable[[], object] | None) -> None:
         """Set the function that is called when the event is set; ``None`` = no function."""
         self._callback = callback
 
@@ -68,42 +68,42 @@ class Waiter:
 
     Attributes:
         takes: Whether the request claims or pops messages. If not, it is read-only.
-        in_vain: Whether the last poll at the deadline found no message.
+        found_nothing: Whether the last poll at the deadline found no message.
     """
 
-    __slots__ = ("has_left", "in_vain", "is_called", "places", "slots", "takes", "wakeup")
+    __slots__ = ("found_nothing", "has_left", "is_called", "poll_slots", "slots", "takes", "wakeup")
 
     def __init__(self, takes: bool, slots: Slots) -> None:
         self.takes = takes
         self.slots = slots
         self.wakeup = Wakeup()
-        self.in_vain = self.has_left = False
+        self.found_nothing = self.has_left = False
         self.is_called = False
         """Whether the request was notified and has not polled since."""
-        self.places = 0
-        """Number of poll slots that the request occupies in ``Lookers``."""
+        self.poll_slots = 0
+        """Number of poll slots that the request occupies in ``PollQueue``."""
 
-    def begin_look(self) -> None:
+    def begin_poll(self) -> None:
         """Clear the notification before a poll, so that a message that arrives during the poll notifies again."""
         self.wakeup.clear()
         self.is_called = False
 
-    def end_in_vain(self) -> None:
+    def record_empty_poll(self) -> None:
         """Record that the last poll found no message."""
-        self.in_vain = True
+        self.found_nothing = True
 
     def leave(self) -> None:
         """Mark the request as finished, so that it is not woken again."""
         self.has_left = True
 
 
-class Lookers:
-    """The notified read-only requests of one project. At most ``MAX_LOOKING`` of them poll concurrently."""
+class PollQueue:
+    """The notified read-only requests of one project. At most ``MAX_CONCURRENT_POLLS`` of them poll concurrently."""
 
-    __slots__ = ("looking", "pending")
+    __slots__ = ("pending", "polling")
 
     def __init__(self) -> None:
-        self.looking = 0
+        self.polling = 0
         self.pending: deque[Waiter] = deque()
 
     def call(self, waiter: Waiter) -> None:
@@ -114,18 +114,18 @@ class Lookers:
 
     def wake_next(self) -> bool:
         """Wake as many waiters as may poll. Return ``False`` if no waiter is polling or queued."""
-        while self.pending and self.looking < MAX_LOOKING:
+        while self.pending and self.polling < MAX_CONCURRENT_POLLS:
             waiter = self.pending.popleft()
             if not waiter.has_left:
-                waiter.places += 1
-                self.looking += 1
+                waiter.poll_slots += 1
+                self.polling += 1
                 waiter.wakeup.set()
-        return self.looking > 0
+        return self.polling > 0
 
     def free(self, waiter: Waiter) -> None:
         """Release the poll slots of a waiter that has polled or left."""
-        self.looking -= waiter.places
-        waiter.places = 0
+        self.polling -= waiter.poll_slots
+        waiter.poll_slots = 0
 
 
 class WaitQueue:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from zq.clock import Clock
 from zq.core.quotas import NO_QUOTAS, AnyQuotas
-from zq.core.wait_queues import SHARE, Lookers, Slots, Waiter, WaitQueue
+from zq.core.wait_queues import SHARE, PollQueue, Slots, Waiter, WaitQueue
 from zq.events import NO_EVENTS, Events
 from zq.limits import Limits, within
 from zq.model import QueueRef, Seconds
@@ -39,7 +39,7 @@ RESERVED: Final = 4
 RESERVE_WAIT: Final = 1.0
 
 
-class Polled(Struct, Generic[T], frozen=True):
+class PollResult(Struct, Generic[T], frozen=True):
     """The result of a poll.
 
     Attributes:
@@ -75,7 +75,7 @@ class Waiters:
         self._quotas = quotas
         self._lock = threading.Lock()
         self._wait_queues: dict[QueueRef, WaitQueue] = {}
-        self._lookers: dict[str, Lookers] = {}
+        self._poll_queues: dict[str, PollQueue] = {}
         self._timers: list[tuple[float, QueueRef]] = []
         self._timer_set = threading.Condition(self._lock)
         self.closing = False
@@ -86,7 +86,7 @@ class Waiters:
 
     def enter(
         self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
-    ) -> "Visit":
+    ) -> "QueuePoll":
         """Register a request that may wait up to ``wait`` seconds without a thread.
 
         Raises ``Invalid`` if ``wait`` is out of range.
@@ -100,13 +100,13 @@ class Waiters:
                 the reserve has a free slot, the request waits there for up to ``RESERVE_WAIT`` seconds.
         """
         if not within("wait", wait or 0, 0, self._limits.max_wait):
-            return Visit(self, queue, None, 0.0)
+            return QueuePoll(self, queue, None, 0.0)
         began = time.monotonic()
-        deadline, waiter = began + (wait or 0), self._take_slot(queue, takes, self._slots)
-        if waiter is None and paused and (waiter := self._take_slot(queue, takes, self._reserve)):
+        deadline, waiter = began + (wait or 0), self._acquire_slot(queue, takes, self._slots)
+        if waiter is None and paused and (waiter := self._acquire_slot(queue, takes, self._reserve)):
             deadline = min(deadline, began + RESERVE_WAIT)
             self.events.turned_away()
-        return Visit(self, queue, waiter, deadline, check)
+        return QueuePoll(self, queue, waiter, deadline, check)
 
     def wake(self, queue: QueueRef) -> None:
         """Wake requests after messages have arrived in the queue. Never blocks on the store."""
@@ -120,25 +120,25 @@ class Waiters:
         """Wake some read-only requests, and the first request that claims or pops. The caller holds the lock."""
         for waiter in wait_queue.waiters:
             if not waiter.takes:
-                self._lookers.setdefault(project, Lookers()).call(waiter)
-        self._wake_lookers(project)
+                self._poll_queues.setdefault(project, PollQueue()).call(waiter)
+        self._wake_next(project)
         wait_queue.notify_taker()
 
-    def _wake_lookers(self, project: str) -> None:
-        lookers = self._lookers.get(project)
-        if lookers is not None and not lookers.wake_next():
-            del self._lookers[project]
+    def _wake_next(self, project: str) -> None:
+        poll_queue = self._poll_queues.get(project)
+        if poll_queue is not None and not poll_queue.wake_next():
+            del self._poll_queues[project]
 
-    def looked(self, queue: QueueRef, waiter: Waiter) -> None:
+    def record_poll(self, queue: QueueRef, waiter: Waiter) -> None:
         """Record that the waiter has polled, and let the next notified request poll."""
-        if waiter.places:
+        if waiter.poll_slots:
             with self._lock:
-                self._free(queue.project, waiter)
+                self._free_poll(queue.project, waiter)
 
-    def _free(self, project: str, waiter: Waiter) -> None:
-        if waiter.places:
-            self._lookers[project].free(waiter)
-            self._wake_lookers(project)
+    def _free_poll(self, project: str, waiter: Waiter) -> None:
+        if waiter.poll_slots:
+            self._poll_queues[project].free(waiter)
+            self._wake_next(project)
 
     def recheck(self) -> None:
         """Wake all waiting requests after a clock jump, because messages may have become ready."""
@@ -155,22 +155,22 @@ class Waiters:
                     waiter.wakeup.set()
             self._timer_set.notify()
 
-    def take_slot(self, project: str) -> bool:
+    def acquire_slot(self, project: str) -> bool:
         """Acquire a slot for a request that does not wait for a queue. Return ``False`` if no slot is free."""
         own = self._quotas.share_of(project)
         with self._lock:
-            return not self.closing and self._slots.take(project, own)
+            return not self.closing and self._slots.acquire(project, own)
 
-    def give_back_slot(self, project: str) -> None:
-        """Release a slot acquired with ``take_slot``."""
+    def release_slot(self, project: str) -> None:
+        """Release a slot acquired with ``acquire_slot``."""
         with self._lock:
-            self._slots.give_back(project)
+            self._slots.release(project)
 
-    def _take_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> Waiter | None:
+    def _acquire_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> Waiter | None:
         """Add a waiter to the queue's wait queue. Return ``None`` if no slot is free."""
         own = self._quotas.share_of(queue.project)
         with self._lock:
-            if self.closing or not slots.take(queue.project, own):
+            if self.closing or not slots.acquire(queue.project, own):
                 return None
             waiter = Waiter(takes, slots)
             self._wait_queues.setdefault(queue, WaitQueue()).waiters[waiter] = None
@@ -183,13 +183,13 @@ class Waiters:
         """
         with self._lock:
             waiter.leave()
-            self._free(queue.project, waiter)
-            waiter.slots.give_back(queue.project)
+            self._free_poll(queue.project, waiter)
+            waiter.slots.release(queue.project)
             wait_queue = self._wait_queues[queue]
             del wait_queue.waiters[waiter]
             if not wait_queue.waiters:
                 del self._wait_queues[queue]
-            elif waiter.takes and (waiter.wakeup.is_set() or not waiter.in_vain):
+            elif waiter.takes and (waiter.wakeup.is_set() or not waiter.found_nothing):
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
@@ -235,7 +235,7 @@ class Waiters:
                     self._notify(queue.project, wait_queue)
 
 
-class Visit:
+class QueuePoll:
     """The long poll of a queue by one request. ``Waiters.enter`` creates it.
 
     ``waiter`` is ``None`` if no slot was free, or if the request does not wait (``deadline`` is 0).
@@ -255,11 +255,11 @@ class Visit:
         self._deadline = deadline
         self._check = check
         self._woken = False
-        self._last: Polled[Any] | None = None
+        self._last: PollResult[Any] | None = None
 
-    def look(
+    def poll(
         self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
-    ) -> Polled[T] | None:
+    ) -> PollResult[T] | None:
         """Poll once. Return the result, or ``None`` if the caller must wait and then call this method again.
 
         Args:
@@ -276,7 +276,7 @@ class Visit:
             self._check()
             if not waiter.wakeup.is_set() and self._time_left() > 0 and not owner.closing:
                 return None  # woken only for the check
-        waiter.begin_look()
+        waiter.begin_poll()
         asked = owner.clock.now()
         try:
             answer = ask()
@@ -284,16 +284,16 @@ class Visit:
             waiter.wakeup.set()  # another request, possibly on another thread, must handle the notification
             raise
         finally:
-            owner.looked(self._queue, waiter)
+            owner.record_poll(self._queue, waiter)
         if self._woken:
             owner.events.woken(bool(found(answer)))
         if found(answer):
-            return Polled(answer)
-        self._last = Polled(answer)
+            return PollResult(answer)
+        self._last = PollResult(answer)
         owner.schedule(self._queue, asked)
         if self._time_left() > 0 and not owner.closing:
             return None
-        waiter.end_in_vain()
+        waiter.record_empty_poll()
         return self._last
 
     def left(self) -> float:
@@ -308,7 +308,7 @@ class Visit:
         """Begin to wait. ``notify`` is called when the request should poll again, possibly at once."""
         self._owner.events.waiting(1)
         if self._waiter is not None:
-            self._waiter.wakeup.notify(notify)
+            self._waiter.wakeup.set_callback(notify)
             if self._waiter.wakeup.is_set():
                 notify()
 
@@ -316,7 +316,7 @@ class Visit:
         """Stop waiting."""
         self._owner.events.waiting(-1)
         if self._waiter is not None:
-            self._waiter.wakeup.notify(None)
+            self._waiter.wakeup.set_callback(None)
             self._woken = self._waiter.wakeup.is_set()
 
     def close(self) -> None:
@@ -325,10 +325,10 @@ class Visit:
         if waiter is not None:
             self._owner.leave(self._queue, waiter)
 
-    def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> Polled[T]:
+    def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> PollResult[T]:
         """Poll once for a request that does not wait or has no slot."""
         answer = ask()
         if not self._deadline or found(answer):
-            return Polled(answer)
+            return PollResult(answer)
         self._owner.events.turned_away()
-        return Polled(answer, turned_away=True)
+        return PollResult(answer, turned_away=True)

@@ -8,7 +8,7 @@ import falcon
 
 from zq.core.claims import ClaimAnswer
 from zq.core.quotas import check_state
-from zq.core.waiting import Polled, Waiters
+from zq.core.waiting import PollResult, Waiters
 from zq.http import query
 from zq.http.authorization import ACTIVE, Authorization
 from zq.http.tenant import Audience
@@ -90,7 +90,7 @@ class Endpoint:
     def _receive(self, req: falcon.Request, resp: falcon.Response, receive: Receive, name: str) -> None:
         protocol: ModuleType = req.context.sqs
 
-        def show(outcome: Polled[ClaimAnswer]) -> None:
+        def show(outcome: PollResult[ClaimAnswer]) -> None:
             protocol.answer(req, resp, name, receive.answer(outcome), request_id(req))
 
         poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from zq import wire
 from zq.core.claims import ClaimAnswer
-from zq.core.waiting import Polled
+from zq.core.waiting import PollResult
 from zq.http.claims import holder
 from zq.limits import is_allowed_text
 from zq.model import Grip, Handled, Message, QueueRef
@@ -129,7 +129,7 @@ class Receive(Struct, frozen=True):
     queue: QueueRef
     wait: int
     ask: Callable[[], ClaimAnswer]
-    answer: Callable[[Polled[ClaimAnswer]], Messages]
+    answer: Callable[[PollResult[ClaimAnswer]], Messages]
 
 
 def send_message(call: Call, given: SendMessage) -> Receipt:
@@ -167,7 +167,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> Receive:
     )
     wait = min(wait, call.use_cases.max_wait)
 
-    def received(outcome: Polled[ClaimAnswer]) -> Messages:
+    def received(outcome: PollResult[ClaimAnswer]) -> Messages:
         claim = outcome.answer.claim
         if claim is None:
             return Messages()
