@@ -235,7 +235,7 @@ def own() -> Seconds:
 
 
 class ManualClock:
-    """A clock for tests that stands still until ``advance`` is called.
+    """A clock for tests, which changes only when ``advance`` is called.
 
     Start it near the current time, because stores also use real time.
     """

@@ -43,20 +43,20 @@ FULL_REST: Final = 4
 SHORT_PAUSE: Final = 0.00005
 
 
-class Company(IntEnum):
-    """The most recent light requests of other projects in this process, as seen by large work."""
+class Contention(IntEnum):
+    """How recently other projects sent light requests to this process."""
 
     NONE = 0
-    LATELY = 1
+    RECENT = 1
     NOW = 2
 
 
 class _Work(threading.local):
-    """The large work of one thread: whether it is running, since when, and a callback for other projects' load."""
+    """The large work of one thread: whether it is running, since when, and a callback that returns the contention."""
 
     is_large = False
     since = 0.0
-    company: Callable[[], Company] = staticmethod(lambda: Company.NONE)
+    contention: Callable[[], Contention] = staticmethod(lambda: Contention.NONE)
 
 
 class _Process:
@@ -72,15 +72,15 @@ _work = _Work()
 _process = _Process()
 
 
-def begin(company: Callable[[], Company]) -> None:
+def begin(contention: Callable[[], Contention]) -> None:
     """Declare the start of large work on this thread. ``end`` must follow.
 
     Args:
-        company: Returns the activity of other projects.
+        contention: Returns the current contention by other projects.
     """
     if _work.is_large:
         return
-    _work.is_large, _work.company, _work.since = True, company, time.thread_time()
+    _work.is_large, _work.contention, _work.since = True, contention, time.thread_time()
     with _process.lock:
         _process.count += 1
         if _process.count == 1:
@@ -99,7 +99,7 @@ def end() -> None:
             sys.setswitchinterval(_process.turn)
 
 
-def are_taken() -> bool:
+def has_large_work() -> bool:
     """Return whether large work is in progress in this process. It may hold a queue's lock."""
     return _process.count > 0
 
@@ -112,10 +112,11 @@ def give_way() -> None:
     took = time.thread_time() - _work.since
     if took < MIN_WORK:
         return
-    company, rest = _work.company(), min(REST_FACTOR * took * FULL_REST / max(FULL_REST, _process.count), MAX_REST)
-    if company is Company.NOW:
+    contention = _work.contention()
+    rest = min(REST_FACTOR * took * FULL_REST / max(FULL_REST, _process.count), MAX_REST)
+    if contention is Contention.NOW:
         time.sleep(max(YIELD, rest))
-    elif company is Company.LATELY:
+    elif contention is Contention.RECENT:
         time.sleep(max(SHORT_PAUSE, rest))
     else:
         time.sleep(SHORT_PAUSE)

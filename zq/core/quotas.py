@@ -120,7 +120,7 @@ class Quotas:
         # Expiry of the knowledge that a queue, stage, fence, producer or list entry of a project exists.
         self._existing: FIFOCache[tuple[str, ...], float] = FIFOCache(MAX_PROJECTS)
         self.now = rates.now
-        self.visits = rates.visits
+        self.recent_projects = rates.recent_projects
         self._stored = Stored(storage, clock, rates.now)
         self._metadata = LargeMetadata(self._measure_metadata, rates.now)
 

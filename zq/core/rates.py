@@ -23,7 +23,7 @@ from zq.errors import TooManyRequests, Unavailable
 from zq.model.documents import DocumentRef
 from zq.model.quotas import Quota
 from zq.storage.api import DocumentController
-from zq.turns import Company
+from zq.turns import Contention
 
 LOG = logging.getLogger(__name__)
 # Names of the rates in [quota], in the order of all tuples with one number per rate.
@@ -47,7 +47,7 @@ MAX_HEAVY: Final = 2
 # Maximum seconds that a further heavy request waits for a slot.
 HEAVY_WAIT: Final = 1.0
 # Seconds after another project's request during which heavy requests pause longer.
-LATELY_SECONDS: Final = 0.1
+CONTENTION_SECONDS: Final = 0.1
 # Seconds after a second project's request during which the process counts as serving several projects.
 RECENT_SECONDS: Final = 1.0
 # Kind of the documents that hold the reports of processes.
@@ -58,7 +58,7 @@ MAX_PROCESSES: Final = 256
 _decoder: Final = msgspec.json.Decoder(dict[str, tuple[float, float, float]])
 
 
-class Left(NamedTuple):
+class RemainingRate(NamedTuple):
     """The remainder of a project's scarcest rate.
 
     Attributes:
@@ -72,7 +72,7 @@ class Left(NamedTuple):
     seconds: int
 
 
-class Visits:
+class RecentProjects:
     """The projects that this process serves: those with light requests in progress, and the latest two.
 
     ``zq.http.weight`` defines light and heavy requests.
@@ -93,16 +93,16 @@ class Visits:
             self._other_at, self._last = self._last_at, account
         self._last_at = now
 
-    def are_of_several(self, now: float) -> bool:
+    def has_several(self, now: float) -> bool:
         """Return whether requests of several projects arrived within the last ``RECENT_SECONDS`` seconds."""
         return now - self._other_at < RECENT_SECONDS
 
-    def company(self, account: "Account", now: float) -> Company:
-        """Return how recently another project sent light requests, which compete with this project's heavy request."""
+    def contention(self, account: "Account", now: float) -> Contention:
+        """Return how recently another project sent light requests, which a heavy request of this project would delay."""
         if self.busy:
-            return Company.NOW
+            return Contention.NOW
         latest = self._other_at if self._last is account else self._last_at
-        return Company.LATELY if now - latest < LATELY_SECONDS else Company.NONE
+        return Contention.RECENT if now - latest < CONTENTION_SECONDS else Contention.NONE
 
 
 class Account:
@@ -118,29 +118,29 @@ class Account:
         "_bytes",
         "_full",
         "_heavy",
+        "_heavy_slots",
         "_lock",
         "_mean",
         "_messages",
         "_most",
-        "_places",
         "_policy",
         "_quota",
         "_rates",
+        "_recent_projects",
         "_refusals",
         "_requests",
         "_running",
         "_sent",
         "_size",
         "_steps",
-        "_visits",
     )
 
-    def __init__(self, quota: Quota, threads: int, visits: "Visits | None" = None) -> None:
-        self._visits = Visits() if visits is None else visits
-        self._busy = self._visits.busy
+    def __init__(self, quota: Quota, threads: int, recent_projects: "RecentProjects | None" = None) -> None:
+        self._recent_projects = RecentProjects() if recent_projects is None else recent_projects
+        self._busy = self._recent_projects.busy
         self._heavy = 0
         """Number of heavy requests that occupy a slot or wait for one."""
-        self._places = threading.Semaphore(MAX_HEAVY)
+        self._heavy_slots = threading.Semaphore(MAX_HEAVY)
         self._lock = threading.Lock()
         """Acquired without ``with`` on the path of every request, because ``with`` takes twice as long."""
         self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
@@ -159,7 +159,7 @@ class Account:
         self._quota = quota
         self._most = max(1, threads * quota.share // 100)
         self._policy = _policy(quota)
-        self.share(rates_of(quota))
+        self.set_rates(rates_of(quota))
 
     @property
     def quota(self) -> Quota:
@@ -180,7 +180,7 @@ class Account:
             self._running += 1
             if self._running - self._heavy == 1:
                 self._busy.add(self)
-            self._visits.note(self, now)
+            self._recent_projects.note(self, now)
         finally:
             self._lock.release()
 
@@ -198,17 +198,17 @@ class Account:
         with self._lock:
             self._heavy += 1
             self._update_busy()
-        has_place = self._places.acquire(timeout=HEAVY_WAIT)
+        has_slot = self._heavy_slots.acquire(timeout=HEAVY_WAIT)
         with self._lock:
             limit = now() + ALLOWED
             late = self._messages - limit, self._bytes - limit
-            if has_place and max(late) <= 0:
+            if has_slot and max(late) <= 0:
                 self._charge(now(), messages, size)
                 return
             self._heavy -= 1
             self._update_busy()
-            if has_place:
-                self._places.release()
+            if has_slot:
+                self._heavy_slots.release()
                 raise self._refuse(0.0, *late)
             self._refusals += 1
         raise TooManyRequests(
@@ -221,7 +221,7 @@ class Account:
             self._heavy -= 1
             self._update_busy()
             self._charge(now, -messages, -size)
-        self._places.release()
+        self._heavy_slots.release()
 
     def leave(self, now: float, messages: int, size: int) -> None:
         """End or suspend a request and charge its messages and bytes."""
@@ -244,7 +244,7 @@ class Account:
         """Return the seconds until the project has paid its debt of messages and bytes; negative if it has no debt."""
         return max(self._messages, self._bytes) - now - ALLOWED
 
-    def left(self, now: float) -> Left | None:
+    def left(self, now: float) -> RemainingRate | None:
         """Return the remainder of the scarcest rate, or ``None`` if no rate is limited."""
         debt, scarcest = -1.0, -1
         for rate, paid in enumerate((self._requests, self._messages, self._bytes)):
@@ -254,7 +254,7 @@ class Account:
             return None
         bound = self._rates[scarcest]
         rest = min(int(bound), max(0, int((ALLOWED - debt) * bound)))
-        return Left(RATES[scarcest], rest, max(1, ceil(debt)))
+        return RemainingRate(RATES[scarcest], rest, max(1, ceil(debt)))
 
     def headers(self, now: float) -> dict[str, str]:
         """Return the rate-limit headers of a response, with names in lower case; empty if no rate is limited.
@@ -285,7 +285,7 @@ class Account:
             self._mean = messages / granted, size / granted
         return asked, messages + refusals * self._mean[0], size + refusals * self._mean[1]
 
-    def share(self, rates: Sequence[float]) -> None:
+    def set_rates(self, rates: Sequence[float]) -> None:
         """Set this process's share of the project's rates."""
         self._rates = list(rates)
         requests, messages, size = (1 / rate if rate else 0.0 for rate in rates)
@@ -341,7 +341,7 @@ class Rates:
         self._threads = threads
         self.now = monotonic
         self._accounts: LRUCache[str, Account] = LRUCache(MAX_PROJECTS)
-        self.visits = Visits()
+        self.recent_projects = RecentProjects()
         self._lock = threading.Lock()
 
     def account(self, project: str, quota: Quota) -> Account:
@@ -349,7 +349,7 @@ class Rates:
         with self._lock:
             account = self._accounts.get(project)
             if account is None:
-                self._accounts[project] = account = Account(quota, self._threads, self.visits)
+                self._accounts[project] = account = Account(quota, self._threads, self.recent_projects)
         if account.quota is not quota and account.quota != quota:
             account.configure(quota, self._threads)
         return account
@@ -368,7 +368,6 @@ class Exchange:
         self._documents = documents
         self._clock = clock
         self._ref = DocumentRef("", REPORT_KIND, uuid4().hex)
-        self._heard = 0.0
         self._divided: set[str] = set()
 
     def start(self) -> None:
@@ -386,12 +385,14 @@ class Exchange:
         others = self._exchange(near) if near else []
         for project in self._divided - near.keys():
             if project in accounts:
-                accounts[project].share(rates_of(accounts[project].quota))
+                accounts[project].set_rates(rates_of(accounts[project].quota))
         self._divided = set(near)
         for project in near:
             reported = [report[project] for report in others if project in report]
             rates = rates_of(accounts[project].quota)
-            accounts[project].share([divided(rate, (each[i] for each in reported)) for i, rate in enumerate(rates)])
+            accounts[project].set_rates(
+                [fair_share(rate, (each[i] for each in reported)) for i, rate in enumerate(rates)]
+            )
 
     def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
         """Store this process's report and return the reports of the other processes."""
@@ -409,7 +410,7 @@ class Exchange:
                 LOG.debug("Rates are currently not divided among processes: %s", absence)
 
 
-def divided(limit: float, demands: Iterable[float]) -> float:
+def fair_share(limit: float, demands: Iterable[float]) -> float:
     """Return the max-min fair share of this process, if its own demand is unlimited.
 
     Args:

@@ -64,12 +64,12 @@ class App(falcon.App[Any, Any]):
 
         It would not if the store is busy, or if heavy work on another thread may hold a queue's lock.
         """
-        return self._storage.prompt and not turns.are_taken()
+        return self._storage.prompt and not turns.has_large_work()
 
     def has_company(self) -> bool:
         """Return whether several projects have sent requests to this process in the last second."""
         quotas = self.authorization.quotas
-        return quotas is not None and quotas.visits.are_of_several(quotas.now())
+        return quotas is not None and quotas.recent_projects.has_several(quotas.now())
 
     def go_on(self, pending: PendingAnswer) -> Later | None:
         """Let a pending request poll again. May block like any request.
