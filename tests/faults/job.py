@@ -11,7 +11,7 @@ import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.errors import ProducerNotFound
 from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Outcome, QueueRef
 from zq.storage.api import Storage
@@ -87,9 +87,9 @@ class Job:
     def commit(self, store: Storage, order: Commit | None = None) -> Committed:
         return self.carrier(store).commit(order or self.order())
 
-    def carrier(self, store: Storage) -> Carrier:
+    def carrier(self, store: Storage) -> CommitExecutor:
         """What a server has that works on this store."""
-        return Carrier(store.transactions, self.input.clock, Bounds(self.step, 10**6), 30)
+        return CommitExecutor(store.transactions, self.input.clock, Bounds(self.step, 10**6), 30)
 
     def upkeep(self, store: Storage) -> None:
         """What a server does beside requests, until it has seen twice what nobody carries on, and has done it."""

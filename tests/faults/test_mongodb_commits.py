@@ -13,7 +13,7 @@ from tests.rotation import rotated
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts, ids_of, together
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, Fenced, MessageClaimed, ProducerNotFound, StageNotFound
 from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, QueueRef
 from zq.storage.mongodb import MongoStorage, connect, reservations
@@ -310,7 +310,7 @@ def test_thousands_of_messages_are_one_commit(store: MongoStorage):
     store.transactions.stage("acme", "big", QueueRef("acme", "out"), new, scene.now, 600, 1 << 20)
     began = time.monotonic()
     order = Commit("acme", "etl", 1, ["big"], [ClaimRef(scene.queue, claim) for claim in claims], 3600)
-    carrier = Carrier(store.transactions, scene.clock, Bounds(), 30)
+    carrier = CommitExecutor(store.transactions, scene.clock, Bounds(), 30)
     assert carrier.commit(order) == Committed(1, 2500, 2500)
     assert time.monotonic() - began < 60
     assert ids_of(scene.at("out").walk()) == ids_of(new)

@@ -14,7 +14,7 @@ from tests.damaged import flip, flushed, table_of
 from tests.faults.test_salvage import BLOCK_OF_FEW, differing, dumped, salvaged
 from tests.rotation import rotated
 from zq.clock import ManualClock
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.errors import StoreDamaged
 from zq.model import (
     Bounds,
@@ -265,7 +265,7 @@ def test_an_open_commit_that_meets_damage_stands_still_and_others_are_finished(j
             "rival", "s1", QueueRef("rival", "out"), drafts(20), NOW, DAY, 1 << 20, IdempotencyKey("stage", b"", DAY)
         )
         assert verbs.commit(Commit("rival", "etl", 1, ["s1"], [], DAY), NOW, LARGE).open
-        looking = Carrier(verbs, ManualClock(NOW), Bounds(100, 1000), 10.0)
+        looking = CommitExecutor(verbs, ManualClock(NOW), Bounds(100, 1000), 10.0)
         looking.resume()
         looking.resume()
         assert [one.project for one in verbs.unfinished(NOW)] == ["acme"]

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from zq.clock import ManualClock
 from zq.core import redelivery
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.core.redelivery import AT_ONCE, DeadLetters, Redelivery
 from zq.model import (
     Bounds,
@@ -322,7 +322,7 @@ class Scene:
     ) -> Committed:
         """Commit and carry the commit out, like a server."""
         commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence, expected, beside)
-        return Carrier(self.storage.transactions, self.clock, bounds, DEADLINE).commit(commit)
+        return CommitExecutor(self.storage.transactions, self.clock, bounds, DEADLINE).commit(commit)
 
     def decide(
         self, batch: int, publish: Sequence[str] = (), settle: Sequence[ClaimRef] = (), *, producer: str = "etl"

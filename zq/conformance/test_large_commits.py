@@ -8,7 +8,7 @@ import pytest
 from zq.conformance.builders import DEADLINE, Scene, ids_of, together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core import carrying
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.errors import (
     ClaimLapsed,
     ClaimNotFound,
@@ -310,7 +310,7 @@ def test_a_large_commit_of_large_messages_is_carried_out_too(scene: Scene):
 
 def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
     """A round leaves a commit that progressed since the last round to others, and carries on one that did not."""
-    looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
+    looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     for _ in range(3):
         looking.resume()
@@ -327,7 +327,7 @@ def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
 def test_a_round_does_not_wait_for_its_own_progress(job: Job, monkeypatch: pytest.MonkeyPatch):
     """A round's own progress does not count as another server's: every round after the second carries on."""
     monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
-    looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
+    looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     looking.resume()
     looks = 0

@@ -11,7 +11,7 @@ from msgspec import structs
 from zq.clock import Clock
 from zq.core.encryption import Sealing
 from zq.core.paging import read_page
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import InvalidParameter, MessageNotFound
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Browsed, Located, Message, Page, Position, QueueRef, State
@@ -33,7 +33,9 @@ class Browsing:
         self._limits = limits
         self._sealing = sealing
 
-    def browse(self, queue: QueueRef, state: str, marker: str, limit: int | None, starts: bool) -> Seen[Page[Message]]:
+    def browse(
+        self, queue: QueueRef, state: str, marker: str, limit: int | None, starts: bool
+    ) -> ReadResult[Page[Message]]:
         """Return a page of messages in one state. Omit messages that cannot be decrypted.
 
         Args:
@@ -51,9 +53,9 @@ class Browsing:
 
         items, position = read_page(read, after, size, most_bytes, attrgetter("body"))
         shown = self._sealing.opened(queue, list(items))
-        return Seen(Page(shown, None if position is None else ".".join(map(str, position))), now)
+        return ReadResult(Page(shown, None if position is None else ".".join(map(str, position))), now)
 
-    def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> Seen[Located]:
+    def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> ReadResult[Located]:
         """Return the message with this id, or its latest history entry, from any queue of the project.
 
         Raises:
@@ -65,7 +67,7 @@ class Browsing:
         if found is None or not may_see(found.queue.name):
             raise MessageNotFound("There is no such message in the project.")
         opened = self._sealing.opened_one(found.queue, found.entry.message)
-        return Seen(found._replace(entry=structs.replace(found.entry, message=opened)), now)
+        return ReadResult(found._replace(entry=structs.replace(found.entry, message=opened)), now)
 
 
 def _position(marker: str) -> Position:

@@ -41,7 +41,7 @@ NO_ADMISSION: Final = nullcontext()
 MAINTENANCE_SECONDS: Final = 1.0
 
 
-class Slices:
+class SliceSize:
     """The size of the next slice in messages, which adapts to the duration of the last slice."""
 
     def __init__(self, least: int, most: int) -> None:
@@ -49,13 +49,13 @@ class Slices:
         self._most = most
         self.size = min(FIRST_SLICE, most)
 
-    def took(self, seconds: float) -> None:
+    def record_duration(self, seconds: float) -> None:
         """Set the next slice size from the duration of the last slice."""
         wanted = self.size * TARGET_SECONDS / max(seconds, 1e-6)
         self.size = max(self._least, min(self._most, int(wanted), 2 * self.size))
 
 
-class Carrier:
+class CommitExecutor:
     """Executor of commits on one server.
 
     Args:
@@ -138,14 +138,14 @@ class Carrier:
 
     def _apply_slices(self, project: str, producer: str, deadline: float) -> bool:
         """Apply slices until the commit is complete or the deadline has passed. Return whether it is complete."""
-        slices = Slices(self._transactions.least_slice, self._bounds.step)
+        slice_size = SliceSize(self._transactions.least_slice, self._bounds.step)
         while True:
             began = time.monotonic()
-            left = self._transactions.carry_on(project, producer, slices.size, self._clock.now())
+            left = self._transactions.carry_on(project, producer, slice_size.size, self._clock.now())
             took = time.monotonic() - began
             if not left:
                 return True
             if time.monotonic() > deadline:
                 return False
-            slices.took(took)
+            slice_size.record_duration(took)
             self._sleep(min(MAX_PAUSE, PAUSE_FACTOR * took))

@@ -12,7 +12,7 @@ from zq.clock import Clock
 from zq.core import redelivery
 from zq.core.encryption import SET_ASIDE, Sealing
 from zq.core.rules import Rules, RulesCache
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import ClaimNotFound, InvalidParameter
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MIN_DELAY, MIN_TTL, Limits, claim_name, within
@@ -42,7 +42,7 @@ NO_CLAIMS = 0
 MAX_STORE_PAGES = 4
 
 
-class ClaimAnswer(Struct, frozen=True):
+class ClaimReply(Struct, frozen=True):
     """The result of a claim request: the claim as of ``now``, or ``None`` if no message was ready.
 
     Attributes:
@@ -73,7 +73,7 @@ class Claims:
         self._rules_cache = rules_cache
         self._events = events
 
-    def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimAnswer:
+    def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimReply:
         """Claim up to ``limit`` messages, as many as fit in a response."""
         (claim,) = new_ids(1, self._clock.now())
         request = ClaimRequest(self._lease(claim, terms), self._size(limit), holder=holder)
@@ -81,13 +81,13 @@ class Claims:
 
     def create_named(
         self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None, holder: Holder
-    ) -> ClaimAnswer:
+    ) -> ClaimReply:
         """Return the live claim with this name. Create the claim if it does not exist."""
         lease = self._lease(claim_name(name), terms)
         request = ClaimRequest(lease, self._size(limit), named=True, fence=fence, holder=holder)
         return self.claim(queue, lambda _rules: request)
 
-    def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimAnswer:
+    def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimReply:
         """Claim messages under the queue's current rules.
 
         The first attempt uses cached rules. If the store reports newer metadata, the claim is repeated under the new
@@ -115,7 +115,7 @@ class Claims:
             rules = self._rules_cache.remember(queue, made.metadata)
         if made.claim is not None and not made.existing:
             self._events.claimed(queue, made.claim, now)
-        return ClaimAnswer(made.claim and self._opened(queue, made.claim, now), now, made.existing)
+        return ClaimReply(made.claim and self._opened(queue, made.claim, now), now, made.existing)
 
     def _opened(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:
         """Release messages that cannot be decrypted. Return the claim without them, or ``None`` if it is empty.
@@ -132,7 +132,7 @@ class Claims:
                 self._claims.settle(queue, claim.id, Settlement(release=away), now)
         return structs.replace(claim, messages=shown) if shown else None
 
-    def get(self, queue: QueueRef, claim: str) -> Seen[Claim]:
+    def get(self, queue: QueueRef, claim: str) -> ReadResult[Claim]:
         """Return a live claim with its messages.
 
         Raises:
@@ -142,9 +142,9 @@ class Claims:
         now = self._clock.now()
         found = self._claims.get(queue, claim, now)
         shown = [self._sealing.opened_one(queue, message) for message in found.messages]
-        return Seen(structs.replace(found, messages=shown), now)
+        return ReadResult(structs.replace(found, messages=shown), now)
 
-    def list(self, project: str, queue: str, marker: str, limit: int | None) -> Seen[Page[ClaimSummary]]:
+    def list(self, project: str, queue: str, marker: str, limit: int | None) -> ReadResult[Page[ClaimSummary]]:
         """Return a page of the live claims of a project or queue.
 
         Each request reads a limited number of entries, so a page may be short or empty although more claims follow.
@@ -161,7 +161,7 @@ class Claims:
             after = page.next or ""
             if not after or len(found) == size:
                 break
-        return Seen(Page(found, _encode_marker(after) if after else None), now)
+        return ReadResult(Page(found, _encode_marker(after) if after else None), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
         """Restart the ttl and grace of a live claim. Omitted terms take the server's defaults (contract 8.3)."""

@@ -52,7 +52,7 @@ class ProjectKeys(Struct, frozen=True, array_like=True):
     keys: dict[int, tuple[str, bytes]]
 
 
-class Rekeyed(Struct, frozen=True):
+class RekeyResult(Struct, frozen=True):
     """The result of ``DataKeys.rekey``.
 
     Attributes:
@@ -116,7 +116,7 @@ class DataKeys:
             ciphers = self._ciphers(project)[1]
         return ciphers.get(number)
 
-    def rekey(self) -> Rekeyed:
+    def rekey(self) -> RekeyResult:
         """Rewrap all data keys with the first master key, and create a new data key for each project.
 
         Raises ``Invalid`` if the server has no master key.
@@ -132,7 +132,7 @@ class DataKeys:
                 first = next(iter(self._masters))
                 projects, left = projects + 1, left + any(master != first for master, _ in held.keys.values())
             if page.next is None or len(page.items) < PAGE_SIZE:
-                return Rekeyed(projects, left)
+                return RekeyResult(projects, left)
             after = page.next
 
     def _ciphers(self, project: str) -> tuple[int, dict[int, Any]]:

@@ -12,7 +12,7 @@ from zq.core.encryption import Sealing, is_sealed
 from zq.core.paging import read_page
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import RulesCache
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import Invalid, InvalidParameter, MessageNotFound
 from zq.events import Events
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, each_once, within
@@ -64,7 +64,9 @@ class History:
         self._events = events
         self._quotas = quotas
 
-    def list(self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str) -> Seen[Page[HistoryEntry]]:
+    def list(
+        self, queue: QueueRef, marker: int, limit: int | None, since: str, until: str
+    ) -> ReadResult[Page[HistoryEntry]]:
         """Return a page of history entries, in the order in which the messages finished.
 
         Args:
@@ -74,11 +76,11 @@ class History:
         size, span = self._page_size(limit), _span(since or None, until or None)
         return self._page(queue, marker, size, span)
 
-    def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> Seen[Page[HistoryEntry]]:
+    def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> ReadResult[Page[HistoryEntry]]:
         """Return a page of live and finished messages, ordered by sequence."""
         return self._page(queue, marker, self._page_size(limit), None)
 
-    def _page(self, queue: QueueRef, marker: int, size: int, span: Span | None) -> Seen[Page[HistoryEntry]]:
+    def _page(self, queue: QueueRef, marker: int, size: int, span: Span | None) -> ReadResult[Page[HistoryEntry]]:
         """Return a page of history entries. Omit entries that cannot be decrypted."""
         now = self._clock.now()
 
@@ -88,7 +90,7 @@ class History:
 
         items, position = read_page(read, marker, size, self._limits.max_answer_bytes, attrgetter("message.body"))
         shown = self._sealing.opened_entries(queue, items)
-        return Seen(Page(list(shown), None if position is None else str(position)), now)
+        return ReadResult(Page(list(shown), None if position is None else str(position)), now)
 
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         """Post copies of finished messages, with ``client`` as the sender. Return the number of copies.

@@ -16,7 +16,7 @@ from zq.core.followers import Followers
 from zq.core.paging import list_messages
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
-from zq.core.values import Applied, Listed, Seen
+from zq.core.values import MessagePage, ReadResult, WriteResult
 from zq.errors import (
     ClaimNotHeld,
     Invalid,
@@ -114,7 +114,7 @@ class Messages:
         hops: int = 0,
         rules: Rules | None = None,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
-    ) -> Applied[list[str]]:
+    ) -> WriteResult[list[str]]:
         """Post all messages of a JSON body atomically and return their ids in order (contract 7.2).
 
         A missing queue is created first. Then the server checks, in this order: JSON, number of messages, size, each
@@ -146,10 +146,10 @@ class Messages:
                     self._refuse(queue, drafts, now, refusal, idempotency_key)
                 metadata = self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
             except Repeated as first:
-                return Applied(first.answer, replayed=True, ignores_delays=rules.ignores_delays(posted))
+                return WriteResult(first.answer, replayed=True, ignores_delays=rules.ignores_delays(posted))
             if metadata is None:
                 self._events.posted(queue, drafts)
-                return Applied([draft.id for draft in drafts], ignores_delays=rules.ignores_delays(posted))
+                return WriteResult([draft.id for draft in drafts], ignores_delays=rules.ignores_delays(posted))
             rules = self._rules_cache.remember(queue, metadata)
 
     def stage(
@@ -161,7 +161,7 @@ class Messages:
         idempotency_key: IdempotencyKey | None = None,
         hops: int = 0,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
-    ) -> Applied[int]:
+    ) -> WriteResult[int]:
         """Add all messages of a JSON body to a stage atomically and return their number (extensions 9).
 
         Staged messages are invisible until a commit publishes them. A missing queue is created by the commit.
@@ -187,10 +187,10 @@ class Messages:
             # If the server that staged the messages has died, it may not have staged the notices.
             again = self._drafts(posted, client, queue, rules, now, trace, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
-            return Applied(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
+            return WriteResult(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
         self._stage_copies(queue, stage, drafts, rules, now, hops, idempotency_key)
         self._events.posted(queue, drafts)
-        return Applied(len(drafts), ignores_delays=rules.ignores_delays(posted))
+        return WriteResult(len(drafts), ignores_delays=rules.ignores_delays(posted))
 
     def _stage_copies(
         self,
@@ -253,7 +253,7 @@ class Messages:
         echo: bool = False,
         include_claimed: bool = False,
         include_delayed: bool = False,
-    ) -> Listed:
+    ) -> MessagePage:
         """Return a page of messages after the marker. Without ``echo``, the client's own messages are excluded."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
@@ -261,24 +261,24 @@ class Messages:
             now = self._clock.now()
             after = self._after(queue, marker, now)
             if after is None:
-                return Listed(Page([], None), include_delayed, now)
+                return MessagePage(Page([], None), include_delayed, now)
             delayed = include_delayed or not rules.default_delay
             wanted = ListFilter("" if echo else client, include_claimed, delayed)
             most_bytes = self._limits.max_answer_bytes
             page = list_messages(self._messages, queue, after, size, wanted, now, most_bytes, rules.metadata)
             if page.metadata is None:
                 shown = self._sealing.opened(queue, page.items)
-                return Listed(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
+                return MessagePage(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
             rules = self._rules_cache.remember(queue, page.metadata)
 
-    def get(self, queue: QueueRef, message: str) -> Seen[Message]:
+    def get(self, queue: QueueRef, message: str) -> ReadResult[Message]:
         """Return one message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
-            return Seen(self._sealing.opened_one(queue, found), now)
+            return ReadResult(self._sealing.opened_one(queue, found), now)
         raise MessageNotFound("There is no such message in the queue.")
 
-    def get_many(self, queue: QueueRef, ids: Sequence[str]) -> Seen[MessageList]:
+    def get_many(self, queue: QueueRef, ids: Sequence[str]) -> ReadResult[MessageList]:
         """Return the messages with these ids. Omit messages that do not exist or cannot be decrypted.
 
         Raises:
@@ -293,7 +293,7 @@ class Messages:
         shown = self._sealing.opened(queue, found)
         if not shown:
             raise MessageUnreadable(UNREADABLE)
-        return Seen(shown, now)
+        return ReadResult(shown, now)
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
         """Delete one message.
@@ -328,7 +328,7 @@ class Messages:
             raise ClaimNotHeld from None
         self._events.finished(queue, Outcome.DELETED, len(ids))
 
-    def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> Seen[MessageList]:
+    def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
         """Delete and return up to ``limit`` ready messages, as many as fit in a response.
 
         A message that cannot be decrypted is posted again. If the queue keeps a history, the message stays there
@@ -344,7 +344,7 @@ class Messages:
         if len(shown) < len(popped) and not rules.history_ttl:
             read = {message.id for message in shown}
             self._put_back(queue, [message for message in popped if message.id not in read], now)
-        return Seen(shown, now)
+        return ReadResult(shown, now)
 
     def _popped(self, queue: QueueRef, limit: int) -> tuple[Rules, Seconds, MessageList]:
         """Pop messages, or none while claims are paused. Return the rules, the time and the messages."""

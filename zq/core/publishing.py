@@ -15,7 +15,7 @@ from zq.core.creation import TopicCreation, TopicRules
 from zq.core.encryption import SEAL, UNREADABLE, Sealing, id_in_topic
 from zq.core.streams import Gap, lost_end
 from zq.core.tails import RECHECK, Tails
-from zq.core.values import Applied, Seen
+from zq.core.values import ReadResult, WriteResult
 from zq.core.waiting import Check, PollResult, Waiters
 from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
@@ -26,7 +26,7 @@ from zq.storage.api import Storage
 from zq.turns import slices
 
 
-class Listed(Struct, frozen=True):
+class TopicPage(Struct, frozen=True):
     """A page of a topic's messages as of ``now``.
 
     Attributes:
@@ -83,7 +83,7 @@ class Publishing:
 
     def publish(
         self, topic: TopicRef, raw: bytes, idempotency_key: IdempotencyKey | None = None, hops: int = 0
-    ) -> Applied[range]:
+    ) -> WriteResult[range]:
         """Append all messages of a JSON body to the log atomically and return their sequences.
 
         A missing topic is created first. The checks run in the same order as in ``Messages.post``.
@@ -102,13 +102,13 @@ class Publishing:
         try:
             first = self._log.publish(topic, entries, self._clock.now(), self._retention, idempotency_key)
         except Repeated as earlier:
-            return Applied(range(earlier.answer, earlier.answer + len(entries)), replayed=True)
+            return WriteResult(range(earlier.answer, earlier.answer + len(entries)), replayed=True)
         self._events.published(topic, entries)
-        return Applied(range(first, first + len(entries)))
+        return WriteResult(range(first, first + len(entries)))
 
     def poll(
         self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, topic_poll: "TopicPoll | None" = None
-    ) -> "PollResult[Listed] | TopicPoll":
+    ) -> "PollResult[TopicPage] | TopicPoll":
         """Return a page of messages, or a ``TopicPoll`` if the caller must wait for messages.
 
         The caller waits with the ``TopicPoll`` and then calls this method again with it. When this method returns a
@@ -142,7 +142,7 @@ class Publishing:
             return PollResult(page)
         return topic_poll
 
-    def get(self, topic: TopicRef, ids: Sequence[str]) -> Seen[Sequence[Published]]:
+    def get(self, topic: TopicRef, ids: Sequence[str]) -> ReadResult[Sequence[Published]]:
         """Return the topic's messages with these ids, without duplicates.
 
         Raises:
@@ -155,11 +155,11 @@ class Publishing:
         if not found:
             raise MessageNotFound("There is no such message in the topic.")
         if len(found) == 1:
-            return Seen([self._sealing.opened_one_published(topic.project, found[0])], now)
+            return ReadResult([self._sealing.opened_one_published(topic.project, found[0])], now)
         shown = self._sealing.opened_published(topic.project, found)
         if not shown:
             raise MessageUnreadable(UNREADABLE)
-        return Seen(shown, now)
+        return ReadResult(shown, now)
 
     def _open_poll(self, topic: TopicRef, after: int | None, deadline: float) -> "TopicPoll":
         try:
@@ -168,7 +168,7 @@ class Publishing:
             self._waiters.release_slot(topic.project)
             raise
 
-    def _page(self, topic: TopicRef, pattern: Pattern, after: int | None, size: int) -> Listed:
+    def _page(self, topic: TopicRef, pattern: Pattern, after: int | None, size: int) -> TopicPage:
         now, position, gap = self._clock.now(), after or 0, None
         found: list[Published] = []
         while True:
@@ -183,7 +183,7 @@ class Publishing:
             shown = list(portion(found, self._limits.max_answer_bytes, lambda message: message.entry.body))
             if len(shown) == size or len(shown) < len(found) or not reading.more:
                 end = shown[-1].sequence if shown else position
-                return Listed(self._sealing.opened_published(topic.project, shown), end, now, gap)
+                return TopicPage(self._sealing.opened_published(topic.project, shown), end, now, gap)
 
     def _find(self, topic: TopicRef, id: str, now: Seconds) -> Iterator[Published]:
         if len(id) <= 19 and id.isascii() and id.isdigit() and id == str(int(id)) and 0 < int(id) < 2**63:
@@ -238,7 +238,7 @@ class TopicPoll:
         """Return the seconds until the caller must poll again, even without a notification."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK))
 
-    def poll(self, ask: Callable[[], Listed]) -> Listed:
+    def poll(self, ask: Callable[[], TopicPage]) -> TopicPage:
         """Call ``ask`` for a page. If the page is empty and the log's tail has newer messages, call ``ask`` again."""
         page = ask()
         self.position = page.position
@@ -297,7 +297,7 @@ class TopicPoll:
             self._readers.waiters.release_slot(self._topic.project)
 
 
-def _has_news(page: Listed, after: int | None) -> bool:
+def _has_news(page: TopicPage, after: int | None) -> bool:
     """Return whether the page has messages or a gap before later messages.
 
     A gap at the end of the log does not count, because every following response would report it again.

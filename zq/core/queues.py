@@ -21,7 +21,7 @@ from zq.core.metadata import (
 from zq.core.quotas import AnyQuotas
 from zq.core.resources import DEAD_LETTERS, READ_AHEAD, MetadataResource
 from zq.core.rules import ReadThroughCache, RulesCache
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.core.waiting import Waiters
 from zq.errors import InvalidBody, MetadataConflict, QueueNotFound
 from zq.limits import MAX_LONG_NAME, Limits, check_target
@@ -118,12 +118,12 @@ class Queues(MetadataResource[QueueRef, Queue]):
         for key in self._protocol_keys:
             key.check_change(former, metadata)
 
-    def depth(self, ref: QueueRef) -> Seen[Depth]:
+    def depth(self, ref: QueueRef) -> ReadResult[Depth]:
         """Return the message count of each state, at most one second old.
 
         No count exceeds ``max_counted``. If the queue does not exist, all counts are 0.
         """
-        return Seen(self._depths.get(ref), self._clock.now())
+        return ReadResult(self._depths.get(ref), self._clock.now())
 
     def _count_states(self, ref: QueueRef) -> Depth:
         most = self._max_counted

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from zq.clock import Clock
 from zq.core.rates import Account, Rates
-from zq.core.stored import FRESH, MAX_PROJECTS, RETRY, LargeMetadata, Stored, beyond_free, exceeded
+from zq.core.stored import FRESH, MAX_PROJECTS, RETRY, MetadataQuotas, StorageQuotas, beyond_free, exceeded
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
 from zq.limits import project_id, within
 from zq.model import Draft, Page, QueueRef
@@ -121,8 +121,8 @@ class Quotas:
         self._existing: FIFOCache[tuple[str, ...], float] = FIFOCache(MAX_PROJECTS)
         self.now = rates.now
         self.recent_projects = rates.recent_projects
-        self._stored = Stored(storage, clock, rates.now)
-        self._metadata = LargeMetadata(self._measure_metadata, rates.now)
+        self._storage_quotas = StorageQuotas(storage, clock, rates.now)
+        self._metadata_quotas = MetadataQuotas(self._measure_metadata, rates.now)
 
     def configure(self, defaults: Quota) -> None:
         """Apply new defaults and drop cached allotments."""
@@ -193,7 +193,7 @@ class Quotas:
         """Drop the project's cached settings and usage."""
         with self._lock:
             self._known.pop(project, None)
-        self._stored.forget(project)
+        self._storage_quotas.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
         """Return a page of projects, ordered by id.
@@ -298,7 +298,7 @@ class Quotas:
 
         Raises ``QuotaExceeded``.
         """
-        self._metadata.take(project, size, former, self.of(project).quota.metadata_bytes)
+        self._metadata_quotas.take(project, size, former, self.of(project).quota.metadata_bytes)
 
     def _measure_metadata(self, project: str) -> int:
         """Read the project's metadata from the store and return its size in bytes, as counted against the quota."""
@@ -356,7 +356,7 @@ class Quotas:
             return None
         sizes = [draft.size for draft in drafts]  # a list is faster than a generator
         size = sum(sizes) + OVERHEAD * len(drafts)
-        return self._stored.take(project, len(drafts), size, quota)
+        return self._storage_quotas.take(project, len(drafts), size, quota)
 
     def stored(self, project: str) -> Usage | None:
         """Return the project's storage usage, or ``None`` if the store does not report it."""

@@ -98,7 +98,7 @@ class RecentProjects:
         return now - self._other_at < RECENT_SECONDS
 
     def contention(self, account: "Account", now: float) -> Contention:
-        """Return how recently another project sent light requests, which a heavy request of this project would delay."""
+        """Return how recently another project sent light requests, which this heavy request would delay."""
         if self.busy:
             return Contention.NOW
         latest = self._other_at if self._last is account else self._last_at

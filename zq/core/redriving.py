@@ -29,7 +29,7 @@ MOVE_RULE: Final = "messages:create"
 NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which it could be moved back."
 
 
-class Redriven(Struct, frozen=True):
+class RedriveResult(Struct, frozen=True):
     """The result of a redrive.
 
     Attributes:
@@ -43,7 +43,7 @@ class Redriven(Struct, frozen=True):
     lost: list[str] | UnsetType = UNSET
 
 
-class DryRun(Struct, frozen=True):
+class RedriveDryRun(Struct, frozen=True):
     """The expected result of a redrive.
 
     Attributes:
@@ -110,7 +110,7 @@ class Redriving:
         self._events = events
         self._quotas = quotas
 
-    def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
+    def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveResult:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
         Without ``terms.ids``, the oldest messages are moved. A message without an origin stays in the queue, and so
@@ -131,9 +131,9 @@ class Redriving:
         if not moved:
             routes.check_paused()
         self._events.finished(queue, Outcome.MOVED, moved)
-        return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
+        return RedriveResult(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
-    def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> DryRun:
+    def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
         """Return the expected result of ``redrive`` without moving messages.
 
         Without a limit, up to ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message
@@ -160,7 +160,7 @@ class Redriving:
         known = {name: count for name, count in origins.items() if name in there}
         missing = {name: count for name, count in origins.items() if name not in there}
         lost = UNSET if terms.ids is UNSET else [id for id in terms.ids if id not in seen]
-        return DryRun(would_move, known, without, missing, counted, lost)
+        return RedriveDryRun(would_move, known, without, missing, counted, lost)
 
     def _routes(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance) -> Routes:
         """Check the terms and return the routes. Raises ``Invalid``, ``NotAuthorized``, ``QueuePaused``."""

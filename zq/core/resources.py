@@ -15,7 +15,7 @@ from zq.core.followers import Followers
 from zq.core.markers import Markers
 from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, set_values
 from zq.core.quotas import AnyQuotas
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import InvalidBody, NotFound, ZqError
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Page, Seconds, Stats
@@ -41,7 +41,7 @@ MAX_WALK_SECONDS: Final = 0.05
 DEAD_LETTERS: Final = "_dead_letter_queue"
 
 # A resource's name and stored metadata.
-Listed = tuple[str, Metadata]
+NamedMetadata = tuple[str, Metadata]
 
 
 class Listing(Struct, frozen=True):
@@ -52,12 +52,12 @@ class Listing(Struct, frozen=True):
         cut: Whether the page ended early. Such a page may be empty.
     """
 
-    items: list[Listed]
+    items: list[NamedMetadata]
     next: str | None
     cut: bool = False
 
 
-class Walk:
+class ListingBudget:
     """The work budget of one filtered listing.
 
     Args:
@@ -70,7 +70,7 @@ class Walk:
         self._ends = time.thread_time() + MAX_WALK_SECONDS
         self._slice = 0
 
-    def read(self, size: int) -> None:
+    def charge_bytes(self, size: int) -> None:
         """Charge ``size`` bytes of decoded metadata. Yield to other threads after each slice."""
         self._bytes -= size
         self._slice += size
@@ -78,7 +78,7 @@ class Walk:
             self._slice = 0
             turns.give_way()
 
-    def ends_with_next(self) -> bool:
+    def charge_resource(self) -> bool:
         """Charge one resource and return whether the budget is used up. Yield to other threads after each slice."""
         self._left -= 1
         if not self._left % turns.SLICE:
@@ -96,7 +96,7 @@ class Name(Protocol):
     def name(self) -> str: ...
 
 
-class Stored(Protocol):
+class StoredResource(Protocol):
     """A stored queue or topic."""
 
     @property
@@ -108,7 +108,7 @@ class Stored(Protocol):
 
 R = TypeVar("R", bound=Name)
 Given = TypeVar("Given", bound=Name, contravariant=True)
-T = TypeVar("T", bound=Stored)
+T = TypeVar("T", bound=StoredResource)
 
 
 class ResourceStore(Protocol[Given, T]):
@@ -182,8 +182,8 @@ class MetadataResource(Generic[R, T]):
         about = f"{self._schema.kind} {project}"
         marker = self._markers.open(about, marker)
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_queues_per_page)
-        walk = Walk(self._limits.max_metadata_walk)
-        found: list[Listed] = []
+        budget = ListingBudget(self._limits.max_metadata_walk)
+        found: list[NamedMetadata] = []
         filtered = bool(name or filters or visible)
         chunk = FIRST_READ if filtered else size
         while True:
@@ -193,12 +193,12 @@ class MetadataResource(Generic[R, T]):
                     return Listing(found, found[-1][0] if found else None)
                 if name in stored.ref.name and (visible is None or visible(stored.ref.name)):
                     metadata = _parse(stored.metadata)
-                    walk.read(len(stored.metadata))
+                    budget.charge_bytes(len(stored.metadata))
                     if _matches(metadata, filters or {}):
                         found.append((stored.ref.name, metadata))
                 if len(found) == size:
                     return Listing(found, stored.ref.name)
-                if walk.ends_with_next() and filtered:
+                if budget.charge_resource() and filtered:
                     hidden = visible is not None and not visible(stored.ref.name)
                     end = self._markers.seal(about, stored.ref.name) if hidden else stored.ref.name
                     return Listing(found, end, cut=True)
@@ -357,13 +357,13 @@ class MetadataResource(Generic[R, T]):
             LOG.warning("The messages of %s cannot be counted before their deletion: %s", ref.name, error)
             return None
 
-    def stats(self, ref: R) -> Seen[Stats]:
+    def stats(self, ref: R) -> ReadResult[Stats]:
         """Return the message counts, and the oldest and newest message."""
         now = self._clock.now()
-        return Seen(self._store.stats(ref, now), now)
+        return ReadResult(self._store.stats(ref, now), now)
 
 
-def _next_read(count: int, read: Sequence[Stored]) -> int:
+def _next_read(count: int, read: Sequence[StoredResource]) -> int:
     """Return how many resources to read next, given the size of the last read."""
     mean = 1 + sum(len(stored.metadata) for stored in read) // len(read)
     return max(1, min(2 * count, READ_AHEAD, READ_BYTES // mean))

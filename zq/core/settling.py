@@ -10,7 +10,7 @@ from zq.clock import Clock
 from zq.core.encryption import Sealing
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
-from zq.core.values import Applied
+from zq.core.values import WriteResult
 from zq.errors import ClaimNotFound, Invalid, Repeated
 from zq.events import Events
 from zq.limits import (
@@ -68,7 +68,7 @@ class Settling:
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
         allowance: Allowance = EVERYTHING,
-    ) -> Applied[Settled]:
+    ) -> WriteResult[Settled]:
         """Delete, release, move or bury messages of the claim atomically.
 
         If an error is raised, nothing has changed. Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``,
@@ -93,11 +93,11 @@ class Settling:
                 self._admit_plain(queue, claim, settlement, now, idempotency_key, fence)
                 settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:
-            return Applied(first.answer, replayed=True)
+            return WriteResult(first.answer, replayed=True)
         self._events.finished(queue, Outcome.DELETED, settled.deleted)
         self._events.finished(queue, Outcome.MOVED, settled.moved)
         self._events.finished(queue, Outcome.DEAD_LETTERED, settled.buried)
-        return Applied(settled)
+        return WriteResult(settled)
 
     def _admit_plain(
         self,

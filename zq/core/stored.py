@@ -45,7 +45,7 @@ class StoredUsage:
         return None
 
 
-class Stored:
+class StorageQuotas:
     """Enforcement of storage quotas in one process.
 
     Usage is read from the store periodically. In between, each process counts its own writes only, so a project may
@@ -93,11 +93,11 @@ class Stored:
             self._held.pop(project, None)
 
 
-class LargeMetadata:
+class MetadataQuotas:
     """Enforcement of the metadata quota of projects in one process.
 
     Only metadata beyond the first ``FREE_METADATA`` bytes of a queue or topic counts. The quota is checked when this
-    number grows. The total is cached like the usage in ``Stored``.
+    number grows. The total is cached like the usage in ``StorageQuotas``.
 
     Args:
         measure: Reads a project's counted metadata size from the store.

@@ -47,7 +47,7 @@ class Gap(Struct, frozen=True):
 
 
 class EventData(Struct, frozen=True):
-    """Rendered server-sent events and their count."""
+    """RenderedBatch server-sent events and their count."""
 
     data: bytes = b""
     count: int = 0

@@ -49,7 +49,7 @@ ALL: Final = Pattern(EVERYTHING)
 Callback = Callable[[], object]
 
 
-class Rendered(Struct, frozen=True):
+class RenderedBatch(Struct, frozen=True):
     """The rendered events of a batch, whose messages all have the same age.
 
     Attributes:
@@ -76,20 +76,20 @@ class Renderings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[int, Rendered] = {}
+        self._kept: dict[int, RenderedBatch] = {}
         self._size = 0
 
-    def render(self, project: str, batch: Batch, now: Seconds, sealing: Sealing) -> Rendered:
+    def render(self, project: str, batch: Batch, now: Seconds, sealing: Sealing) -> RenderedBatch:
         """Return the events of the batch as of ``now``. Concurrent callers share one rendering."""
         seconds = age(batch.created, now)
         with self._lock:
             kept = self._kept.get(batch.sequence)
             if kept is None or kept.age != seconds or kept.batch != batch:
-                kept = _rendered(project, batch, now, seconds, sealing)
+                kept = _render_batch(project, batch, now, seconds, sealing)
                 self._keep(kept)
             return kept
 
-    def _keep(self, rendered: Rendered) -> None:
+    def _keep(self, rendered: RenderedBatch) -> None:
         former = self._kept.pop(rendered.batch.sequence, None)
         self._size += len(rendered.data) - (len(former.data) if former else 0)
         self._kept[rendered.batch.sequence] = rendered
@@ -108,7 +108,7 @@ class Tail:
         self._weight = 0
         self._purges = 0
         self.renderings = Renderings()
-        """Rendered events of the log, shared by its streams."""
+        """RenderedBatch events of the log, shared by its streams."""
         self._stale = False
         self._fetching = False
         self._callbacks: dict[Callback, Callable[[str], bool]] = {}
@@ -367,11 +367,11 @@ def _weight(batch: Batch) -> int:
     return batch.size + OVERHEAD * len(batch.entries)
 
 
-def _rendered(project: str, batch: Batch, now: Seconds, seconds: int, sealing: Sealing) -> Rendered:
+def _render_batch(project: str, batch: Batch, now: Seconds, seconds: int, sealing: Sealing) -> RenderedBatch:
     messages = sealing.opened_published(project, list(batch.messages(0, now)))
     events = publishing.events(messages, now)
     ends, end = [], 0
     for event in events:
         end += len(event)
         ends.append(end)
-    return Rendered(batch, seconds, b"".join(events), [message.sequence for message in messages], ends)
+    return RenderedBatch(batch, seconds, b"".join(events), [message.sequence for message in messages], ends)

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from zq.clock import Clock
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.core.markers import Markers
 from zq.core.quotas import AnyQuotas
 from zq.core.resources import READ_AHEAD
 from zq.core.rules import RulesCache
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import Invalid
 from zq.events import Events
 from zq.limits import (
@@ -58,7 +58,7 @@ class Transactions:
         self._transactions = storage.transactions
         bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
         self._resumes = not isinstance(storage.transactions, Missing)
-        self._carrier = Carrier(storage.transactions, clock, bounds, patience)
+        self._executor = CommitExecutor(storage.transactions, clock, bounds, patience)
         self._clock = clock
         self._limits = limits
         self._markers = Markers(storage.documents, clock, MAX_FREE_NAME)
@@ -106,7 +106,7 @@ class Transactions:
             fence=fence,
             expected={stage: _count(count) for stage, count in terms.expected.items()},
         )
-        committed = self._carrier.commit(commit, self._admitted(commit.project, Work.PRODUCER, commit.producer))
+        committed = self._executor.commit(commit, self._admitted(commit.project, Work.PRODUCER, commit.producer))
         for stage in commit.publish:
             self._quotas.forget_work(commit.project, Work.STAGE, stage)
         if not committed.replayed:
@@ -125,7 +125,7 @@ class Transactions:
 
     def last(self, project: str, producer: str) -> Committed:
         """Return the producer's last commit. It is ``open`` until it is applied. Raises ``ProducerNotFound``."""
-        return self._carrier.last(project_id(project), free_name("producer", producer))
+        return self._executor.last(project_id(project), free_name("producer", producer))
 
     def list(
         self,
@@ -134,7 +134,7 @@ class Transactions:
         marker: str,
         limit: int | None,
         visible: Callable[[str], bool] | None = None,
-    ) -> Seen[Page[KnownWork]]:
+    ) -> ReadResult[Page[KnownWork]]:
         """Return a page of the project's stages, fences or producers, ordered by name.
 
         Each request reads a limited number of names, so a filtered page may be short or empty although more names
@@ -156,19 +156,19 @@ class Transactions:
             for one in page.items:
                 after = one.name
                 if after.startswith(HIDDEN):
-                    return Seen(Page(found, None), now)
+                    return ReadResult(Page(found, None), now)
                 found += [one] if visible is None or visible(after) else []
                 if len(found) == size:
-                    return Seen(Page(found, after), now)
+                    return ReadResult(Page(found, after), now)
             if len(page.items) < chunk:
-                return Seen(Page(found, None), now)
+                return ReadResult(Page(found, None), now)
         is_hidden = visible is not None and not visible(after)
-        return Seen(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
+        return ReadResult(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
 
     def resume(self) -> None:
         """Resume commits whose server has died. Must be called once a second."""
         if self._resumes:
-            self._carrier.resume()
+            self._executor.resume()
 
 
 def _judge(allowance: Allowance, terms: CommitTerms) -> None:

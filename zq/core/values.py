@@ -10,7 +10,7 @@ from zq.model import Message, Page, Seconds
 T = TypeVar("T")
 
 
-class Seen(Struct, Generic[T], frozen=True):
+class ReadResult(Struct, Generic[T], frozen=True):
     """A value read from the store, and the time of the read."""
 
     value: T
@@ -22,7 +22,7 @@ class Seen(Struct, Generic[T], frozen=True):
         return bool(self.value)
 
 
-class Applied(Struct, Generic[T], frozen=True):
+class WriteResult(Struct, Generic[T], frozen=True):
     """The result of a write.
 
     Attributes:
@@ -35,7 +35,7 @@ class Applied(Struct, Generic[T], frozen=True):
     ignores_delays: bool = False
 
 
-class Listed(Struct, frozen=True):
+class MessagePage(Struct, frozen=True):
     """A page of a queue's messages as of ``now``.
 
     Attributes:

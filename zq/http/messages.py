@@ -9,7 +9,7 @@ import falcon
 
 from zq.core.browsing import Browsing
 from zq.core.messages import Messages
-from zq.core.values import Listed, Seen
+from zq.core.values import MessagePage, ReadResult
 from zq.core.waiting import Waiters
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
@@ -123,7 +123,7 @@ class MessageCollection:
         ask = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
         look = weight.admitting(req, limit, ask, takes=False)
 
-        def show(listed: Listed) -> None:
+        def show(listed: MessagePage) -> None:
             link = None
             if listed.page.next is not None:
                 if listed.delayed:
@@ -135,7 +135,9 @@ class MessageCollection:
         polled(req, resp, self._waiters, look, show, takes=False)
 
 
-def _show_popped(req: falcon.Request, resp: falcon.Response, detailed: bool, seen: Seen[Sequence[Message]]) -> None:
+def _show_popped(
+    req: falcon.Request, resp: falcon.Response, detailed: bool, seen: ReadResult[Sequence[Message]]
+) -> None:
     req.context.messages = len(seen.value)
     resp.data = answers.popped(seen.value, seen.now, detailed)
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import falcon
 
-from zq.core.publishing import Listed, Publishing, TopicPoll
+from zq.core.publishing import Publishing, TopicPage, TopicPoll
 from zq.core.waiting import PollResult
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
@@ -61,7 +61,7 @@ class TopicMessages:
             return
         topic_poll, check = looked, check_again(req)
 
-        def look_again() -> PollResult[Listed] | None:
+        def look_again() -> PollResult[TopicPage] | None:
             if check is not None:
                 check()
             found = look(topic_poll)
@@ -76,7 +76,7 @@ class TopicMessages:
         topic: str,
         detailed: bool | None,
         limit: int | None,
-        polled: PollResult[Listed],
+        polled: PollResult[TopicPage],
     ) -> None:
         if polled.turned_away:
             resp.set_header("Retry-After", "1")
@@ -94,7 +94,7 @@ class TopicMessages:
         limit: int | None,
         wait: int | None,
         topic_poll: TopicPoll | None = None,
-    ) -> PollResult[Listed] | TopicPoll:
+    ) -> PollResult[TopicPage] | TopicPoll:
         """Poll once. If the request must wait, release its place among the heavy requests."""
         try:
             weight.admit_page(req, limit)

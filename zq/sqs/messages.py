@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct, field
 
 from zq import wire
-from zq.core.claims import ClaimAnswer
+from zq.core.claims import ClaimReply
 from zq.core.waiting import PollResult
 from zq.http.claims import holder
 from zq.limits import is_allowed_text
@@ -128,8 +128,8 @@ class Receive(Struct, frozen=True):
 
     queue: QueueRef
     wait: int
-    ask: Callable[[], ClaimAnswer]
-    answer: Callable[[PollResult[ClaimAnswer]], Messages]
+    ask: Callable[[], ClaimReply]
+    answer: Callable[[PollResult[ClaimReply]], Messages]
 
 
 def send_message(call: Call, given: SendMessage) -> Receipt:
@@ -167,7 +167,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> Receive:
     )
     wait = min(wait, call.use_cases.max_wait)
 
-    def received(outcome: PollResult[ClaimAnswer]) -> Messages:
+    def received(outcome: PollResult[ClaimReply]) -> Messages:
         claim = outcome.answer.claim
         if claim is None:
             return Messages()

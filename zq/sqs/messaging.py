@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from zq.clock import Clock
-from zq.core.claims import ClaimAnswer, Claims
+from zq.core.claims import ClaimReply, Claims
 from zq.core.encryption import Sealing
 from zq.core.messages import Messages
 from zq.core.rules import Rules, RulesCache
@@ -184,7 +184,7 @@ class Messaging:
 
     def receive(
         self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder, attempt: str = ""
-    ) -> ClaimAnswer:
+    ) -> ClaimReply:
         """Claim up to ``limit`` messages for ``visibility`` seconds; None = the queue's visibility timeout.
 
         If ``attempt`` is repeated, return the messages that are still claimed, and restart their visibility timeout.

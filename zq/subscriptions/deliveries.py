@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from zq.clock import Clock
 from zq.core.encryption import Sealing
-from zq.core.redriving import Redriven
-from zq.core.values import Seen
+from zq.core.redriving import RedriveResult
+from zq.core.values import ReadResult
 from zq.errors import MessageUnreadable, NotAgreed, SubscriptionNotFound
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, within
 from zq.model import ListFilter, Message, Move, Page, QueueRef, new_ids
@@ -59,7 +59,9 @@ class Deliveries:
         self._policy = policy
         self._sealing = sealing
 
-    def list(self, source: Source, id: str, marker: int, limit: int | None, waiting: bool) -> Seen[Page[Delivery]]:
+    def list(
+        self, source: Source, id: str, marker: int, limit: int | None, waiting: bool
+    ) -> ReadResult[Page[Delivery]]:
         """Return a page of dead-lettered or, if ``waiting``, pending deliveries, oldest first. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._at(source, id), self._clock.now()
@@ -68,7 +70,7 @@ class Deliveries:
             queue, chosen = source.outgoing(one), ListFilter(claimed=True, delayed=True)
         most = self._limits.max_answer_bytes
         page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=most)
-        return Seen(Page([self._seen(source.project, each) for each in page.items], page.next), now)
+        return ReadResult(Page([self._seen(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
         """Delete the dead-lettered deliveries with the given ids, or all if ``ids`` is empty. Raises ``Invalid``."""
@@ -79,7 +81,7 @@ class Deliveries:
         else:
             self._storage.queues.purge(dead)
 
-    def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
+    def redrive(self, source: Source, id: str, limit: int | None) -> RedriveResult:
         """Move up to ``limit`` dead-lettered deliveries back to the pending ones, oldest first.
 
         The attempt count of each moved delivery is reset to 0. Raises ``Invalid``.
@@ -95,7 +97,7 @@ class Deliveries:
             moves = [Move(each.id, pending.name) for each in page.items]
             moved += len(self._storage.messages.move(dead, moves, now))
             marker = int(page.next)
-        return Redriven(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
+        return RedriveResult(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
 
     def test(self, source: Source, id: str) -> str:
         """Queue a test message for this subscriber only and return the message id.

@@ -17,7 +17,7 @@ from msgspec import UNSET, Struct
 from zq.clock import Clock
 from zq.core.creation import QueueCreation, TopicCreation
 from zq.core.quotas import AnyQuotas
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import Invalid, InvalidBody, NotAuthorized, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
 from zq.limits import DEFAULT_PAGE, Limits, within
 from zq.model import Page, QueueRef, Seconds, new_ids
@@ -143,19 +143,19 @@ class Subscriptions:
         self._request_confirmation(source, found, "SubscriptionConfirmation")
         return Subscribed(found.id, secret if found.id == made.id else "")
 
-    def list(self, source: Source, marker: str, limit: int | None) -> Seen[Page[Subscription]]:
+    def list(self, source: Source, marker: str, limit: int | None) -> ReadResult[Page[Subscription]]:
         """Return a page of the source's subscriptions, sorted by id. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
         items = [each for each in self._stored.of(source).items if each.id > marker][:size]
-        return Seen(Page(items, items[-1].id if items else None), now)
+        return ReadResult(Page(items, items[-1].id if items else None), now)
 
-    def get(self, source: Source, id: str) -> Seen[Subscription]:
+    def get(self, source: Source, id: str) -> ReadResult[Subscription]:
         """Return the subscription with the given id. Raises ``SubscriptionNotFound``."""
         found = self._stored.of(source).at(id)
         if found is None:
             raise SubscriptionNotFound()
-        return Seen(found, self._clock.now())
+        return ReadResult(found, self._clock.now())
 
     def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
         """Change the given properties of the subscription (contract 9.5).
