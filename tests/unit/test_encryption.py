@@ -82,7 +82,7 @@ def test_no_key_stands_in_the_store_as_it_is(documents: DocumentController) -> N
     for master in ({"one": KEYS["two"]}, {"two": KEYS["one"]}):
         with pytest.raises(MessageUnreadable):
             Sealing(keys_of(documents, master)).open("p", "m", sealed)
-    assert keys_of(documents, {"one": KEYS["one"]}).opening("q", "1") is None
+    assert keys_of(documents, {"one": KEYS["one"]}).find_cipher("q", "1") is None
 
 
 def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentController) -> None:

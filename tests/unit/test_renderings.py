@@ -24,9 +24,9 @@ class CountingSealing(Sealing):
 
     count = 0
 
-    def opened_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
+    def decrypt_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
         self.count += len(messages)
-        return super().opened_published(project, messages)
+        return super().decrypt_published(project, messages)
 
 
 class Log:

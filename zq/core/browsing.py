@@ -52,7 +52,7 @@ class Browsing:
             return self._storage.messages.browse(queue, State(state), marker, limit, now, most_bytes)
 
         items, position = read_page(read, after, size, most_bytes, attrgetter("body"))
-        shown = self._sealing.opened(queue, list(items))
+        shown = self._sealing.decrypt_all(queue, list(items))
         return ReadResult(Page(shown, None if position is None else ".".join(map(str, position))), now)
 
     def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> ReadResult[Located]:
@@ -66,7 +66,7 @@ class Browsing:
         found = self._storage.locate(project, message, now)
         if found is None or not may_see(found.queue.name):
             raise MessageNotFound("There is no such message in the project.")
-        opened = self._sealing.opened_one(found.queue, found.entry.message)
+        opened = self._sealing.decrypt(found.queue, found.entry.message)
         return ReadResult(found._replace(entry=structs.replace(found.entry, message=opened)), now)
 
 

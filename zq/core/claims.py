@@ -122,7 +122,7 @@ class Claims:
 
         Without the release, a consumer that settles the whole claim would settle messages that it never received.
         """
-        shown = self._sealing.opened(queue, claim.messages)
+        shown = self._sealing.decrypt_all(queue, claim.messages)
         if shown is claim.messages:
             return claim
         read = {message.id for message in shown}
@@ -141,7 +141,7 @@ class Claims:
         """
         now = self._clock.now()
         found = self._claims.get(queue, claim, now)
-        shown = [self._sealing.opened_one(queue, message) for message in found.messages]
+        shown = [self._sealing.decrypt(queue, message) for message in found.messages]
         return ReadResult(structs.replace(found, messages=shown), now)
 
     def list(self, project: str, queue: str, marker: str, limit: int | None) -> ReadResult[Page[ClaimSummary]]:

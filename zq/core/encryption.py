@@ -75,7 +75,7 @@ class Sealing:
 
     def seal(self, project: str, id: str, body: bytes) -> bytes:
         """Encrypt the body of a message. Raises ``Unavailable`` if the server has no master key."""
-        key, cipher = self.keys.sealing(project)
+        key, cipher = self.keys.ensure_cipher(project)
         nonce = os.urandom(NONCE)
         sealed: bytes = cipher.encrypt(nonce, body, _associated_data(key, project, id))
         return MARK + bytes([len(key)]) + key.encode() + nonce + sealed
@@ -86,7 +86,7 @@ class Sealing:
             return body
         end = 2 + body[1] if len(body) > 1 else 0
         key = body[2:end].decode("ascii", "replace")
-        cipher = self.keys.opening(project, key)
+        cipher = self.keys.find_cipher(project, key)
         if cipher is None or len(body) < end + NONCE + TAG:
             raise self._report_undecryptable(id, key)
         from cryptography.exceptions import InvalidTag
@@ -98,37 +98,33 @@ class Sealing:
             raise self._report_undecryptable(id, key) from error
         return opened
 
-    def stored(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
-        """Return the body to store, and its checksum ("" if ``checksum`` is not set).
-
-        Args:
-            seals: Whether to encrypt the body (contract 7.10).
-        """
+    def encode_body(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
+        """Return the body to store, encrypted if ``seals`` is set, and its checksum ("" if ``checksum`` is not set)."""
         if not seals:
             return body, wire.checksum(body) if checksum else ""
         sealed = self.seal(project, id, body)
         return sealed, wire.checksum(b'"' + b64encode(sealed) + b'"') if checksum else ""
 
-    def stored_attributes(self, project: str, id: str, attributes: bytes, *, seals: bool) -> bytes:
+    def encode_attributes(self, project: str, id: str, attributes: bytes, *, seals: bool) -> bytes:
         """Return the attributes to store, encrypted if ``seals`` is set. Empty attributes stay empty."""
-        return self.seal(project, attributes_of(id), attributes) if seals and attributes else attributes
+        return self.seal(project, id_of_attributes(id), attributes) if seals and attributes else attributes
 
-    def opened(self, queue: QueueRef, messages: Messages) -> Messages:
-        """Return the decrypted messages. Omit messages that cannot be decrypted."""
+    def decrypt_all(self, queue: QueueRef, messages: Messages) -> Messages:
+        """Decrypt messages. Omit messages that cannot be decrypted."""
         marked = [1 for message in messages if message.body[:1] == MARK or message.attributes[:1] == MARK]
         if not marked and not self._queue_since(queue):
             return messages
-        return [shown for message in messages if (shown := self.opened_or_none(queue, message)) is not None]
+        return [shown for message in messages if (shown := self.decrypt_or_none(queue, message)) is not None]
 
-    def opened_or_none(self, queue: QueueRef, message: Message) -> Message | None:
-        """Return the decrypted message, or ``None`` if it cannot be decrypted."""
+    def decrypt_or_none(self, queue: QueueRef, message: Message) -> Message | None:
+        """Decrypt a message. Return ``None`` if it cannot be decrypted."""
         try:
-            return self.opened_one(queue, message)
+            return self.decrypt(queue, message)
         except MessageUnreadable:
             return None
 
-    def opened_one(self, queue: QueueRef, message: Message) -> Message:
-        """Return the decrypted message. Raises ``MessageUnreadable``."""
+    def decrypt(self, queue: QueueRef, message: Message) -> Message:
+        """Decrypt a message. Raises ``MessageUnreadable``."""
         if (
             is_plain(message)
             and _is_later(message.created, self._queue_since(queue))
@@ -139,28 +135,28 @@ class Sealing:
             return message
         project = queue.project
         body = self.open(project, message.id, message.body)
-        attributes = self.open(project, attributes_of(message.id), message.attributes)
+        attributes = self.open(project, id_of_attributes(message.id), message.attributes)
         return structs.replace(message, body=body, attributes=attributes)
 
-    def opened_entries(self, queue: QueueRef, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
-        """Return the decrypted history entries. Omit entries that cannot be decrypted."""
+    def decrypt_entries(self, queue: QueueRef, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
+        """Decrypt history entries. Omit entries that cannot be decrypted."""
         if not any(is_sealed(entry.message) for entry in entries) and not self._queue_since(queue):
             return entries
-        shown = [(entry, self.opened_or_none(queue, entry.message)) for entry in entries]
+        shown = [(entry, self.decrypt_or_none(queue, entry.message)) for entry in entries]
         return [structs.replace(entry, message=message) for entry, message in shown if message is not None]
 
-    def opened_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
-        """Return the decrypted messages of topics. Omit messages that cannot be decrypted."""
+    def decrypt_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
+        """Decrypt messages of topics. Omit messages that cannot be decrypted."""
         if not self.keys.enabled and not [1 for message in messages if message.entry.body[:1] == MARK]:
             return messages
         shown = []
         for message in messages:
             with suppress(MessageUnreadable):
-                shown.append(self.opened_one_published(project, message))
+                shown.append(self.decrypt_published_message(project, message))
         return shown
 
-    def opened_one_published(self, project: str, message: Published) -> Published:
-        """Return a decrypted message of a topic. Raises ``MessageUnreadable``."""
+    def decrypt_published_message(self, project: str, message: Published) -> Published:
+        """Decrypt a message of a topic. Raises ``MessageUnreadable``."""
         entry, topic = message.entry, message.topic
         if entry.body[:1] != MARK:
             ref = TopicRef(project, topic)
@@ -206,7 +202,7 @@ def _is_later(created: Seconds, since: Seconds) -> bool:
     return bool(since) and created > since + SETTLED
 
 
-def attributes_of(id: str) -> str:
+def id_of_attributes(id: str) -> str:
     """Return the id with which a message's attributes are encrypted. It differs from the body's.
 
     An attacker therefore cannot store the attributes as a body.

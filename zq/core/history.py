@@ -89,7 +89,7 @@ class History:
             return page.items, None if page.next is None else int(page.next)
 
         items, position = read_page(read, marker, size, self._limits.max_answer_bytes, attrgetter("message.body"))
-        shown = self._sealing.opened_entries(queue, items)
+        shown = self._sealing.decrypt_entries(queue, items)
         return ReadResult(Page(list(shown), None if position is None else str(position)), now)
 
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
@@ -130,7 +130,7 @@ class History:
 
     def _count_decryptable(self, queue: QueueRef, records: Sequence[HistoryEntry]) -> int:
         """Return how many of the entries can be decrypted."""
-        return sum(self._sealing.opened_or_none(queue, record.message) is not None for record in records)
+        return sum(self._sealing.decrypt_or_none(queue, record.message) is not None for record in records)
 
     def _pages_of_ids(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
         for start in range(0, len(ids), MAX_IDS):
@@ -186,14 +186,14 @@ class History:
         ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)
         drafts = []
         for id, old in zip(ids, (record.message for record in records), strict=True):
-            clear = self._sealing.opened_or_none(queue, old)
+            clear = self._sealing.decrypt_or_none(queue, old)
             if clear is None:
                 continue
             body, checksum, attributes = old.body, old.checksum, old.attributes
             if rules.encrypts or is_sealed(old):
                 summed = bool(checksum)
-                body, checksum = self._sealing.stored(queue.project, id, clear.body, seals=True, checksum=summed)
-                attributes = self._sealing.stored_attributes(queue.project, id, clear.attributes, seals=True)
+                body, checksum = self._sealing.encode_body(queue.project, id, clear.body, seals=True, checksum=summed)
+                attributes = self._sealing.encode_attributes(queue.project, id, clear.attributes, seals=True)
             drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, attributes, old.group))
         if not drafts:
             return []

@@ -267,7 +267,7 @@ class Messages:
             most_bytes = self._limits.max_answer_bytes
             page = list_messages(self._messages, queue, after, size, wanted, now, most_bytes, rules.metadata)
             if page.metadata is None:
-                shown = self._sealing.opened(queue, page.items)
+                shown = self._sealing.decrypt_all(queue, page.items)
                 return MessagePage(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
             rules = self._rules_cache.remember(queue, page.metadata)
 
@@ -275,7 +275,7 @@ class Messages:
         """Return one message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
-            return ReadResult(self._sealing.opened_one(queue, found), now)
+            return ReadResult(self._sealing.decrypt(queue, found), now)
         raise MessageNotFound("There is no such message in the queue.")
 
     def get_many(self, queue: QueueRef, ids: Sequence[str]) -> ReadResult[MessageList]:
@@ -290,7 +290,7 @@ class Messages:
         found = self._messages.get(queue, ids, now)
         if not found:
             raise MessageNotFound("The queue has no message with any of these ids.")
-        shown = self._sealing.opened(queue, found)
+        shown = self._sealing.decrypt_all(queue, found)
         if not shown:
             raise MessageUnreadable(UNREADABLE)
         return ReadResult(shown, now)
@@ -340,7 +340,7 @@ class Messages:
         rules, now, popped = self._popped(queue, limit)
         if popped:
             self._events.popped(queue, popped, now)
-        shown = self._sealing.opened(queue, popped)
+        shown = self._sealing.decrypt_all(queue, popped)
         if len(shown) < len(popped) and not rules.history_ttl:
             read = {message.id for message in shown}
             self._put_back(queue, [message for message in popped if message.id not in read], now)
@@ -428,14 +428,14 @@ class Messages:
                 if delay and (own := wire.posted_delay(message.delay)) is not None:
                     delay = within("delay", own, MIN_DELAY, limits.max_message_delay)
                 if not is_plain:
-                    body, checksum = self._sealing.stored(
+                    body, checksum = self._sealing.encode_body(
                         queue.project, id, body, seals=rules.encrypts, checksum=self._checksum
                     )
                 group = "" if message.group is UNSET else group_name(message.group)
                 attributes = b""
                 if trace or message.attributes is not UNSET:
                     attributes = _attributes(message, trace)
-                    attributes = self._sealing.stored_attributes(queue.project, id, attributes, seals=rules.encrypts)
+                    attributes = self._sealing.encode_attributes(queue.project, id, attributes, seals=rules.encrypts)
                 drafts.append(Draft(id, body, ttl, delay, client, checksum, attributes, group))
         return drafts
 

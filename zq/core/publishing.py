@@ -155,8 +155,8 @@ class Publishing:
         if not found:
             raise MessageNotFound("There is no such message in the topic.")
         if len(found) == 1:
-            return ReadResult([self._sealing.opened_one_published(topic.project, found[0])], now)
-        shown = self._sealing.opened_published(topic.project, found)
+            return ReadResult([self._sealing.decrypt_published_message(topic.project, found[0])], now)
+        shown = self._sealing.decrypt_published(topic.project, found)
         if not shown:
             raise MessageUnreadable(UNREADABLE)
         return ReadResult(shown, now)
@@ -183,7 +183,7 @@ class Publishing:
             shown = list(portion(found, self._limits.max_answer_bytes, lambda message: message.entry.body))
             if len(shown) == size or len(shown) < len(found) or not reading.more:
                 end = shown[-1].sequence if shown else position
-                return TopicPage(self._sealing.opened_published(topic.project, shown), end, now, gap)
+                return TopicPage(self._sealing.decrypt_published(topic.project, shown), end, now, gap)
 
     def _find(self, topic: TopicRef, id: str, now: Seconds) -> Iterator[Published]:
         if len(id) <= 19 and id.isascii() and id.isdigit() and id == str(int(id)) and 0 < int(id) < 2**63:
@@ -199,7 +199,7 @@ class Publishing:
             ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         seal = os.urandom(SEAL) if rules.encrypts else b""
         id = id_in_topic(topic.name, seal)
-        body, checksum = self._sealing.stored(
+        body, checksum = self._sealing.encode_body(
             topic.project, id, bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
         )
         return Entry(body, ttl, checksum, hops, seal)

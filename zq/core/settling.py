@@ -161,7 +161,7 @@ class Settling:
         checksum = ""
         if body is not None:
             seals = encrypts or rules.encrypts
-            body, checksum = self._sealing.stored(project, given.id, body, seals=seals, checksum=self._checksum)
+            body, checksum = self._sealing.encode_body(project, given.id, body, seals=seals, checksum=self._checksum)
         return Move(
             id=given.id,
             to=given.queue,

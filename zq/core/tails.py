@@ -368,7 +368,7 @@ def _weight(batch: Batch) -> int:
 
 
 def _render_batch(project: str, batch: Batch, now: Seconds, seconds: int, sealing: Sealing) -> RenderedBatch:
-    messages = sealing.opened_published(project, list(batch.messages(0, now)))
+    messages = sealing.decrypt_published(project, list(batch.messages(0, now)))
     events = publishing.events(messages, now)
     ends, end = [], 0
     for event in events:

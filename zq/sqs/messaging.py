@@ -243,8 +243,8 @@ class Messaging:
                 continue
             body, checksum = each.body, ""
             if rules.encrypts or self._checksum:
-                body, checksum = sealing.stored(project, id, body, seals=rules.encrypts, checksum=self._checksum)
-            attributes = sealing.stored_attributes(project, id, each.attributes, seals=rules.encrypts)
+                body, checksum = sealing.encode_body(project, id, body, seals=rules.encrypts, checksum=self._checksum)
+            attributes = sealing.encode_attributes(project, id, each.attributes, seals=rules.encrypts)
             delay = rules.default_delay if each.delay is None else each.delay
             drafts.append(Draft(id, body, ttl, delay, sender, checksum, attributes, each.group))
         return drafts
