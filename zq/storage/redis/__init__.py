@@ -108,7 +108,7 @@ class RedisStorage(Defaults):
         if self._listener is None:
             self._listener = QueueSubscriber(self._client.network, listener)
         else:
-            self._listener.notify_instead(listener)
+            self._listener.set_listener(listener)
 
     def close(self) -> None:
         if self._listener is not None:

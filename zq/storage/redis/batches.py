@@ -37,7 +37,7 @@ ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 pack = msgspec.msgpack.Encoder().encode
 
 
-class Packed(NamedTuple):
+class EncodedBatch(NamedTuple):
     """A batch whose messages are still encoded."""
 
     topic: str
@@ -50,7 +50,7 @@ class Packed(NamedTuple):
     def first(self) -> int:
         return self.last - self.number + 1
 
-    def opened(self) -> Batch:
+    def decode(self) -> Batch:
         """Decode the batch. Raises ``msgspec.DecodeError`` if another client has published invalid content."""
         return Batch(self.topic, self.first, self.created, ENTRIES.decode(self.messages))
 
@@ -78,14 +78,14 @@ def whole(project: str) -> list[Block]:
     return [keys(project), documents(project)]
 
 
-def batches(blob: bytes, at: int) -> Iterator[Packed]:
+def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
     """Yield the batches in a reply, from offset ``at`` on."""
     while at < len(blob):
         size, name = LENGTHS.unpack_from(blob, at)
         at += LENGTHS.size
         topic = layout.string(blob[at : at + name])
         last, created, count, at = _front(blob, at + name)
-        yield Packed(topic, last, count, created, blob[at : at + size])
+        yield EncodedBatch(topic, last, count, created, blob[at : at + size])
         at += size
 
 

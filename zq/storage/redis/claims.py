@@ -28,7 +28,7 @@ from zq.model import (
 )
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.client import Question
-from zq.storage.redis.store import Store, checked, plan_moves, schedule_arrivals, unpack_settled
+from zq.storage.redis.store import Store, checked, decode_settled, plan_moves, schedule_arrivals
 
 # Outcomes of the claim script.
 CLAIMED, AGAIN, EXISTING, OTHER = range(4)
@@ -40,7 +40,7 @@ HANDLED: Final = (Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED, Han
 # Maximum number of queues per page of a project's claims.
 QUEUES: Final = 1000
 # Maximum number of queues per page whose claims are read. In some of them, all claims have expired.
-MOST_ASKED: Final = 100
+MAX_READ_QUEUES: Final = 100
 
 
 class ClaimController:
@@ -82,7 +82,7 @@ class ClaimController:
         names, last = ([queue], None) if queue else self._names(project, first)
         found: list[ClaimSummary] = []
         for asked, name in enumerate(self._claimed(project, names)):
-            if len(found) == limit or asked == MOST_ASKED:
+            if len(found) == limit or asked == MAX_READ_QUEUES:
                 return Page(found, f"{name}/")
             terms = b"%d" % layout.ms(now), layout.text(claim if name == first else ""), b"%d" % (limit - len(found))
             more, *parts = self._store.run(scripts.CLAIM_LIST, QueueRef(project, name), *terms)
@@ -131,8 +131,8 @@ class ClaimController:
         history = self._store.history(queue, settlement.history, moment)
         more = [keys.fences, keys.answers, *history, *plan.blocks]
         terms += _named(settlement, len(plan.targets)) + plan.terms
-        reply = checked(self._store.run(scripts.SETTLE, queue, *terms, more=more), idempotency_key, unpack_settled)
-        return unpack_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
+        reply = checked(self._store.run(scripts.SETTLE, queue, *terms, more=more), idempotency_key, decode_settled)
+        return decode_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
 
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0

@@ -89,7 +89,7 @@ class Client:
 
     def run(self, script: Script, keys: Block, *arguments: bytes) -> Reply:
         """Run a script. All keys must be in one cluster slot."""
-        with translated():
+        with translate_errors():
             try:
                 return self._ask(keys[0], _call(script.call, keys, arguments), script.confirmed)
             except NoScriptError:
@@ -97,12 +97,12 @@ class Client:
 
     def command(self, key: bytes, *arguments: bytes) -> Reply:
         """Run a read-only command on the server of ``key``."""
-        with translated():
+        with translate_errors():
             return self._ask(key, arguments, False)
 
     def try_channel(self, channel: bytes) -> None:
         """Raise ``Unavailable`` if subscribing to the sharded channel fails."""
-        with translated(), PubSub(self.network.pool(channel)) as pubsub:
+        with translate_errors(), PubSub(self.network.pool(channel)) as pubsub:
             pubsub.ssubscribe(channel)
             pubsub.get_message(timeout=self._timeout)
 
@@ -111,8 +111,8 @@ class Client:
 
         Up to ``TOGETHER`` of them are sent per server and round trip.
         """
-        with translated():
-            return _retried(partial(self._each, asked), time.monotonic() + self._timeout)
+        with translate_errors():
+            return _retry(partial(self._each, asked), time.monotonic() + self._timeout)
 
     def _each(self, asked: Sequence[Question], deadline: float) -> list[Reply]:
         replies: list[Reply] = [None] * len(asked)
@@ -126,7 +126,7 @@ class Client:
 
     def one_of_each(self, keys: Sequence[bytes]) -> list[bytes]:
         """Choose one of the keys for each server."""
-        with translated():
+        with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
 
     def close(self) -> None:
@@ -160,15 +160,15 @@ class Client:
         finally:
             pool.release(connection)
         if failures:
-            self.network.doubt()
+            self.network.relearn_later()
             raise failures[0]
         return replies
 
     def _ask(self, key: bytes, command: Command, confirm: bool) -> Reply:
         try:
-            return _retried(partial(self._follow, key, command, confirm), time.monotonic() + self._timeout)
+            return _retry(partial(self._follow, key, command, confirm), time.monotonic() + self._timeout)
         except (ConnectionError, TimeoutError, ClusterError, RedisClusterException, ReadOnlyError):
-            self.network.doubt()
+            self.network.relearn_later()
             raise
 
     def _follow(self, key: bytes, command: Command, confirm: bool, deadline: float) -> Reply:
@@ -181,7 +181,7 @@ class Client:
                 self.network.relearn()
                 pool, asking = self.network.pool(key), False
             except AskError as error:
-                pool, asking = self.network.asked(error), True
+                pool, asking = self.network.redirected_pool(error), True
         raise ConnectionError("The key was redirected too often.")
 
     def _exchange(self, pool: Pool, command: Command, confirm: bool, asking: bool, deadline: float) -> Reply:
@@ -198,7 +198,7 @@ class Client:
                 confirmed = self._read(connection, deadline) if waits and connection.is_connected else 0
         finally:
             pool.release(connection)
-        if confirm and not self.network.still(pool):
+        if confirm and not self.network.is_current(pool):
             raise Unavailable(DOUBTFUL)
         if waits and confirmed < self._replicas:
             raise Unavailable(UNCONFIRMED)
@@ -220,7 +220,7 @@ class Client:
         return connection.read_response(disable_decoding=True, timeout=left)
 
 
-def _retried(ask: Callable[[float], T], deadline: float) -> T:
+def _retry(ask: Callable[[float], T], deadline: float) -> T:
     """Repeat a request until the deadline while its cluster slot is moving. Return the reply.
 
     Such a request has not been executed: some keys are missing or already on the other server.
@@ -251,7 +251,7 @@ def _read_once(connection: Any) -> Reply:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Convert redis-py's errors to ``Unavailable``."""
     try:
         yield

@@ -84,7 +84,7 @@ class Pool(BlockingConnectionPool):
         """Return an open idle connection, or ``None``."""
         with contextlib.suppress(IndexError):
             connection, released = self._idle.pop()
-            if _stands(connection, released):
+            if _is_usable(connection, released):
                 return connection
             self.pool.put_nowait(connection)
         return None
@@ -108,7 +108,7 @@ class Pool(BlockingConnectionPool):
                 self._waiting -= 1
 
 
-class TimedByKernel(socket.socket):
+class KernelTimeoutSocket(socket.socket):
     """A socket with kernel timeouts.
 
     Python implements timeouts by polling before each call. This costs a second system call and a second release of the
@@ -150,12 +150,12 @@ class UnixConnection(UnixDomainSocketConnection):
 
 
 def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.socket:
-    timed = TimedByKernel(fileno=connected.detach())
+    timed = KernelTimeoutSocket(fileno=connected.detach())
     timed.settimeout(timeout)
     return timed
 
 
-def _stands(connection: Any, released: float) -> bool:
+def _is_usable(connection: Any, released: float) -> bool:
     """Return whether the connection is open and has no unexpected input."""
     try:
         return connection.is_connected and (time.monotonic() - released < FRESH or not connection.can_read())

@@ -20,7 +20,7 @@ DOCUMENT: Final = Packing(">QH")
 # Sorts after every name, because no text contains this byte.
 BEHIND: Final = b"\xff"
 # Maximum number of titles read per round trip.
-MOST: Final = 1000
+MAX_TITLES: Final = 1000
 
 
 class DocumentController:
@@ -51,7 +51,7 @@ class DocumentController:
         start, end = b"[" + first if first > behind else b"(" + behind, b"(" + first + BEHIND
         found: Documents = []
         while len(found) < limit:
-            want = min(limit - len(found), MOST)
+            want = min(limit - len(found), MAX_TITLES)
             terms = b"%d" % layout.ms(now), start, end, b"%d" % want
             title, *pairs = self._run(scripts.DOCUMENT_LIST, project, *terms)
             for key, packed in zip(pairs[::2], pairs[1::2], strict=True):

@@ -24,10 +24,10 @@ class HistoryController:
         most_bytes: int = UNBOUNDED,
     ) -> Page[HistoryEntry]:
         if span is None:
-            everything = self._pages(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
+            everything = self._read_page(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
             return Page(everything, str(everything[-1].message.sequence) if everything else None)
         bounds = layout.ms(span.since), layout.ms(min(span.until, layout.MAX_MOMENT))
-        found = self._pages(scripts.HISTORY_LIST, queue, marker, (limit, most_bytes), now, *bounds)
+        found = self._read_page(scripts.HISTORY_LIST, queue, marker, (limit, most_bytes), now, *bounds)
         return Page(found, str(found[-1].position) if found else None)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
@@ -36,7 +36,7 @@ class HistoryController:
         blob = self._store.run(scripts.HISTORY_GET, queue, b"%d" % moment, *wanted, more=[layout.keys(queue).history])
         return replies.finished(blob, 0, moment)
 
-    def _pages(
+    def _read_page(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
         """Return a page with up to ``limit`` entries and ``most_bytes`` bytes of bodies.

@@ -26,7 +26,7 @@ from zq.storage.redis.client import Question
 from zq.storage.redis.store import Store
 
 # Maximum number of entries that one script removes. Such a script blocks the server for 3 to 4 ms.
-MOST: Final = 300
+MAX_SCRIPT_REMOVALS: Final = 300
 # Number of schedule entries read from a bucket at a time.
 QUEUES: Final = 100
 # Seconds for which a round leases a bucket after its last renewal.
@@ -42,18 +42,18 @@ class ActiveExpiry:
 
     def sweep(self, now: int, pace: Pace) -> int:
         """Run one round over all buckets. Return the number of removed messages."""
-        sweep = Round(self._store, now, pace)
+        sweep = SweepRound(self._store, now, pace)
         for step in range(layout.BUCKETS):
             number = (self._first + step) % layout.BUCKETS
-            sweep.clear(number)
+            sweep.sweep_bucket(number)
             if sweep.over:
                 self._first = number
                 break
         return sweep.removed
 
 
-class Round:
-    """One sweep round.
+class SweepRound:
+    """A round of active expiry.
 
     Attributes:
         over: Whether the pace has ended the round.
@@ -64,28 +64,28 @@ class Round:
         self._now = now
         self._pace = pace
         self._name = uuid4().bytes
-        self._heard = 0.0
+        self._leased_at = 0.0
         self.removed = 0
         self.over = False
 
-    def clear(self, number: int) -> None:
+    def sweep_bucket(self, number: int) -> None:
         """Sweep the due queues of a bucket. Skip a bucket that another round has leased."""
         due = self._due(number, QUEUES)
         if not due:
             return
         try:
-            while due and all(self._look(number, member) for member in due):
+            while due and all(self._sweep_queue(number, member) for member in due):
                 due = self._due(number, QUEUES)
         finally:
             key = layout.bucket_lease(number)
             self._store.client.run(scripts.DUE_DONE, (key,), self._name)
 
-    def _look(self, number: int, member: bytes) -> bool:
+    def _sweep_queue(self, number: int, member: bytes) -> bool:
         """Remove a queue's expired data. Return whether this round may continue with the bucket."""
         queue = layout.queue_of(member[layout.MOMENT.size :])
-        while size := min(self._pace.step(), MOST):
+        while size := min(self._pace.step(), MAX_SCRIPT_REMOVALS):
             # The lease may have ended during a long pause.
-            if time.monotonic() - self._heard > LEASE / 2 and not self._due(number, 1):
+            if time.monotonic() - self._leased_at > LEASE / 2 and not self._due(number, 1):
                 return False
             messages, others, following = self._remove(queue, size)
             self.removed += messages
@@ -106,7 +106,7 @@ class Round:
         terms = b"%d" % self._now, b"%d" % limit, self._name, b"%d" % (LEASE * 1000)
         asked = time.monotonic()
         found: list[bytes] = self._store.client.run(scripts.DUE, keys, *terms)
-        self._heard = asked
+        self._leased_at = asked
         return found
 
     def _remove(self, queue: QueueRef, size: int) -> tuple[int, int, int]:
@@ -137,7 +137,7 @@ PROJECTS: Final = 100
 COUNTED: Final = 5000
 # Number of queues per bucket that are checked for expired data.
 DUE: Final = 16
-MOST_WAITING: Final = 100_000
+MAX_EXPIRED_WAITING: Final = 100_000
 # Kinds of a project's sorted sets by expiry.
 BY_EXPIRY: Final = ("staging", "producing", "windows:", "fading", "ends")
 BUCKETS: Final = [layout.bucket(number) for number in range(layout.BUCKETS)]
@@ -161,7 +161,7 @@ class StoreStats:
         return _depth(*self._store.run(scripts.DEPTH, queue, b"%d" % now, b"%d" % most))
 
     def measures(self, now: int) -> list[Measure]:
-        return [*self._store.removals.measures(), *self._memory(), *self._messages(), *self._waiting(now)]
+        return [*self._store.removals.measures(), *self._memory(), *self._messages(), *self._expired(now)]
 
     def _queues(self, most: int) -> list[QueueRef]:
         """Return the first ``most`` queues of the store, from the projects in the expiry schedule."""
@@ -202,7 +202,7 @@ class StoreStats:
         keys = [layout.keys(queue).stream for queue in queues]
         return [Measure("store_messages", sum(self._client.each([Question(key, (b"XLEN", key)) for key in keys])))]
 
-    def _waiting(self, now: int) -> list[Measure]:
+    def _expired(self, now: int) -> list[Measure]:
         """Return metrics of expired data that has not been removed, from the queues that are due."""
         bounds = b"-inf", b"%d" % now, b"BYSCORE", b"LIMIT", b"0"
         due = self._client.each([Question(key, (b"ZRANGE", key, *bounds, b"%d" % DUE)) for key in BUCKETS])
@@ -213,7 +213,7 @@ class StoreStats:
         named = [layout.keys(queue).expiry for queue in queues if queue.name]
         counts = self._client.each([Question(key, (b"ZCOUNT", key, b"-inf", b"%d" % now)) for key in named])
         return [
-            Measure("expired_waiting", min(sum(counts), MOST_WAITING)),
+            Measure("expired_waiting", min(sum(counts), MAX_EXPIRED_WAITING)),
             Measure("sweep_lag_seconds", max(0.0, now - oldest) / 1000),
         ]
 

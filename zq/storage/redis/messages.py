@@ -28,7 +28,7 @@ from zq.model import (
 )
 from zq.storage import browsing
 from zq.storage.redis import layout, replies, scripts
-from zq.storage.redis.store import Store, checked, packed_posted, plan_moves, raise_repeated, schedule_arrivals
+from zq.storage.redis.store import Store, checked, encode_posted, plan_moves, raise_repeated, schedule_arrivals
 
 # Header of a pop reply: whether to call the script again, and the number of removed expired messages.
 POPPED: Final = Packing(">BI")
@@ -67,7 +67,7 @@ class MessageController:
             terms.append(b"%d" % len(onces))
         for of, key, some in onces:
             _, remembered = self._store.answers(queue, key, moment)
-            terms += [b"%d" % of, *remembered, packed_posted(some)]
+            terms += [b"%d" % of, *remembered, encode_posted(some)]
         every = (*(copies.drafts if copies else ()), *drafts)
         packed = [layout.draft(draft, moment) for draft in every]
         reply = self._store.run(scripts.POST, queue, *terms, *packed, more=more)

@@ -19,7 +19,7 @@ from redis.exceptions import ConnectionError
 from zq.model import QueueRef
 from zq.model.topics import Batch, Listener
 from zq.storage.redis import batches, layout
-from zq.storage.redis.client import translated
+from zq.storage.redis.client import translate_errors
 from zq.storage.redis.connections import Pool
 from zq.storage.redis.network import Network
 from zq.storage.redis.subscriber import Connection, Notice, Subscriber
@@ -27,11 +27,11 @@ from zq.storage.redis.subscriber import Connection, Notice, Subscriber
 # Maximum seconds for which a subscriber waits for the server's confirmation.
 PATIENCE: Final = 1.0
 # Seconds between two checks whether the queue subscriber was closed.
-QUEUES_LOOK: Final = 0.1
+QUEUES_CHECK_INTERVAL: Final = 0.1
 # Seconds of pause after each read of queue notices, because each wake-up costs a post 50 µs.
-QUEUES_PAUSE: Final = 0.005
+QUEUES_READ_PAUSE: Final = 0.005
 # Seconds between two checks for changed subscriptions of a log reader.
-LOG_LOOK: Final = 0.01
+LOG_CHECK_INTERVAL: Final = 0.01
 # Seconds of pause after each read of batches, because each wake-up costs a publisher 50 µs.
 LOG_PAUSE: Final = 0.001
 
@@ -43,13 +43,13 @@ class QueueSubscriber(Subscriber):
     """
 
     def __init__(self, network: Network, listener: Callable[[QueueRef], None]) -> None:
-        super().__init__("zq-redis-listener", QUEUES_LOOK, QUEUES_PAUSE)
+        super().__init__("zq-redis-listener", QUEUES_CHECK_INTERVAL, QUEUES_READ_PAUSE)
         self._network, self._listener = network, listener
         self._subscribed = threading.Event()
         self.start()
         self._subscribed.wait(PATIENCE)
 
-    def notify_instead(self, listener: Callable[[QueueRef], None]) -> None:
+    def set_listener(self, listener: Callable[[QueueRef], None]) -> None:
         self._listener = listener
 
     def pool(self) -> Pool:
@@ -67,7 +67,7 @@ class QueueSubscriber(Subscriber):
                 self._listener(layout.queue_of(name))
 
 
-class Followed:
+class FollowedProject:
     """A project whose log has listeners.
 
     Attributes:
@@ -93,7 +93,7 @@ class LogSubscriber:
     def __init__(self, network: Network, database: int) -> None:
         self.network, self._database = network, database
         self.lock = threading.Lock()
-        self.followed: dict[bytes, Followed] = {}
+        self.followed: dict[bytes, FollowedProject] = {}
         """Followed projects by channel."""
         self._readers: dict[int, LogReader] = {}
 
@@ -107,12 +107,12 @@ class LogSubscriber:
         batches may be missing.
         """
         channel = self.channel(project)
-        with translated():
+        with translate_errors():
             pool = self.network.pool(channel)
         with self.lock:
             known = self.followed.get(channel)
             if known is None:
-                known = self.followed[channel] = Followed(self.reader(pool))
+                known = self.followed[channel] = FollowedProject(self.reader(pool))
                 known.reader.changes.append((True, channel))
             known.listeners += (listener,)
         if not known.confirmed.wait(PATIENCE):
@@ -120,7 +120,7 @@ class LogSubscriber:
                 known.late = not known.confirmed.is_set()
         return lambda: self._end(channel, known, listener)
 
-    def _end(self, channel: bytes, known: Followed, listener: Listener) -> None:
+    def _end(self, channel: bytes, known: FollowedProject, listener: Listener) -> None:
         with self.lock:
             known.listeners = tuple(other for other in known.listeners if other is not listener)
             if not known.listeners and self.followed.get(channel) is known:
@@ -156,7 +156,7 @@ class LogReader(Subscriber):
     """
 
     def __init__(self, follower: LogSubscriber, server: Pool) -> None:
-        super().__init__("zq-redis-follower", LOG_LOOK, LOG_PAUSE)
+        super().__init__("zq-redis-follower", LOG_CHECK_INTERVAL, LOG_PAUSE)
         self.server = server
         self.changes: deque[tuple[bool, bytes]] = deque()
         self._follower = follower
@@ -168,7 +168,7 @@ class LogReader(Subscriber):
         Before each retry, projects that have moved to other servers are assigned to the readers of these servers.
         """
         if self._tried:
-            self._sort()
+            self._reassign()
         self._tried = True
         with self._follower.lock:
             if not self._channels():
@@ -196,7 +196,7 @@ class LogReader(Subscriber):
             if known is not None:
                 self._take(kind, known, content[0])
 
-    def _take(self, kind: bytes, known: Followed, content: bytes) -> None:
+    def _take(self, kind: bytes, known: FollowedProject, content: bytes) -> None:
         if kind == b"smessage":
             _notify_batches(known, content)
         elif kind == b"ssubscribe":
@@ -209,7 +209,7 @@ class LogReader(Subscriber):
         elif kind == b"sunsubscribe" and known.confirmed.is_set() and known.reader is self:
             raise ConnectionError("The channel's slot has moved to another server.")
 
-    def _sort(self) -> None:
+    def _reassign(self) -> None:
         """Assign projects that have moved to other servers to the readers of these servers. Raises ``RedisError``."""
         network, lock = self._follower.network, self._follower.lock
         network.relearn()
@@ -228,10 +228,10 @@ class LogReader(Subscriber):
         return [channel for channel, known in self._follower.followed.items() if known.reader is self]
 
 
-def _notify_batches(known: Followed, content: bytes) -> None:
+def _notify_batches(known: FollowedProject, content: bytes) -> None:
     # Other clients may publish invalid content here.
     with contextlib.suppress(struct.error, ValueError, msgspec.MsgspecError):
         if not content:
             known.notify(None)
         for batch in batches.batches(content, batches.DIGITS):
-            known.notify(batch.opened(), int(content[: batches.DIGITS]))
+            known.notify(batch.decode(), int(content[: batches.DIGITS]))

@@ -44,7 +44,7 @@ MARGIN: Final = 30_000
 # schedules the exact expiry of the moved messages.
 BURIAL: Final = 60_000
 # Maximum number of queues and projects whose schedule entries are cached. A ``FIFOCache`` is read without a lock.
-MOST_KNOWN: Final = 100_000
+MAX_KNOWN: Final = 100_000
 
 
 class Store:
@@ -57,8 +57,8 @@ class Store:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.removals = removals()
-        self._scheduled = FIFOCache[QueueRef, int](MOST_KNOWN)
-        self._registered = FIFOCache[str, bool](MOST_KNOWN)
+        self._scheduled = FIFOCache[QueueRef, int](MAX_KNOWN)
+        self._registered = FIFOCache[str, bool](MAX_KNOWN)
         self._lock = threading.Lock()
 
     def run(self, script: Script, queue: QueueRef, *arguments: bytes, more: Iterable[Block] = ()) -> Reply:
@@ -157,9 +157,9 @@ def checked(
     if not isinstance(reply, list):
         return reply
     if idempotency_key is None or reply[0] != b"known":
-        raise _error(reply)
-    packed = _answered(reply[1], idempotency_key)
-    raise unpack_posted(packed) if answer is None else Repeated(answer(packed))
+        raise _read_error(reply)
+    packed = _read_result(reply[1], idempotency_key)
+    raise decode_posted(packed) if answer is None else Repeated(answer(packed))
 
 
 def raise_repeated(reply: Reply, drafts: Sequence[Draft]) -> None:
@@ -170,11 +170,11 @@ def raise_repeated(reply: Reply, drafts: Sequence[Draft]) -> None:
     for of, known in zip(reply[1::2], reply[2::2], strict=True):
         draft = drafts[of - 1]
         assert draft.once is not None, "the script was called with the key"
-        first[draft.id] = unpack_posted(_answered(known, draft.once))
+        first[draft.id] = decode_posted(_read_result(known, draft.once))
     raise DraftsRepeated(first)
 
 
-def _answered(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
+def _read_result(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
     """Return the remembered result of a request. Raises ``KeyReused`` if the digest differs."""
     end = KNOWN.size + KNOWN.unpack_from(known)[1]
     if known[KNOWN.size : end] != idempotency_key.digest:
@@ -182,7 +182,7 @@ def _answered(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
     return known[end:]
 
 
-def _error(reply: Sequence[bytes]) -> ZqError:
+def _read_error(reply: Sequence[bytes]) -> ZqError:
     kind, *about = reply
     match kind:
         case b"unstaged":
@@ -196,23 +196,23 @@ def _error(reply: Sequence[bytes]) -> ZqError:
     return ERRORS[kind]()
 
 
-def unpack_settled(packed: bytes) -> Settled:
+def decode_settled(packed: bytes) -> Settled:
     """Decode the result of a settlement."""
     deleted, released, moved, buried = SETTLED.unpack_from(packed)
     return Settled(deleted, released, moved, buried, layout.ids(packed[SETTLED.size :]))
 
 
-def packed_ids(drafts: Sequence[Draft]) -> bytes:
+def encode_ids(drafts: Sequence[Draft]) -> bytes:
     """Encode the result of a post into a stage, to remember it."""
     return msgspec.msgpack.encode([draft.id for draft in drafts])
 
 
-def packed_posted(drafts: Sequence[Draft]) -> bytes:
+def encode_posted(drafts: Sequence[Draft]) -> bytes:
     """Encode the result of a post, to remember it. The script appends the 8 bytes of the last sequence."""
-    return PAIR + packed_ids(drafts) + NUMBER
+    return PAIR + encode_ids(drafts) + NUMBER
 
 
-def unpack_posted(answer: bytes) -> Repeated:
+def decode_posted(answer: bytes) -> Repeated:
     """Decode the remembered result of a post.
 
     The result of a post into a stage has only ids. So do results of earlier versions.

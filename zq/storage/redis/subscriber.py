@@ -20,15 +20,15 @@ from zq.storage.redis.connections import RETIRED, VENDOR, Pool
 
 LOG = logging.getLogger(__name__)
 LOST: Final = "%s: connection to the store's notices lost, retrying: %s"
-UNFORESEEN: Final = "%s: unexpected error, reconnecting."
+UNEXPECTED: Final = "%s: unexpected error, reconnecting."
 FOUND: Final = "%s: connected to the store's notices again."
 # Seconds without input after which the server is pinged, and then seconds without a reply after which the connection is
 # closed.
 QUIET: Final = 5.0
 # Seconds before the second attempt to connect; doubled for each further attempt.
-FIRST_WAIT: Final = 0.05
+FIRST_DELAY: Final = 0.05
 # Maximum seconds between attempts to connect.
-LONGEST_WAIT: Final = 2.0
+MAX_DELAY: Final = 2.0
 # Maximum number of notices handled together.
 TOGETHER: Final = 1000
 
@@ -48,8 +48,8 @@ class Subscriber(ABC):
 
     def __init__(self, name: str, patience: float, pause: float) -> None:
         self._patience, self._pause = patience, pause
-        self._deaf = False
-        self._wait = FIRST_WAIT
+        self._is_lost = False
+        self._wait = FIRST_DELAY
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -90,22 +90,22 @@ class Subscriber(ABC):
                     connection.disconnect()
                     pool.release(connection)
             except VENDOR as error:
-                self._lost(error)
+                self._log_loss(error)
             except Exception:  # the thread must survive any failure
-                LOG.critical(UNFORESEEN, self._thread.name, exc_info=True)
+                LOG.critical(UNEXPECTED, self._thread.name, exc_info=True)
             self._closed.wait(self._wait)
-            self._wait = min(2 * self._wait, LONGEST_WAIT)
+            self._wait = min(2 * self._wait, MAX_DELAY)
 
-    def _lost(self, error: BaseException) -> None:
+    def _log_loss(self, error: BaseException) -> None:
         """Log a lost connection, but not the failures of the following attempts."""
-        if not self._deaf and not self._closed.is_set():
-            self._deaf = True
+        if not self._is_lost and not self._closed.is_set():
+            self._is_lost = True
             LOG.warning(LOST, self._thread.name, error)
 
-    def _found(self) -> None:
-        self._wait = FIRST_WAIT
-        if self._deaf:
-            self._deaf = False
+    def _log_recovery(self) -> None:
+        self._wait = FIRST_DELAY
+        if self._is_lost:
+            self._is_lost = False
             LOG.warning(FOUND, self._thread.name)
 
     def _follow(self, pool: Pool, connection: Connection) -> None:
@@ -117,7 +117,7 @@ class Subscriber(ABC):
             notices = self._read(connection)
             if notices:
                 self.on_notices(notices)
-                self._found()
+                self._log_recovery()
                 last, asked = time.monotonic(), False
                 self._closed.wait(self._pause)
             elif time.monotonic() - last > QUIET:

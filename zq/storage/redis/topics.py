@@ -23,11 +23,11 @@ from zq.storage.redis.store import Store, checked
 LONG_AGO: Final = 10**9
 # Reply of a publish: first sequence, and whether trimmed messages are left to remove.
 PUBLISHED: Final = Packing(">Q?")
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 # Maximum bytes of a read, and maximum number of batches that it examines.
-MOST_BATCHES: Final = 1000
+MAX_BATCHES: Final = 1000
 # Maximum round trips of a read by pattern. Each of them requests ``GROWTH`` times as many messages as the previous one.
-LOOKS: Final = 5
+MAX_ROUND_TRIPS: Final = 5
 GROWTH: Final = 4
 # Maximum seconds by which a log may be ahead of the store's time.
 AHEAD: Final = 60
@@ -77,7 +77,7 @@ class TopicController:
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         scan = LogScan(after, limit, pattern)
-        for _ in range(LOOKS):
+        for _ in range(MAX_ROUND_TRIPS):
             scan.take(self._run(scripts.LOG_READ, project, *scan.terms()))
             if scan.done:
                 break
@@ -100,7 +100,7 @@ class TopicController:
         while True:
             asked = b"%d" % layout.ms(now), layout.text(topic.name), after
             after, whole, *fronts, rest = self._run(scripts.TOPIC_STATS, topic.project, *asked)
-            living = [item for batch in batches.batches(rest, 0) for item in batch.opened().messages(0, now)]
+            living = [item for batch in batches.batches(rest, 0) for item in batch.decode().messages(0, now)]
             free += whole + len(living)
             edges += [_edge(item) for item in living]
             for at, front in enumerate(filter(None, fronts)):
@@ -155,7 +155,7 @@ class LogScan:
 
     def terms(self) -> list[bytes]:
         """Return the arguments of the next script call."""
-        numbers = self._position, self._ask, MOST_BYTES, MOST_BATCHES - self._seen
+        numbers = self._position, self._ask, MAX_BYTES, MAX_BATCHES - self._seen
         return [*(b"%d" % number for number in numbers), layout.text(self._pattern.topic)]
 
     def take(self, blob: bytes) -> None:
@@ -163,10 +163,10 @@ class LogScan:
         reached, self._last, self._dropped = STATE.unpack_from(blob)
         for batch in batches.batches(blob, STATE.size):
             if self._pattern.matches(batch.topic):
-                if self._found and self._bytes + len(batch.messages) > MOST_BYTES:
+                if self._found and self._bytes + len(batch.messages) > MAX_BYTES:
                     self.done = True
                     return
-                self._found.append(batch.opened())
+                self._found.append(batch.decode())
                 self._bytes += len(batch.messages)
                 self._messages += batch.last - max(self._after, batch.first - 1)
             self._position, self._seen = batch.last, self._seen + 1
@@ -175,7 +175,7 @@ class LogScan:
                 return
         self._position = reached
         self._ask *= GROWTH
-        self.done = bool(self._pattern.topic) or reached >= self._last or self._seen >= MOST_BATCHES
+        self.done = bool(self._pattern.topic) or reached >= self._last or self._seen >= MAX_BATCHES
 
     def result(self) -> LogSlice:
         position = max(self._position, self._after)

@@ -44,14 +44,14 @@ from zq.storage.redis import layout, scripts
 from zq.storage.redis.client import Question
 from zq.storage.redis.connections import Reply
 from zq.storage.redis.layout import OPEN_KEY, Block
-from zq.storage.redis.store import Store, checked, packed_ids
+from zq.storage.redis.store import Store, checked, encode_ids
 
 STAGE: Final = Packing(">QQI")
 STAGED_QUEUE: Final = Packing(">QI")
 PRODUCER: Final = Packing(">QQQ")
 
 
-def least_lives(stage: bytes) -> dict[str, int]:
+def min_ttls(stage: bytes) -> dict[str, int]:
     """Return the minimum TTL of a stage's messages in milliseconds, by queue."""
     at, found = STAGE.size, {}
     while at < len(stage):
@@ -73,7 +73,7 @@ def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False)
 # Total size in bytes of bodies after which a step ends.
 CAPACITY: Final = 4 << 20
 # Number of open commits that are read together.
-MOST: Final = 100
+MAX_READ_COMMITS: Final = 100
 # Maximum number of names that one script lists.
 NAMES: Final = 200
 # Milliseconds after which an entry without an open commit is stale, because no verb takes that long.
@@ -115,39 +115,39 @@ unpack = msgpack.Decoder(Open).decode
 unpack_entry = msgpack.Decoder(Entry).decode
 
 
-def announce(store: Store, commit: Commit, now: int) -> None:
+def register(store: Store, commit: Commit, now: int) -> None:
     """Register a commit that may become open, so that other servers can find it."""
     entry = Entry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
-    _enter(store, b"%d" % now, msgpack.encode(entry), b"", b"")
+    _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
 def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
     """Return the open commits of all projects, and remove stale entries."""
-    bounds = OPEN_KEY, b"0", b"%d" % (MOST - 1), b"WITHSCORES"
+    bounds = OPEN_KEY, b"0", b"%d" % (MAX_READ_COMMITS - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
     open_ones = []
     for member, score in zip(found[::2], found[1::2], strict=True):
         entry = unpack_entry(member)
         project, producer = layout.string(entry.project), layout.string(entry.producer)
-        packed, phase = _look(store, project, entry.producer)
+        packed, phase = _find_open(store, project, entry.producer)
         if packed is not None and unpack(packed).batch == entry.batch:
             block = layout.own(project, f"open:{phase}:{producer}")[0]
             left = store.client.each([Question(block, (b"LLEN", block)), Question(block, (b"LINDEX", block, b"0"))])
             progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
             open_ones.append(Unfinished(project, producer, progress))
         elif float(score) < now - FORGOTTEN:  # unless another server registers the commit again in between
-            _enter(store, b"0", b"", member, b"%d" % (now - FORGOTTEN))
+            _schedule(store, b"0", b"", member, b"%d" % (now - FORGOTTEN))
     return open_ones
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
     """Process one slice of a commit. Return whether anything is left."""
     name, whole = layout.text(producer), layout.whole(project)
-    packed, phase = _look(store, project, name)
+    packed, phase = _find_open(store, project, name)
     if packed is None:
         return False
     commit = unpack(packed)
-    more, terms = _list(store, project, commit, phase, now)
+    more, terms = _slice_arguments(store, project, commit, phase, now)
     numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % most, b"%d" % CAPACITY
     keys = [layout.keys(whole).transactions, layout.opened(project, producer, phase), *more]
     return bool(store.run(scripts.CARRY, whole, b"%d" % now, name, packed, *numbers, *terms, more=keys))
@@ -165,24 +165,24 @@ def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: 
     return targets
 
 
-def _enter(store: Store, *terms: bytes) -> None:
+def _schedule(store: Store, *terms: bytes) -> None:
     """Add or remove an entry of ``OPEN_KEY``."""
     store.client.run(scripts.SCHEDULE, (OPEN_KEY,), *terms)
 
 
-def _list(store: Store, project: str, commit: Open, phase: int, now: int) -> tuple[list[Block], list[bytes]]:
+def _slice_arguments(store: Store, project: str, commit: Open, phase: int, now: int) -> tuple[list[Block], list[bytes]]:
     """Return the script keys and arguments for a slice of one list."""
     if phase < len(commit.claims):
         full, history = commit.claims[phase]
         queue = layout.queue_of(full)
         return [layout.keys(queue).queue, *store.history(queue, history, now)], [b"1", b"%d" % history, full]
-    lives = least_lives(commit.stages[phase - len(commit.claims)])
+    lives = min_ttls(commit.stages[phase - len(commit.claims)])
     targets = schedule_targets(store, project, lives, now)
     terms = [b"0", b"%d" % len(targets), *(layout.full(target) for target in targets)]
     return [layout.keys(target).queue for target in targets], terms
 
 
-def _look(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
+def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
     """Return the producer's open commit, or ``None``, and the number of completed lists."""
     keys = layout.keys(layout.whole(project))
     packed, phase = store.client.each([Question(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
@@ -223,10 +223,10 @@ class Attempt:
         self._store.schedule_expiry(self._whole, ends, self._moment)
         may_open = False
         while True:
-            packed = self._staged()
-            reply = self._run(packed, ends, self._open(packed) if may_open else None)
+            packed = self._read_stages()
+            reply = self._run(packed, ends, self._open_form(packed) if may_open else None)
             if reply == LARGE:
-                announce(self._store, self._commit, self._moment)
+                register(self._store, self._commit, self._moment)
                 may_open = True
             elif reply != RESTAGED:
                 return self._answer(reply)
@@ -236,7 +236,7 @@ class Attempt:
         return committed(done[2:], replayed=done[:1] == b"\1", is_open=done[1:2] == b"\1")
 
     def _run(self, packed: Sequence[bytes], ends: int, to_open: Open | None) -> Reply:
-        commit, targets = self._commit, self._targets(packed)
+        commit, targets = self._commit, self._schedule_targets(packed)
         fence = (layout.text(commit.fence.name), commit.fence.epoch) if commit.fence else (b"", 0)
         sizes = (fence[1], len(self._names), len(self._held), len(targets))
         bounds = (self._bounds.step, self._bounds.most, CAPACITY, len(self._lists))
@@ -259,14 +259,14 @@ class Attempt:
             more += [layout.opened(commit.project, commit.producer, number) for number in range(to_open.phases)]
         return self._store.run(scripts.COMMIT, self._whole, *terms, more=more)
 
-    def _open(self, packed: Sequence[bytes]) -> Open:
+    def _open_form(self, packed: Sequence[bytes]) -> Open:
         claims = [(layout.full(queue), history) for queue, history in self._lists]
         return Open(b"%d" % self._commit.batch, claims, list(packed))
 
     def _claimed(self, queue: QueueRef, history: int) -> list[Block]:
         return [layout.keys(queue).queue, *self._store.history(queue, history, self._moment)]
 
-    def _staged(self) -> list[bytes]:
+    def _read_stages(self) -> list[bytes]:
         """Return the stored form of each stage; b"" for a missing stage."""
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:
@@ -278,11 +278,11 @@ class Attempt:
         self._names = [*publish, *(name for name in beside if found[name])]
         return [found[name] or b"" for name in self._names]
 
-    def _targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
+    def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
         """Schedule the expiries of the stages' messages and return their queues."""
         lives: dict[str, int] = {}
         for stage in packed:
-            for name, least in least_lives(stage).items():
+            for name, least in min_ttls(stage).items():
                 lives[name] = min(least, lives.get(name, least))
         return schedule_targets(self._store, self._commit.project, lives, self._moment)
 
@@ -325,7 +325,7 @@ class TransactionController:
         if idempotency_key is not None:
             answers, remembered = self._store.answers(queue, idempotency_key, moment)
             more.append(answers)
-            terms += [*remembered, packed_ids(drafts)]
+            terms += [*remembered, encode_ids(drafts)]
         packed = [layout.draft(draft, 0) for draft in drafts]
         checked(self._store.run(scripts.STAGE, queue, *terms, *packed, more=more), idempotency_key)
 
@@ -362,13 +362,13 @@ class TransactionController:
         while len(found) < limit:
             terms = b"%d" % layout.ms(now), kind, behind, end, b"%d" % min(limit - len(found), NAMES)
             last, *reply = self._store.run(scripts.WORK_LIST, whole, *terms, more=[layout.keys(whole).transactions])
-            found += self._known(project, work, reply)
+            found += self._decode_work(project, work, reply)
             if not last:
                 break
             behind = b"(" + last
         return Page(found, found[-1].name if found else None)
 
-    def _known(self, project: str, work: Work, reply: Sequence[bytes]) -> Sequence[KnownWork]:
+    def _decode_work(self, project: str, work: Work, reply: Sequence[bytes]) -> Sequence[KnownWork]:
         """Decode the fences, stages or producers in a script reply."""
         names = [layout.string(name) for name in reply[::4]]
         rows = list(zip(names, reply[1::4], reply[2::4], reply[3::4], strict=True))
