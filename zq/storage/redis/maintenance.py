@@ -114,7 +114,7 @@ class SweepRound:
 
         Returns:
             The number of removed messages, the number of other removed entries, and the time of the next expiry (0 =
-                none).
+            none).
         """
         terms, keys = [b"%d" % self._now, b"%d" % size], layout.keys(queue)
         script, more = scripts.SWEEP, [keys.answers, keys.history]

@@ -88,8 +88,7 @@ class Store:
         """Schedule the expiry of an idempotency key.
 
         Returns:
-            The redis keys of remembered requests, and the idempotency key, its digest and its expiry as script
-                arguments.
+            The Redis keys of remembered requests, and the script arguments: idempotency key, digest and expiry.
         """
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
