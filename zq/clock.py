@@ -202,7 +202,7 @@ class StoreClock:
         self._judge()
 
     def _judge(self) -> None:
-        """Compute until when the offset stays within ``TOLERANCE`` without another sample."""
+        """Update the time until which the offset certainly stays within ``TOLERANCE``."""
         spare = TOLERANCE - self._known.wrong(self._target)
         self._sure_until = self._known.received + spare / DRIFT if spare >= 0 else -math.inf
 

@@ -175,7 +175,7 @@ class Position(NamedTuple):
 
 
 class Located(NamedTuple):
-    """A message, or its latest history entry, that was found by id, and its queue."""
+    """A message that was found by its id, or its latest history entry if it has finished."""
 
     queue: QueueRef
     entry: HistoryEntry

@@ -100,7 +100,11 @@ def read_unbound(document: Document) -> Unbound:
 
 
 def each(documents: Any, kind: str, now: Seconds) -> Iterator[Document]:
-    """Yield all deployment documents of this kind from a ``DocumentController``."""
+    """Yield all deployment documents of this kind.
+
+    Args:
+        documents: The store's ``DocumentController``.
+    """
     after: str | None = ""
     while after is not None:
         page = documents.list("", kind, "", after, PAGE_SIZE, now)

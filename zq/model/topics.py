@@ -140,7 +140,7 @@ class Pattern:
         """The initial state: a set of pattern positions, each a bit of one number."""
 
     def fits(self, topic: str) -> bool:
-        """Return whether a topic matches, without the cache."""
+        """Return whether the topic matches. Unlike ``matches``, do not cache the result."""
         places = self.begin
         for letter in topic:
             places = self.step(places, letter)
@@ -156,7 +156,7 @@ class Pattern:
         return places | (places & self._stars) << 1
 
     def ends(self, places: int) -> bool:
-        """Return whether a name may end in this state."""
+        """Return whether a name that ends in this state matches."""
         return bool(places & self._end)
 
 
