@@ -152,13 +152,13 @@ _refused: dict[str, int] = dict.fromkeys(Refusal, 0)
 _counting = threading.Lock()
 
 
-def refused(reason: Refusal) -> None:
+def count_refusal(reason: Refusal) -> None:
     """Count a request or connection that an edge has refused."""
     with _counting:
         _refused[reason] += 1
 
 
-def refusals() -> Mapping[str, int]:
+def refusal_counts() -> Mapping[str, int]:
     """Return the number of requests and connections that edges in this process have refused, by reason."""
     with _counting:
         return {str(reason): count for reason, count in _refused.items()}

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from zq.audit import Entry, encoded
+from zq.audit import Entry, encode
 from zq.clock import Clock
 from zq.errors import InvalidParameter
 from zq.limits import DEFAULT_PAGE, within
@@ -173,7 +173,7 @@ class Trail:
             now = self._clock.now()
             self._last = max(self._last + 1, int(now * 1_000_000))
             name = f"{END - self._last:018d}.{urandom(4).hex()}"
-            value = encoded(structs.replace(entry, time=timestamp(int(now * 1000) / 1000)))
+            value = encode(structs.replace(entry, time=timestamp(int(now * 1000) / 1000)))
             for project in dict.fromkeys((entry.project, "")):
                 self._documents.put(DocumentRef(project, AUDIT_KIND, name), value, now, expires=now + self._ttl)
         except BaseException:  # the thread must survive every failure, even a panic of a native extension

@@ -90,7 +90,7 @@ class Application:
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
-        lifecycle.at_end(self._audit.log_counted)
+        lifecycle.at_end(self._audit.log_unlisted)
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
@@ -187,7 +187,7 @@ class Application:
             self.app,
             set_aside,
             peer,
-            self._audit.unauthenticated,
+            self._audit.log_unauthenticated,
             [prefix for feature in self.features for prefix in feature.public_prefixes],
         )
         if not self.app.checks:

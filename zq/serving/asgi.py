@@ -18,7 +18,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from zq.errors import Crowded, Unavailable
-from zq.events import Refusal, refused
+from zq.events import Refusal, count_refusal
 from zq.http import heads
 from zq.http.application import App
 from zq.http.features import Receive, Send
@@ -170,7 +170,7 @@ class Edge:
         for task, unsent in sorted(self._unsent.items(), key=lambda item: item[1].moved):
             if unsent.moved > before or total <= MAX_UNSENT:
                 break
-            refused(Refusal.MEMORY)
+            count_refusal(Refusal.MEMORY)
             total -= unsent.size
             del self._unsent[task]
             task.cancel()
@@ -200,7 +200,7 @@ class Edge:
         try:
             await self.deadlines.bound(handed, lambda: since + patience())
         except TimeoutError:
-            refused(Refusal.ANSWER)
+            count_refusal(Refusal.ANSWER)
             raise ClientDisconnect from None
 
 
@@ -408,7 +408,7 @@ class Exchange:
     def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
         """Send an error response without calling the application."""
         if reason is not None:
-            refused(reason)
+            count_refusal(reason)
         body = json.dumps({"title": title, "description": sentence}).encode()
         headers = [
             *((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())),

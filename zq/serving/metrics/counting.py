@@ -15,7 +15,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from zq import __version__
 from zq.clock import Clock
-from zq.events import Events, refusals
+from zq.events import Events, refusal_counts
 from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Seconds
 from zq.model.topics import Entry, TopicRef
 from zq.serving.metrics import multiprocess
@@ -280,7 +280,7 @@ class Metrics(Events):
         with self._lock:
             for buffer in self._buffers:
                 buffer.flush()
-            for reason, count in refusals().items():
+            for reason, count in refusal_counts().items():
                 self._metrics["refused_total"].labels(reason).inc(count - self._refused.get(reason, 0))
                 self._refused[reason] = count
 
