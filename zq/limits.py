@@ -69,8 +69,8 @@ MAX_ATTRIBUTES_SIZE: Final = 16384
 MAX_ATTRIBUTE_NAME: Final = 256
 # Maximum number of digits of a numeric attribute, and its range.
 MAX_DIGITS: Final = 38
-LEAST_NUMBER: Final = Decimal("-1e128")
-GREATEST_NUMBER: Final = Decimal("1e126")
+MIN_NUMBER: Final = Decimal("-1e128")
+MAX_NUMBER: Final = Decimal("1e126")
 # Maximum number of stages, fences or producers per page.
 MAX_WORK_PAGE: Final = 100
 # Maximum configurable ttl, grace or delay in seconds (100 years).
@@ -144,7 +144,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     idempotency_window: int = 86400
 
 
-def within(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
+def check_range(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
     """Return ``value`` if it is from ``low`` to ``high``.
 
     Raises ``error`` with the field and its bounds if it is not.
@@ -154,25 +154,25 @@ def within(field: str, value: int, low: int, high: int, error: type[Invalid] = I
     raise error(f"{field} must be from {low} to {high}; it is {value if abs(value) < 10**20 else 'out of all bounds'}.")
 
 
-def count_within(field: str, count: int, high: int) -> None:
+def check_count(field: str, count: int, high: int) -> None:
     """Raise ``Invalid`` if a list has no value or more than ``high`` values."""
     if not 1 <= count <= high:
         raise Invalid(f"{field} must name 1 to {high} values; it names {count}.")
 
 
-def body_size(size: int, bound: int) -> None:
+def check_body_size(size: int, bound: int) -> None:
     """Raise ``Invalid`` if the body, according to its ``Content-Length``, has more than ``bound`` bytes."""
     if size > bound:
         raise Invalid(f"The body must be at most {bound} bytes; it is {size}.")
 
 
-def nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
+def check_nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
     """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth``, where later decoders might fail."""
     if depth < 0:
         raise InvalidBody(f"{field} must be nested at most {MAX_NESTING} deep.")
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for child in children:
-        nesting(field, child, depth - 1)
+        check_nesting(field, child, depth - 1)
 
 
 def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
@@ -228,7 +228,7 @@ def pattern(text: str) -> Pattern:
     return Pattern(text)
 
 
-def queue_name(field: str, value: str) -> str:
+def check_queue_name(field: str, value: str) -> str:
     """Return ``value`` if it is a queue name of up to ``MAX_LONG_NAME`` characters. Raises ``Invalid`` if it is not."""
     if is_long_queue_name(value):
         return value
@@ -241,7 +241,7 @@ def check_target(field: str, queue: QueueRef, find: Find, error: type[Invalid] =
         raise error(f"{field} {QUEUE_RULE}.")
 
 
-def each_once(field: str, values: Sequence[str]) -> None:
+def check_unique(field: str, values: Sequence[str]) -> None:
     """Raise ``Invalid`` if a value is repeated."""
     if len(set(values)) < len(values):
         raise Invalid(f"{field} must name each message only once.")
@@ -252,7 +252,7 @@ def is_long_queue_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and LONG_QUEUE_NAME.fullmatch(value) is not None
 
 
-def free_name(field: str, name: str) -> str:
+def check_free_name(field: str, name: str) -> str:
     """Return ``name`` if it is a valid name of a claim, stage, fence or producer (extensions 9). Raises ``Invalid``."""
     if FREE_NAME.fullmatch(name) is None:
         raise Invalid(
@@ -261,7 +261,7 @@ def free_name(field: str, name: str) -> str:
     return name
 
 
-def group_name(name: str) -> str:
+def check_group_name(name: str) -> str:
     """Return ``name`` if it is a valid name of a message group. Raises ``Invalid``."""
     if not 1 <= len(name) <= MAX_GROUP:
         raise Invalid(f"group must be 1 to {MAX_GROUP} characters; it has {len(name)}.")
@@ -318,7 +318,7 @@ def is_attribute_number(text: str) -> bool:
     if ATTRIBUTE_NUMBER.fullmatch(text) is None:
         return False
     digits = re.split("[eE]", text)[0].lstrip("+-0").replace(".", "").strip("0")
-    return len(digits) <= MAX_DIGITS and LEAST_NUMBER <= Decimal(text) <= GREATEST_NUMBER
+    return len(digits) <= MAX_DIGITS and MIN_NUMBER <= Decimal(text) <= MAX_NUMBER
 
 
 def is_base64(text: str) -> bool:
@@ -329,11 +329,11 @@ def is_base64(text: str) -> bool:
     return True
 
 
-def claim_name(name: str) -> str:
+def check_claim_name(name: str) -> str:
     """Return ``name`` if it is a valid name of a claim. Raises ``Invalid``.
 
     A name contains a dot, unlike the ids that the server assigns.
     """
     if "." not in name:
         raise Invalid("The name of a claim must contain a dot, which distinguishes it from ids assigned by the server.")
-    return free_name("claim", name)
+    return check_free_name("claim", name)

@@ -13,7 +13,7 @@ from zq.core.encryption import Sealing
 from zq.core.paging import read_page
 from zq.core.values import ReadResult
 from zq.errors import InvalidParameter, MessageNotFound
-from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Browsed, Located, Message, Page, Position, QueueRef, State
 from zq.storage.api import Storage
 from zq.wire.numbers import MAX_BODY_NUMBER
@@ -44,7 +44,7 @@ class Browsing:
         """
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         after, now = _position(marker), self._clock.now()
         most_bytes = self._limits.max_answer_bytes * (READ_FOR_STARTS if starts else 1)
 

@@ -15,7 +15,7 @@ from zq.core.rules import Rules, RulesCache
 from zq.core.values import ReadResult
 from zq.errors import ClaimNotFound, InvalidParameter
 from zq.events import Events
-from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MIN_DELAY, MIN_TTL, Limits, claim_name, within
+from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MIN_DELAY, MIN_TTL, Limits, check_claim_name, check_range
 from zq.model import (
     Claim,
     ClaimRequest,
@@ -83,7 +83,7 @@ class Claims:
         self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None, holder: Holder
     ) -> ClaimReply:
         """Return the live claim with this name. Create the claim if it does not exist."""
-        lease = self._lease(claim_name(name), terms)
+        lease = self._lease(check_claim_name(name), terms)
         request = ClaimRequest(lease, self._size(limit), named=True, fence=fence, holder=holder)
         return self.claim(queue, lambda _rules: request)
 
@@ -152,7 +152,7 @@ class Claims:
         Args:
             queue: Name of the queue; "" = all queues except internal ones.
         """
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_CLAIMS)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, MAX_CLAIMS)
         after, now = _decode_marker(marker), self._clock.now()
         found: list[ClaimSummary] = []
         for _ in range(MAX_STORE_PAGES):
@@ -175,22 +175,22 @@ class Claims:
         If ``delay`` is ``None``, the queue's redelivery delay applies (see ``Release``).
         """
         if delay is not None:
-            within("delay", delay, MIN_DELAY, self._limits.max_message_delay)
+            check_range("delay", delay, MIN_DELAY, self._limits.max_message_delay)
         self._claims.release(queue, claim, self._clock.now(), delay)
 
     def _lease(self, claim: str, terms: wire.ClaimTerms) -> Lease:
         ttl, grace = self._ttl(terms), self._grace(terms)
-        return Lease(claim, ttl, within("grace", grace, MIN_TTL, self._limits.max_claim_grace))
+        return Lease(claim, ttl, check_range("grace", grace, MIN_TTL, self._limits.max_claim_grace))
 
     def _size(self, limit: int | None) -> int:
         if limit is None:
             return DEFAULT_CLAIM
-        return within("limit", limit, 1, self._limits.max_messages_per_claim_or_pop)
+        return check_range("limit", limit, 1, self._limits.max_messages_per_claim_or_pop)
 
     def _ttl(self, terms: wire.ClaimTerms) -> int:
         if terms.ttl is UNSET:
             return self._limits.default_claim_ttl
-        return within("ttl", terms.ttl, MIN_TTL, self._limits.max_claim_ttl)
+        return check_range("ttl", terms.ttl, MIN_TTL, self._limits.max_claim_ttl)
 
     def _grace(self, terms: wire.ClaimTerms) -> int:
         return self._limits.default_claim_grace if terms.grace is UNSET else terms.grace

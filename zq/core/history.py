@@ -15,7 +15,7 @@ from zq.core.rules import RulesCache
 from zq.core.values import ReadResult
 from zq.errors import Invalid, InvalidParameter, MessageNotFound
 from zq.events import Events
-from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, each_once, within
+from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, check_count, check_range, check_unique
 from zq.model import Draft, HistoryEntry, Page, QueueRef, Seconds, Span, new_ids
 from zq.storage.api import Storage
 from zq.wire.extensions import ReplayTerms, moment
@@ -154,8 +154,8 @@ class History:
         if (terms.ids is UNSET) == (not spanned):
             raise Invalid("Send either ids, or at least one of since, until and limit.")
         if terms.ids is not UNSET:
-            count_within("ids", len(terms.ids), self._limits.max_messages_per_page)
-            each_once("ids", terms.ids)
+            check_count("ids", len(terms.ids), self._limits.max_messages_per_page)
+            check_unique("ids", terms.ids)
 
     def _replay_ids(self, queue: QueueRef, client: str, ids: Sequence[str]) -> int:
         found = (chunk for page in self._pages_of_ids(queue, ids) for chunk in _chunks(page))
@@ -205,11 +205,11 @@ class History:
         return [draft.id for draft in drafts]
 
     def _page_size(self, limit: int | None) -> int:
-        return DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        return DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
 
 
 def _limit(terms: ReplayTerms, default: int) -> int:
-    return default if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
+    return default if terms.limit is UNSET else check_range("limit", terms.limit, 1, MAX_BATCH)
 
 
 def _given(text: str | UnsetType) -> str | None:

@@ -36,12 +36,12 @@ from zq.limits import (
     MIN_DELAY,
     MIN_TTL,
     Limits,
-    body_size,
     check_attributes,
-    count_within,
-    free_name,
-    group_name,
-    within,
+    check_body_size,
+    check_count,
+    check_free_name,
+    check_group_name,
+    check_range,
 )
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
@@ -129,9 +129,9 @@ class Messages:
         """
         rules = rules or self.rules(queue, len(raw))
         posted = wire.posted(raw)
-        count_within("messages", len(posted), self._limits.max_messages_per_post)
+        check_count("messages", len(posted), self._limits.max_messages_per_post)
         while True:
-            body_size(len(raw), rules.max_post_size)
+            check_body_size(len(raw), rules.max_post_size)
             now = self._clock.now()
             try:
                 drafts = self._drafts(posted, client, queue, rules, now, trace)
@@ -169,13 +169,13 @@ class Messages:
         Raises ``Invalid``, ``StageFull``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
         """
         posted = wire.posted(raw)
-        stage = free_name("stage", stage)
-        count_within("messages", len(posted), self._limits.max_messages_per_post)
+        stage = check_free_name("stage", stage)
+        check_count("messages", len(posted), self._limits.max_messages_per_post)
         rules = self._rules_cache.recent(queue)
         if rules.posts_paused:
             rules = self._rules_cache.fresh(queue)
         self._quotas.check_targets([queue])
-        body_size(len(raw), rules.max_post_size)
+        check_body_size(len(raw), rules.max_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now, trace)
         try:
@@ -255,7 +255,7 @@ class Messages:
         include_delayed: bool = False,
     ) -> MessagePage:
         """Return a page of messages after the marker. Without ``echo``, the client's own messages are excluded."""
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
             now = self._clock.now()
@@ -285,7 +285,7 @@ class Messages:
             MessageNotFound: None of the messages exists.
             MessageUnreadable: None of the existing messages can be decrypted.
         """
-        count_within("ids", len(ids), MAX_IDS)
+        check_count("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)
         if not found:
@@ -314,7 +314,7 @@ class Messages:
 
         Raises ``Invalid``, ``ClaimNotHeld``.
         """
-        count_within("ids", len(ids), self._limits.max_messages_per_page)
+        check_count("ids", len(ids), self._limits.max_messages_per_page)
         if self._delete_with_claim_id and not claims:
             raise Invalid("claim_ids is missing: this server requires claim ids to delete messages.")
         holders = claims if self._delete_with_claim_id else None
@@ -334,7 +334,7 @@ class Messages:
         A message that cannot be decrypted is posted again. If the queue keeps a history, the message stays there
         instead and can be replayed.
         """
-        within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
+        check_range("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
             raise Invalid("claim_ids cannot be combined with pop.")
         rules, now, popped = self._popped(queue, limit)
@@ -424,14 +424,14 @@ class Messages:
             for message, id in part:
                 ttl, delay, body, checksum = default_ttl, default_delay, bytes(message.body), ""
                 if message.ttl is not UNSET:
-                    ttl = within("ttl", message.ttl, MIN_TTL, limits.max_message_ttl)
+                    ttl = check_range("ttl", message.ttl, MIN_TTL, limits.max_message_ttl)
                 if delay and (own := wire.posted_delay(message.delay)) is not None:
-                    delay = within("delay", own, MIN_DELAY, limits.max_message_delay)
+                    delay = check_range("delay", own, MIN_DELAY, limits.max_message_delay)
                 if not is_plain:
                     body, checksum = self._sealing.encode_body(
                         queue.project, id, body, seals=rules.encrypts, checksum=self._checksum
                     )
-                group = "" if message.group is UNSET else group_name(message.group)
+                group = "" if message.group is UNSET else check_group_name(message.group)
                 attributes = b""
                 if trace or message.attributes is not UNSET:
                     attributes = _attributes(message, trace)

@@ -20,8 +20,8 @@ from zq.limits import (
     MIN_TTL,
     QUEUE_RULE,
     Limits,
+    check_nesting,
     is_long_queue_name,
-    nesting,
 )
 from zq.model import Grouping
 from zq.model.hidden import MARK
@@ -103,7 +103,7 @@ class MetadataSchema:
         Raises ``InvalidBody`` for the first invalid reserved key, ``NotBuilt`` for a key that this server does not
         support.
         """
-        nesting("metadata", metadata)
+        check_nesting("metadata", metadata)
         for key in OWN.intersection(metadata):
             raise InvalidBody(f"metadata must not contain {key}, which is reserved for internal use.")
         retry_policy = metadata.get("_retry_policy")

@@ -19,7 +19,7 @@ from zq.core.values import ReadResult, WriteResult
 from zq.core.waiting import Check, PollResult, Waiters
 from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
-from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, count_within, within
+from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, check_count, check_range
 from zq.model import IdempotencyKey, Seconds, portion
 from zq.model.topics import Entry, Pattern, Published, Retention, TopicRef
 from zq.storage.api import Storage
@@ -95,7 +95,7 @@ class Publishing:
         """
         rules = self._topics.rules(topic)
         posted = wire.posted(raw)
-        count_within("messages", len(posted), self._limits.max_messages_per_post)
+        check_count("messages", len(posted), self._limits.max_messages_per_post)
         entries = [self._entry(topic, message, rules, hops) for part in slices(posted) for message in part]
         if idempotency_key is not None:  # the topics of a project share one log and its idempotency keys
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
@@ -120,8 +120,8 @@ class Publishing:
 
         Raises ``Invalid`` if the log has never assigned the marker.
         """
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
-        seconds = within("wait", wait or 0, 0, self._limits.max_wait)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
+        seconds = check_range("wait", wait or 0, 0, self._limits.max_wait)
         after = parse_marker(marker)
         ask = partial(self._page, topic, Pattern(topic.name), after, size)
         if topic_poll is None:
@@ -149,7 +149,7 @@ class Publishing:
             MessageNotFound: None of the messages exists.
             MessageUnreadable: None of the existing messages can be decrypted.
         """
-        count_within("ids", len(ids), MAX_IDS)
+        check_count("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = [message for id in dict.fromkeys(ids) for message in self._find(topic, id, now)]
         if not found:
@@ -196,7 +196,7 @@ class Publishing:
         if posted.attributes is not UNSET:
             raise Invalid("attributes must not be given: only messages of queues have them.")
         if posted.ttl is not UNSET:
-            ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
+            ttl = check_range("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         seal = os.urandom(SEAL) if rules.encrypts else b""
         id = id_in_topic(topic.name, seal)
         body, checksum = self._sealing.encode_body(

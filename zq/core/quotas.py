@@ -20,7 +20,7 @@ from zq.clock import Clock
 from zq.core.rates import Account, Rates
 from zq.core.stored import FRESH, MAX_PROJECTS, RETRY, MetadataQuotas, StorageQuotas, beyond_free, exceeded
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
-from zq.limits import project_id, within
+from zq.limits import check_range, project_id
 from zq.model import Draft, Page, QueueRef
 from zq.model.documents import Document, DocumentRef
 from zq.model.quotas import OVERHEAD, PROJECT, QUOTA, Project, Quota, State, Usage, Work
@@ -200,7 +200,7 @@ class Quotas:
 
         A project is listed if it has settings or has created something.
         """
-        size = PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
+        size = PAGE if limit is None else check_range("limit", limit, 1, MAX_PAGE)
         now = self._clock.now()
         registered, written = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
         settings = {each.ref.name: _decoder.decode(each.value) for each in written}

@@ -13,7 +13,16 @@ from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
 from zq.errors import Invalid, QueuePaused
 from zq.events import Events
-from zq.limits import DEFAULT_BATCH, MAX_BATCH, MAX_NAMED, check_target, count_within, each_once, queue_name, within
+from zq.limits import (
+    DEFAULT_BATCH,
+    MAX_BATCH,
+    MAX_NAMED,
+    check_count,
+    check_queue_name,
+    check_range,
+    check_target,
+    check_unique,
+)
 from zq.model import ListFilter, Message, Move, Outcome, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
@@ -165,13 +174,13 @@ class Redriving:
     def _routes(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance) -> Routes:
         """Check the terms and return the routes. Raises ``Invalid``, ``NotAuthorized``, ``QueuePaused``."""
         if terms.limit is not UNSET:
-            within("limit", terms.limit, 1, MAX_BATCH)
+            check_range("limit", terms.limit, 1, MAX_BATCH)
         if terms.ids is not UNSET:
             if terms.limit is not UNSET:
                 raise Invalid("limit cannot be combined with ids.")
-            count_within("ids", len(terms.ids), MAX_NAMED)
-            each_once("ids", terms.ids)
-        to = None if terms.to is UNSET else queue_name("to", terms.to)
+            check_count("ids", len(terms.ids), MAX_NAMED)
+            check_unique("ids", terms.ids)
+        to = None if terms.to is UNSET else check_queue_name("to", terms.to)
         if to == queue.name:
             raise Invalid("to must not name the queue that is redriven.")
         if to is not None or not allowance.permits(MOVE_RULE):

@@ -17,7 +17,7 @@ from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, se
 from zq.core.quotas import AnyQuotas
 from zq.core.values import ReadResult
 from zq.errors import InvalidBody, NotFound, ZqError
-from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, Seconds, Stats
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.hidden import HIDDEN
@@ -181,7 +181,7 @@ class MetadataResource(Generic[R, T]):
         """
         about = f"{self._schema.kind} {project}"
         marker = self._markers.open(about, marker)
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_queues_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_queues_per_page)
         budget = ListingBudget(self._limits.max_metadata_walk)
         found: list[NamedMetadata] = []
         filtered = bool(name or filters or visible)

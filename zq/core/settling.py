@@ -18,11 +18,11 @@ from zq.limits import (
     MIN_DELAY,
     MIN_TTL,
     Limits,
+    check_count,
+    check_queue_name,
+    check_range,
     check_target,
-    count_within,
-    each_once,
-    queue_name,
-    within,
+    check_unique,
 )
 from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Seconds, Settled, Settlement
 from zq.model.allowance import EVERYTHING, Allowance
@@ -139,15 +139,15 @@ class Settling:
         ids += [moved.id for moved in terms.move]
         ids += [buried.id for buried in terms.bury]
         if terms.delete != "*" or ids:
-            count_within(fields, len(ids), limits.max_messages_per_claim_or_pop)
-        each_once(fields, ids)
+            check_count(fields, len(ids), limits.max_messages_per_claim_or_pop)
+        check_unique(fields, ids)
         for delay in [*(released.delay for released in terms.release), *(moved.delay for moved in terms.move)]:
             if delay is not UNSET:
-                within("delay", delay, MIN_DELAY, limits.max_message_delay)
+                check_range("delay", delay, MIN_DELAY, limits.max_message_delay)
         for move in terms.move:
-            queue_name("queue", move.queue)
+            check_queue_name("queue", move.queue)
             if move.ttl is not UNSET:
-                within("ttl", move.ttl, MIN_TTL, limits.max_message_ttl)
+                check_range("ttl", move.ttl, MIN_TTL, limits.max_message_ttl)
         for buried in terms.bury:
             if not 1 <= len(buried.reason) <= MAX_REASON:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")

@@ -22,7 +22,7 @@ from msgspec import structs
 from zq.audit import Entry, encode
 from zq.clock import Clock
 from zq.errors import InvalidParameter
-from zq.limits import DEFAULT_PAGE, within
+from zq.limits import DEFAULT_PAGE, check_range
 from zq.model import Page
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
@@ -108,7 +108,7 @@ class Trail:
         """
         if marker and not _NAME.fullmatch(marker):
             raise InvalidParameter("marker is not valid; use the marker in the link to the next page.")
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, MAX_PAGE)
         bound = _since(since)
         page = self._documents.list(project, AUDIT_KIND, "", marker, size + 1, self._clock.now())
         found = [document for document in page.items if document.ref.name < bound]

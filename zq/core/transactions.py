@@ -20,10 +20,10 @@ from zq.limits import (
     MAX_FREE_NAME,
     MAX_WORK_PAGE,
     Limits,
-    free_name,
+    check_free_name,
+    check_range,
     project_id,
     reachable_queue_ref,
-    within,
 )
 from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, KnownWork, Outcome, Page, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
@@ -71,13 +71,13 @@ class Transactions:
 
         Raises ``QuotaExceeded``.
         """
-        project, name = project_id(project), free_name("fence", name)
+        project, name = project_id(project), check_free_name("fence", name)
         with self._admitted(project, Work.FENCE, name):
             return self._transactions.advance_fence(project, name, self._clock.now())
 
     def drop_stage(self, project: str, stage: str) -> None:
         """Delete the stage if it exists and no commit uses it."""
-        project, stage = project_id(project), free_name("stage", stage)
+        project, stage = project_id(project), check_free_name("stage", stage)
         self._transactions.drop_stage(project, stage)
         self._transactions.drop_stage(project, copies_of(stage))
         self._quotas.forget_work(project, Work.STAGE, stage)
@@ -94,11 +94,11 @@ class Transactions:
         """
         _judge(allowance, terms)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
-        publish = _each_once("publish", [free_name("publish", stage) for stage in terms.stages])
+        publish = _each_once("publish", [check_free_name("publish", stage) for stage in terms.stages])
         commit = Commit(
             project=project_id(project),
-            producer=free_name("producer", terms.producer),
-            batch=within("batch", terms.batch, 0, MAX_BODY_NUMBER),
+            producer=check_free_name("producer", terms.producer),
+            batch=check_range("batch", terms.batch, 0, MAX_BODY_NUMBER),
             publish=publish,
             beside=[copies_of(stage) for stage in publish],
             settle=[ClaimRef(queue, claim, self._rules_cache.recent(queue).history_ttl) for queue, claim in held],
@@ -125,7 +125,7 @@ class Transactions:
 
     def last(self, project: str, producer: str) -> Committed:
         """Return the producer's last commit. It is ``open`` until it is applied. Raises ``ProducerNotFound``."""
-        return self._executor.last(project_id(project), free_name("producer", producer))
+        return self._executor.last(project_id(project), check_free_name("producer", producer))
 
     def list(
         self,
@@ -147,7 +147,7 @@ class Transactions:
         """
         about, now = f"{work} {project_id(project)}", self._clock.now()
         after = self._markers.open(about, marker)
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_WORK_PAGE)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, MAX_WORK_PAGE)
         walk = self._limits.max_metadata_walk
         chunk = size if visible is None else min(READ_AHEAD, walk)
         found: list[KnownWork] = []
@@ -182,7 +182,7 @@ def _judge(allowance: Allowance, terms: CommitTerms) -> None:
 
 
 def _count(count: int) -> int:
-    return within("messages", count, 0, MAX_BODY_NUMBER)
+    return check_range("messages", count, 0, MAX_BODY_NUMBER)
 
 
 def _named(project: str, held: HeldClaim) -> tuple[QueueRef, str]:

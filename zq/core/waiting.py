@@ -20,7 +20,7 @@ from zq.clock import Clock
 from zq.core.quotas import NO_QUOTAS, AnyQuotas
 from zq.core.wait_queues import SHARE, PollQueue, Slots, Waiter, WaitQueue
 from zq.events import NO_EVENTS, Events
-from zq.limits import Limits, within
+from zq.limits import Limits, check_range
 from zq.model import QueueRef, Seconds
 from zq.storage.api import Storage
 
@@ -99,7 +99,7 @@ class Waiters:
             paused: Whether a client without a slot would poll again at once, so that its response should be delayed. If
                 the reserve has a free slot, the request waits there for up to ``RESERVE_WAIT`` seconds.
         """
-        if not within("wait", wait or 0, 0, self._limits.max_wait):
+        if not check_range("wait", wait or 0, 0, self._limits.max_wait):
             return QueuePoll(self, queue, None, 0.0)
         began = time.monotonic()
         deadline, waiter = began + (wait or 0), self._acquire_slot(queue, takes, self._slots)

@@ -107,7 +107,7 @@ class _Collection(_Project):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = self._project(req)
-        limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
+        limit = limits.check_range("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._tokens.list(project or "", query.text(req, "marker"), limit)
         links = []
         if page.next is not None:
@@ -255,7 +255,7 @@ ROUTES: Final[Mapping[str, type[_Project]]] = {
 
 
 def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -> Grant:
-    days = DEFAULT_DAYS if terms.days is UNSET else limits.within("days", terms.days, 1, limits.MAX_REMEMBERED)
+    days = DEFAULT_DAYS if terms.days is UNSET else limits.check_range("days", terms.days, 1, limits.MAX_REMEMBERED)
     for field in ("name", "user"):
         text = getattr(terms, field)
         if len(text) > MAX_TEXT or not text.isprintable():

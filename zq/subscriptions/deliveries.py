@@ -11,7 +11,7 @@ from zq.core.encryption import Sealing
 from zq.core.redriving import RedriveResult
 from zq.core.values import ReadResult
 from zq.errors import MessageUnreadable, NotAgreed, SubscriptionNotFound
-from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, within
+from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, check_count, check_range
 from zq.model import ListFilter, Message, Move, Page, QueueRef, new_ids
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
@@ -63,7 +63,7 @@ class Deliveries:
         self, source: Source, id: str, marker: int, limit: int | None, waiting: bool
     ) -> ReadResult[Page[Delivery]]:
         """Return a page of dead-lettered or, if ``waiting``, pending deliveries, oldest first. Raises ``Invalid``."""
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._at(source, id), self._clock.now()
         queue, chosen = source.dead(id), ListFilter()
         if waiting:
@@ -76,7 +76,7 @@ class Deliveries:
         """Delete the dead-lettered deliveries with the given ids, or all if ``ids`` is empty. Raises ``Invalid``."""
         dead = self._dead(source, id)
         if ids:
-            count_within("ids", len(ids), MAX_IDS)
+            check_count("ids", len(ids), MAX_IDS)
             self._storage.messages.delete(dead, ids, self._clock.now())
         else:
             self._storage.queues.purge(dead)
@@ -86,7 +86,7 @@ class Deliveries:
 
         The attempt count of each moved delivery is reset to 0. Raises ``Invalid``.
         """
-        most = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
+        most = DEFAULT_BATCH if limit is None else check_range("limit", limit, 1, MAX_BATCH)
         dead, pending = self._dead(source, id), source.pending(id)
         moved = marker = 0
         while moved < most:

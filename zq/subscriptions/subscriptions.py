@@ -19,7 +19,7 @@ from zq.core.creation import QueueCreation, TopicCreation
 from zq.core.quotas import AnyQuotas
 from zq.core.values import ReadResult
 from zq.errors import Invalid, InvalidBody, NotAuthorized, QuotaExceeded, SubscriptionExists, SubscriptionNotFound
-from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, QueueRef, Seconds, new_ids
 from zq.model.documents import DocumentRef
 from zq.model.topics import TopicRef
@@ -145,7 +145,7 @@ class Subscriptions:
 
     def list(self, source: Source, marker: str, limit: int | None) -> ReadResult[Page[Subscription]]:
         """Return a page of the source's subscriptions, sorted by id. Raises ``Invalid``."""
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
         items = [each for each in self._stored.of(source).items if each.id > marker][:size]
         return ReadResult(Page(items, items[-1].id if items else None), now)
@@ -281,7 +281,7 @@ class Subscriptions:
     def _ttl(self, ttl: object) -> int:
         if type(ttl) is not int:
             raise Invalid("ttl must be an integer.")
-        return within("ttl", ttl, MIN_TTL, 1 << 62)
+        return check_range("ttl", ttl, MIN_TTL, 1 << 62)
 
     def _bounded(self, one: Subscription) -> Subscription:
         """Check that the subscription expires by ``LATEST_EXPIRY`` and return it. Raises ``Invalid``."""
