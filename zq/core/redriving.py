@@ -184,7 +184,7 @@ class Redriving:
         if to == queue.name:
             raise Invalid("to must not name the queue that is redriven.")
         if to is not None or not allowance.permits(MOVE_RULE):
-            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
+            allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
         if to is not None:
             target = QueueRef(queue.project, to)
             check_target("to", target, self._storage.queues.get)

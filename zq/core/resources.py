@@ -228,7 +228,7 @@ class MetadataResource(Generic[R, T]):
         """
         metadata = wire.json_object(raw) if raw else {}
         self._check(ref, metadata)
-        self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
+        self._authorize_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
         counts = self._quotas.are_enforced and self._store.get(ref) is None
         with self._admitted(ref, metadata) if counts else nullcontext():
             sealed = {SEALED: self._clock.now()} if metadata.get(ENCRYPTS) else {}
@@ -265,7 +265,7 @@ class MetadataResource(Generic[R, T]):
 
         Raises the errors of ``patch`` and of ``edit``.
         """
-        self._judge_dead_letters(allowance, named)
+        self._authorize_dead_letters(allowance, named)
         while True:
             stored = self._store.get(ref)
             if stored is None:
@@ -308,12 +308,12 @@ class MetadataResource(Generic[R, T]):
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         """Raise ``MetadataConflict`` if a key has changed that can only be set on creation."""
 
-    def _judge_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
+    def _authorize_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
         """Raise ``NotAuthorized`` if the client may not post to one of the dead-letter queues."""
         if self._schema.kind == Kind.QUEUE:
             for target in named:
                 if isinstance(target, str):
-                    allowance.judge("messages:create", Verb.PRODUCE, Kind.QUEUE, target)
+                    allowance.authorize("messages:create", Verb.PRODUCE, Kind.QUEUE, target)
 
     def delete(self, ref: R) -> int | None:
         """Delete the resource and its messages.

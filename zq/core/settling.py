@@ -77,13 +77,13 @@ class Settling:
         self._check(terms)
         targets = {move.queue for move in terms.move}
         for target in targets:
-            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, target)
+            allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, target)
             check_target("queue", QueueRef(queue.project, target), self._storage.queues.get)
         rules = self._rules_cache.recent(queue)
         if terms.bury:
             if rules.dead_letter_queue in ("", queue.name):
                 raise Invalid("bury: the queue has no _dead_letter_queue other than itself.")
-            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
+            allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
         refs = [QueueRef(queue.project, target) for target in targets]

@@ -92,7 +92,7 @@ class Transactions:
         Raises ``Invalid``, ``NotAuthorized``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``,
         ``CommitRunning``, ``Fenced``, ``QuotaExceeded``.
         """
-        _judge(allowance, terms)
+        _authorize(allowance, terms)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
         publish = _each_once("publish", [check_free_name("publish", stage) for stage in terms.stages])
         commit = Commit(
@@ -171,14 +171,14 @@ class Transactions:
             self._executor.resume()
 
 
-def _judge(allowance: Allowance, terms: CommitTerms) -> None:
+def _authorize(allowance: Allowance, terms: CommitTerms) -> None:
     """Raise ``NotAuthorized`` if the client may not use a queue, a stage or the producer of the commit."""
     for queue in {held.queue for held in terms.settle}:
-        allowance.judge("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
+        allowance.authorize("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
     verb = Verb.CONSUME if terms.settle and not terms.stages else Verb.PRODUCE
-    allowance.judge("messages:create", verb, Kind.WORK, terms.producer)
+    allowance.authorize("messages:create", verb, Kind.WORK, terms.producer)
     for stage in set(terms.stages):
-        allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
+        allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
 
 
 def _count(count: int) -> int:

@@ -184,7 +184,7 @@ def _judge(
     known = RULES.get(rule)
     verb = known.verb if known else None
     if known is not None and known.everywhere and verb is not None:
-        allowance.judge_all(rule, verb)
+        allowance.authorize_all(rule, verb)
         return
     if (own := getattr(resource, "verbs", None)) is not None:
         verb = own.get(method, verb)

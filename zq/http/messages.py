@@ -71,7 +71,7 @@ class MessageCollection:
         if bool(ids) == (pop is not None):
             raise Invalid("Exactly one of ids and pop must be given.")
         verb = Verb.MANAGE if pop is None else Verb.CONSUME
-        req.context.allowance.judge("messages:delete_all", verb, Kind.QUEUE, req.context.queue.name)
+        req.context.allowance.authorize("messages:delete_all", verb, Kind.QUEUE, req.context.queue.name)
         if pop is not None:
             self._pop(req, resp, pop)
             return
@@ -88,7 +88,7 @@ class MessageCollection:
 
     def _stage(self, req: falcon.Request, resp: falcon.Response, stage: str) -> None:
         """Stage messages that a commit will publish (extensions 9)."""
-        req.context.allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
+        req.context.allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
         hops, raw = query.hops(req), weight.admit_post(req, query.needed_body(req, self._max_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
         trace = query.trace_attributes(req)

@@ -92,7 +92,7 @@ def fence(req: falcon.Request) -> Fence | None:
     name, _, epoch = value.rpartition(":")
     if not epoch.isascii() or not epoch.isdigit():
         raise InvalidParameter("fence must be <name>:<epoch>, with the epoch from POST /v2/fences/<name>.")
-    req.context.allowance.judge("claims:update", Verb.CONSUME, Kind.WORK, limits.check_free_name("fence", name))
+    req.context.allowance.authorize("claims:update", Verb.CONSUME, Kind.WORK, limits.check_free_name("fence", name))
     return Fence(name, limits.check_range("fence", int(epoch[:20]), 1, MAX_BODY_NUMBER))
 
 

@@ -89,7 +89,7 @@ class ProjectStream(_Streaming):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         pattern = limits.pattern(query.text(req, "match") or EVERYTHING)
         allowance: Allowance = req.context.allowance
-        visible = allowance.judge_glob("topics:stream", Verb.OBSERVE, Kind.TOPIC, pattern.text)
+        visible = allowance.authorize_glob("topics:stream", Verb.OBSERVE, Kind.TOPIC, pattern.text)
         self._open(req, resp, pattern, visible)
 
 

@@ -34,21 +34,21 @@ class Allowance:
             self.known[rule] = known = self._policy(rule, self.identity)
         return known
 
-    def judge(self, rule: str, verb: Verb, kind: Kind, name: str) -> None:
+    def authorize(self, rule: str, verb: Verb, kind: Kind, name: str) -> None:
         """Raise ``NotAuthorized`` if the caller may not use the rule on the named object. The object need not exist."""
         if not self.permits(rule) or (self.scopes is not None and not self.scopes.allows(verb, kind, name)):
             raise self.refusal(rule, kind, name)
 
     def allows(self, rule: str, verb: Verb, kind: Kind, name: str) -> bool:
-        """Return whether ``judge`` would succeed."""
+        """Return whether ``authorize`` would succeed."""
         return self.permits(rule) and (self.scopes is None or self.scopes.allows(verb, kind, name))
 
-    def judge_all(self, rule: str, verb: Verb) -> None:
+    def authorize_all(self, rule: str, verb: Verb) -> None:
         """Raise ``NotAuthorized`` if the caller may not use the rule on all objects of the project."""
         if not self.permits(rule) or (self.scopes is not None and not self.scopes.everywhere(verb)):
             raise self.refusal(rule)
 
-    def judge_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
+    def authorize_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
         """Return a predicate that selects the permitted names of a glob; ``None`` if all of them are permitted.
 
         Raises ``NotAuthorized`` if no name is permitted.

@@ -171,7 +171,7 @@ class Grip(Struct, frozen=True):
     hold: int | None = None
     max_hold: int = 0
 
-    def judge(self, claim: str, count: int, counts: bool, age: int) -> Handled:
+    def decide(self, claim: str, count: int, counts: bool, age: int) -> Handled:
         """Return the outcome for a message, given its last claim and claim count.
 
         Args:

@@ -128,7 +128,7 @@ class _Work:
         holder = claim.get("i", "")
         known = layout.original(holder) if isinstance(holder, str) else ""
         age = (self._now - int(claim.get("s", self._now))) // 1000
-        handled = grip.judge(known, claim["n"], request.late or claim.get("e", 0) > self._now, age)
+        handled = grip.decide(known, claim["n"], request.late or claim.get("e", 0) > self._now, age)
         if handled is not Handled.DONE:
             return handled
         self.changed[request.key].append(found)

@@ -25,7 +25,7 @@ def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, e
             handled.append(Handled.LOST)
             continue
         age = (end.now - record.claimed) // 1000
-        judged = grip.judge(record.claim, record.count, late or record.held(end.now), age)
+        judged = grip.decide(record.claim, record.count, late or record.held(end.now), age)
         handled.append(judged)
         if judged is DONE:
             if grip.hold is None:
