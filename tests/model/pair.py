@@ -131,7 +131,9 @@ class Pair(RuleBasedStateMachine):
         self.agree(storage.messages.post, self.oracle.post, queue, self.drafts(at, batch), self.now)
         if ttl:
             lease = Lease(self.new_claim(), ttl, 5)
-            self.agree(storage.claims.create, self.oracle.claim, queue, ClaimRequest(lease, 10, wait.waits()), self.now)
+            self.agree(
+                storage.claims.create, self.oracle.claim, queue, ClaimRequest(lease, 10, wait.delays()), self.now
+            )
 
     def agree_on_claim(self, queue: QueueRef, request: ClaimRequest, dead: DeadLetters | None) -> None:
         """One look of a claim, and the burial of what it met that was handed out too often."""

@@ -160,7 +160,7 @@ class Scene:
         **terms: object,
     ) -> ClaimRequest:
         """Return a claim request; ``terms`` are further fields of it."""
-        return ClaimRequest(Lease(name or new_ids(1, self.now)[0], ttl, grace), limit, redelivery.waits(), **terms)
+        return ClaimRequest(Lease(name or new_ids(1, self.now)[0], ttl, grace), limit, redelivery.delays(), **terms)
 
     def claim(self, limit: int = 10, *, dead_letters: DeadLetters | None = None, **terms: object) -> Claim | None:
         """Claim like a server, which buries messages that were delivered too often; ``terms`` as for ``request``."""

@@ -23,7 +23,7 @@ from zq.model import (
     Position,
     State,
 )
-from zq.model.claims import runs
+from zq.model.claims import split_into_runs
 
 DONE, GONE, LOST, EXPIRED = Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED
 TOO_LONG = Handled.TOO_LONG
@@ -287,7 +287,7 @@ def test_receipts_are_handled_in_order(scene: Scene):
     [one, other] = scene.take(2, ttl=60).messages
     wanted = [(one, 5), (other, None), (one, 100), (other, 7), (one, None), (one, 3)]
     grips = [Grip(message.id, message.claim, message.claim_count, hold) for message, hold in wanted]
-    assert [len(run) for run in runs(grips)] == [2, 2, 1, 1]
+    assert [len(run) for run in split_into_runs(grips)] == [2, 2, 1, 1]
     handled = scene.storage.claims.handle(scene.queue, grips[:4], scene.now)
     assert list(handled) == [DONE, DONE, DONE, GONE]
     assert scene.one(one.id).available == near(scene.now + 100)

@@ -50,7 +50,7 @@ class SliceSize:
         self.size = min(FIRST_SLICE, most)
 
     def record_duration(self, seconds: float) -> None:
-        """Set the next slice size from the duration of the last slice."""
+        """Adapt the size of the next slice to the duration of the last slice."""
         wanted = self.size * TARGET_SECONDS / max(seconds, 1e-6)
         self.size = max(self._least, min(self._most, int(wanted), 2 * self.size))
 

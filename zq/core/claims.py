@@ -102,7 +102,7 @@ class Claims:
             letters = None if rules.claims_paused else self._rules_cache.dead_letters(queue, rules)
             request = structs.replace(
                 wanted(rules),
-                waits=rules.waits,
+                redelivery_delays=rules.redelivery_delays,
                 max_claims=letters and letters.max_claims,
                 most_bytes=self._limits.max_answer_bytes,
                 expected=rules.metadata,

@@ -47,7 +47,16 @@ UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with 
 
 
 class Sealing:
-    """Encryption and decryption of message bodies."""
+    """Encryption and decryption of message bodies.
+
+    Args:
+        queue_since: Returns the time since which all bodies of a queue are encrypted; 0 = not all are. It may be
+            cached.
+        topic_since: Like ``queue_since``, for a topic.
+        stored_queue_since: Like ``queue_since``, but read from the store, because another server may have disabled
+            encryption.
+        stored_topic_since: Like ``stored_queue_since``, for a topic.
+    """
 
     def __init__(
         self,
@@ -58,11 +67,6 @@ class Sealing:
         stored_queue_since: Callable[[QueueRef], Seconds] = lambda _queue: 0.0,
         stored_topic_since: Callable[[TopicRef], Seconds] = lambda _topic: 0.0,
     ) -> None:
-        """Initialize with functions that return the time since which all bodies are encrypted (0 = not all are).
-
-        ``queue_since`` and ``topic_since`` may return cached values. ``stored_queue_since`` and ``stored_topic_since``
-        read the store, because another server may have disabled encryption.
-        """
         self.keys = keys
         self._events = events
         self._since_of = queue_since

@@ -177,7 +177,7 @@ def _volume(store: Storage, now: Seconds) -> Volume:
 
 
 class Probe:
-    """One run of all probe operations on a temporary queue. The queue's name encodes the start time."""
+    """A run of all probe operations on a temporary queue, whose name encodes the start time."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage

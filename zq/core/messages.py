@@ -394,7 +394,8 @@ class Messages:
     def reserve_storage(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
         """Reserve storage quota for the drafts.
 
-        Return the error if posts are paused or the quota is exceeded, otherwise ``None``.
+        Returns:
+            The error if posts are paused or the quota is exceeded; otherwise ``None``.
         """
         return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.reserve_storage(queue.project, drafts)
 

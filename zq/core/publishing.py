@@ -20,7 +20,7 @@ from zq.core.waiting import Check, PollResult, Waiters
 from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, check_count, check_range
-from zq.model import IdempotencyKey, Seconds, portion
+from zq.model import IdempotencyKey, Seconds, take_portion
 from zq.model.topics import Entry, Pattern, Published, Retention, TopicRef
 from zq.storage.api import Storage
 from zq.turns import slices
@@ -180,7 +180,7 @@ class Publishing:
             fresh = (message for batch in reading.batches for message in batch.messages(position, now))
             found += islice(fresh, size - len(found))
             position = max(position, reading.position)
-            shown = list(portion(found, self._limits.max_answer_bytes, lambda message: message.entry.body))
+            shown = list(take_portion(found, self._limits.max_answer_bytes, lambda message: message.entry.body))
             if len(shown) == size or len(shown) < len(found) or not reading.more:
                 end = shown[-1].sequence if shown else position
                 return TopicPage(self._sealing.decrypt_published(topic.project, shown), end, now, gap)

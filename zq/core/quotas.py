@@ -130,7 +130,7 @@ class Quotas:
             self.defaults = defaults
             self._known.clear()
 
-    def of(self, project: str, moment: float | None = None) -> Allotment:
+    def allotment(self, project: str, moment: float | None = None) -> Allotment:
         """Return the project's allotment, cached for ten seconds.
 
         While the store is unavailable, the last known allotment stays valid. If none is known, ``Unavailable`` is
@@ -242,7 +242,7 @@ class Quotas:
     def _reserve_queues(self, queues: Sequence[QueueRef]) -> Iterator[None]:
         project = queues[0].project
         self._register(project)
-        if not self.of(project).quota.queues:
+        if not self.allotment(project).quota.queues:
             yield
             return
         with self._creation_locks.locked((project, "queues")):
@@ -255,7 +255,7 @@ class Quotas:
     def _check_queues(self, missing: Sequence[QueueRef]) -> None:
         if missing:
             project = missing[0].project
-            most = self.of(project).quota.queues
+            most = self.allotment(project).quota.queues
             if most and self._storage.queues.count(project) + len(missing) > most:
                 raise exceeded("queues", most)
 
@@ -267,7 +267,7 @@ class Quotas:
         known, now = (queue.project, "queues", queue.name), self.now()
         if self._existing.get(known, 0.0) > now:
             return True
-        if self.of(queue.project).quota.queues and self._storage.queues.get(queue) is None:
+        if self.allotment(queue.project).quota.queues and self._storage.queues.get(queue) is None:
             return False
         self._remember_existing(known, now)
         return True
@@ -288,7 +288,7 @@ class Quotas:
         """Reserve quota for a topic while the caller creates the topic. Raises ``QuotaExceeded``."""
         self._register(topic.project)
         with self._creation_locks.locked((topic.project, TOPIC)):
-            most = self.of(topic.project).quota.topics
+            most = self.allotment(topic.project).quota.topics
             if most and self._count(topic.project, TOPIC, most) >= most and not self._has_topic(topic):
                 raise exceeded("topics", most)
             yield
@@ -298,7 +298,7 @@ class Quotas:
 
         Raises ``QuotaExceeded``.
         """
-        self._metadata_quotas.take(project, size, former, self.of(project).quota.metadata_bytes)
+        self._metadata_quotas.take(project, size, former, self.allotment(project).quota.metadata_bytes)
 
     def _measure_metadata(self, project: str) -> int:
         """Read the project's metadata from the store and return its size in bytes, as counted against the quota."""
@@ -317,7 +317,7 @@ class Quotas:
     def max_subscriptions(self, project: str) -> int:
         """Return the project's subscription limit (0 = no limit). Add the project to the list of projects."""
         self._register(project)
-        return self.of(project).quota.subscriptions
+        return self.allotment(project).quota.subscriptions
 
     @contextmanager
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
@@ -326,7 +326,7 @@ class Quotas:
         The context manager yields ``QuotaExceeded`` if the name is new and the project has reached its limit. If not,
         it yields ``None``.
         """
-        most = getattr(self.of(project).quota, work)
+        most = getattr(self.allotment(project).quota, work)
         known = (project, work, name)
         self._register(project)
         if not most or self._existing.get(known, 0.0) > self.now():
@@ -347,11 +347,11 @@ class Quotas:
 
     def share_of(self, project: str) -> int:
         """Return the percentage of a process's long-poll slots and streams that the project may use."""
-        return self.of(project).quota.share
+        return self.allotment(project).quota.share
 
     def reserve_storage(self, project: str, drafts: Sequence[Draft]) -> QuotaExceeded | None:
         """Reserve storage quota for the drafts. Return the error if the quota is exceeded, otherwise ``None``."""
-        quota = self.of(project).quota
+        quota = self.allotment(project).quota
         if not quota.stored_messages and not quota.stored_bytes:
             return None
         sizes = [draft.size for draft in drafts]  # a list is faster than a generator

@@ -19,7 +19,7 @@ MAX_CLAIM_COUNT: Final = "max_claim_count"
 
 
 class Redelivery(Struct, frozen=True):
-    """The delay before a message is redelivered after its claim has lapsed or was released without a delay.
+    """The delay before a message is redelivered after its claim has expired or was released without a delay.
 
     Attributes:
         delay: Delay in seconds after the first claim.
@@ -31,14 +31,14 @@ class Redelivery(Struct, frozen=True):
     exponential: bool = False
     cap: int = 0
 
-    def waits(self) -> tuple[int, ...]:
-        """Return the delays in seconds after the first, second, … claim, for ``ClaimRequest.waits``."""
+    def delays(self) -> tuple[int, ...]:
+        """Return the delays in seconds after the first, second, … claim, for ``ClaimRequest.redelivery_delays``."""
         if not self.delay:
             return ()
-        waits = [min(self.delay, self.cap)]
-        while self.exponential and waits[-1] < self.cap and len(waits) <= MAX_DOUBLINGS:
-            waits.append(min(self.delay << len(waits), self.cap))
-        return tuple(waits)
+        delays = [min(self.delay, self.cap)]
+        while self.exponential and delays[-1] < self.cap and len(delays) <= MAX_DOUBLINGS:
+            delays.append(min(self.delay << len(delays), self.cap))
+        return tuple(delays)
 
 
 AT_ONCE: Final = Redelivery()

@@ -120,7 +120,7 @@ class Rules(Struct, frozen=True):
     dead_letter_queue: str
     dead_letter_ttl: int | None
     max_claim_count: int | None
-    waits: tuple[int, ...]
+    redelivery_delays: tuple[int, ...]
     history_ttl: int
     encrypts: bool = False
     subscribed: int = 0
@@ -295,7 +295,7 @@ class RulesCache:
             dead_letter_queue=target if is_long_queue_name(target) else "",
             dead_letter_ttl=metadata.get("_dead_letter_queue_messages_ttl"),
             max_claim_count=None if count is None or count < 0 else count,
-            waits=self._redelivery(metadata).waits(),
+            redelivery_delays=self._redelivery(metadata).delays(),
             history_ttl=metadata.get("_history_ttl") or 0,
             subscribed=metadata.get(MARK) or 0,
             sealed_since=metadata.get(SEALED) or 0.0,
@@ -331,8 +331,5 @@ def _plain_targets(source: QueueRef, messages: Iterable[Message], by_id: Mapping
 
 
 def post_size(metadata: Metadata, limits: Limits) -> int:
-    """Return the maximum size of a post to the queue in bytes.
-
-    The server's limit also applies to metadata that was stored when the limit was larger.
-    """
+    """Return the maximum size of a post to the queue in bytes, capped by the server's current limit."""
     return min(metadata.get("_max_messages_post_size") or limits.max_messages_post_size, limits.max_messages_post_size)

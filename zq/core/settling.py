@@ -110,8 +110,8 @@ class Settling:
     ) -> None:
         """Make the target queues accept unencrypted bodies if the settlement moves such bodies to them.
 
-        A settlement that the store would refuse must not change the targets. Its error is raised first: ``Repeated``,
-        ``KeyReused`` or ``Fenced``.
+        Before a target changes, the idempotency key and the fence are checked. Raises ``Repeated``, ``KeyReused``,
+        ``Fenced``.
         """
         targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now)
         if targets and (idempotency_key is not None or fence is not None):

@@ -291,7 +291,7 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect stalled readers. Their own threads are blocked in a send."""
+        """Disconnect stalled readers. A stalled reader's own thread is blocked while sending."""
         while not self.closing or self._streams:
             time.sleep(CHECK_INTERVAL)
             with self._lock:

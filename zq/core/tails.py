@@ -65,7 +65,7 @@ class RenderedBatch(Struct, frozen=True):
     ends: list[int]
 
     def after(self, position: int) -> tuple[bytes, int]:
-        """Return the events after ``position``: their bytes and their number."""
+        """Return the bytes of the events after ``position``, and the number of these events."""
         first = bisect_right(self.sequences, position)
         data = self.data[self.ends[first - 1] :] if first else self.data
         return data, len(self.sequences) - first
@@ -228,7 +228,7 @@ class Tail:
         return since > RECHECK or (self._stale and since >= 0)
 
     def _fetch(self) -> None:
-        """Read the next batches from the store. Only one thread at a time does so."""
+        """Read the next batches from the store. Only one thread at a time may call this method."""
         position, purges, reading = self.position, self._purges, None
         try:
             reading = self._topics.read(self._project, position, FETCH, ALL)

@@ -151,7 +151,7 @@ class Authorization:
 
     def _enter(self, quotas: Quotas, req: falcon.Request, project: str) -> State:
         context, now = req.context, quotas.now()
-        allotment = quotas.of(project, now)
+        allotment = quotas.allotment(project, now)
         account = allotment.account
         try:
             account.enter(now)
@@ -171,7 +171,7 @@ class Authorization:
     def check_state(self, req: falcon.Request) -> None:
         """Raise ``NotAuthorized`` if the project's state has changed and now forbids the request."""
         assert self.quotas is not None
-        check_state(self.quotas.of(req.context.identity.project).state, req.method not in READING)
+        check_state(self.quotas.allotment(req.context.identity.project).state, req.method not in READING)
 
 
 def _judge(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resources of tokens: ``/v2/tokens`` for a project's own, ``/v2/admin/tokens`` for administrators (tenancy 5).
 
-The secret is returned only when the token is created. A new token never exceeds the credential that creates it.
+The secret is returned only when the token is created. A new token never scopes_exceed the credential that creates it.
 """
 
 import re
@@ -20,7 +20,7 @@ from zq.http.features import Page
 from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, MEMBER, Identity
-from zq.model.scopes import Kind, Verb, exceed, parse
+from zq.model.scopes import Kind, Verb, parse, scopes_exceed
 from zq.wire import answers
 from zq.wire.tokens import TokenTerms, known_as, shown, token_terms
 
@@ -52,7 +52,7 @@ class _Project:
         """Return the caller. Raises ``NotAuthorized`` unless it is authenticated and may manage the whole project."""
         identity: Identity = req.context.identity
         scopes = parse(identity.scopes)
-        if not identity.credential or not (scopes is None or scopes.everywhere(Verb.MANAGE)):
+        if not identity.credential or not (scopes is None or scopes.allow_everywhere(Verb.MANAGE)):
             raise req.context.allowance.refusal(type(self).policy[req.method])  # type: ignore[attr-defined]
         return identity
 
@@ -64,7 +64,7 @@ class _Project:
         maker = self._caller(req)
         own = _grantable_roles(maker)
         roles = _roles(terms.roles) or sorted(own)
-        if not own.issuperset(roles) or exceed(parse(terms.scopes), parse(maker.scopes)):
+        if not own.issuperset(roles) or scopes_exceed(parse(terms.scopes), parse(maker.scopes)):
             raise NotAuthorized(EXCEEDS_MAKER)
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
@@ -192,10 +192,10 @@ def _allowed(allowance: Allowance, rule: str) -> bool:
     if scopes is None or verb is None:
         return True
     if known.everywhere:
-        return scopes.everywhere(verb)
+        return scopes.allow_everywhere(verb)
     word = rule.partition(":")[0].removesuffix("s")
     kinds = [Kind(word)] if word in (Kind.QUEUE, Kind.TOPIC) else list(Kind)
-    return any(scopes.meets(verb, kind, "**") for kind in kinds)
+    return any(scopes.overlaps(verb, kind, "**") for kind in kinds)
 
 
 class TokenCollection(_Collection):
@@ -291,7 +291,7 @@ def _grantable_roles(maker: Identity) -> frozenset[str]:
 def _exceeds(terms: Grant | Stored, maker: Identity) -> bool:
     """Return whether a token with these terms would exceed its maker's credential or represent another user."""
     other = terms.user not in ("", maker.user) or not _grantable_roles(maker) | maker.roles >= {*terms.roles}
-    return other or exceed(parse(terms.scopes), parse(maker.scopes))
+    return other or scopes_exceed(parse(terms.scopes), parse(maker.scopes))
 
 
 def _shown(token: Token) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from zq.model.messages import (
     State,
     age,
     new_ids,
-    portion,
+    take_portion,
 )
 from zq.model.queues import UNBOUNDED, Edge, Grouping, ListFilter, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.model.transactions import (
@@ -105,5 +105,5 @@ __all__ = [
     "Unfinished",
     "age",
     "new_ids",
-    "portion",
+    "take_portion",
 ]

@@ -45,7 +45,7 @@ class Allowance:
 
     def authorize_all(self, rule: str, verb: Verb) -> None:
         """Raise ``NotAuthorized`` if the caller may not use the rule on all objects of the project."""
-        if not self.permits(rule) or (self.scopes is not None and not self.scopes.everywhere(verb)):
+        if not self.permits(rule) or (self.scopes is not None and not self.scopes.allow_everywhere(verb)):
             raise self.refusal(rule)
 
     def authorize_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
@@ -54,7 +54,7 @@ class Allowance:
         Raises ``NotAuthorized`` if no name is permitted.
         """
         scopes = self.scopes
-        if not self.permits(rule) or (scopes is not None and not scopes.meets(verb, kind, glob)):
+        if not self.permits(rule) or (scopes is not None and not scopes.overlaps(verb, kind, glob)):
             raise self.refusal(rule, kind, glob)
         return self.visible(verb, kind) if scopes is not None and not scopes.covers(verb, kind, glob) else None
 

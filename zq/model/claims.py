@@ -77,7 +77,7 @@ class ClaimRequest(Struct, frozen=True):
 
     lease: Lease
     limit: int
-    waits: tuple[int, ...] = ()
+    redelivery_delays: tuple[int, ...] = ()
     """Redelivery delays in seconds after the first, second, … claim of a message.
 
     The last delay applies to all later claims. () = no delay.
@@ -93,9 +93,9 @@ class ClaimRequest(Struct, frozen=True):
     expected: bytes | None = None
     """Queue metadata for which the request was built; ``None`` = any metadata."""
 
-    def wait(self, count: int) -> int:
-        """Return the redelivery delay in seconds after a message's claim number ``count``, counted from 1."""
-        return self.waits[min(count, len(self.waits)) - 1] if self.waits else 0
+    def redelivery_delay(self, count: int) -> int:
+        """Return the redelivery delay in seconds after the ``count``-th claim of a message."""
+        return self.redelivery_delays[min(count, len(self.redelivery_delays)) - 1] if self.redelivery_delays else 0
 
 
 class Release(Struct, frozen=True):
@@ -185,7 +185,7 @@ class Grip(Struct, frozen=True):
         return Handled.TOO_LONG if self.max_hold and age + (self.hold or 0) > self.max_hold else DONE
 
 
-def runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:
+def split_into_runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:
     """Split the operations into successive groups in which no message occurs twice."""
     run: dict[str, Grip] = {grip.id: grip for grip in grips}
     if len(run) == len(grips):

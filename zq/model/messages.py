@@ -199,7 +199,7 @@ class Span(NamedTuple):
     until: Seconds
 
 
-def portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) -> Iterator[T]:
+def take_portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) -> Iterator[T]:
     """Yield the first items whose bodies fit in ``most_bytes``, but at least one item."""
     left = most_bytes
     for at, item in enumerate(items):

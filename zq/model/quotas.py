@@ -95,7 +95,7 @@ class Project(Struct, frozen=True):
     """Whether the project is being deleted."""
 
 
-def checked(limits: Mapping[str, Any]) -> dict[str, int]:
+def validate_limits(limits: Mapping[str, Any]) -> dict[str, int]:
     """Validate the limits that an administrator has set for a project. Raises ``Invalid``."""
     for name, value in limits.items():
         if name not in Quota.__struct_fields__:

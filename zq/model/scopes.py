@@ -100,12 +100,12 @@ class Scopes:
         inner = Pattern(glob)
         return any(covers(scope.glob, inner) for scope in self._of(verb, kind))
 
-    def meets(self, verb: Verb, kind: Kind, glob: str) -> bool:
+    def overlaps(self, verb: Verb, kind: Kind, glob: str) -> bool:
         """Return ``True`` if a scope permits the verb on a name that matches the glob, or if undecided."""
         other = Pattern(glob)
         return any(overlap(scope.glob, other) for scope in self._of(verb, kind))
 
-    def include(self, others: "Scopes | None") -> bool:
+    def allow_all_of(self, others: "Scopes | None") -> bool:
         """Return whether these scopes permit everything that ``others`` permit.
 
         A credential must not create a credential that permits more than itself.
@@ -120,7 +120,7 @@ class Scopes:
             for kind in scope.kinds
         )
 
-    def everywhere(self, verb: Verb) -> bool:
+    def allow_everywhere(self, verb: Verb) -> bool:
         """Return whether the scopes permit the verb on all objects of the project."""
         return all(self.covers(verb, kind, "**") for kind in Kind)
 
@@ -138,9 +138,9 @@ def parse(texts: Sequence[str] | None) -> Scopes | None:
     return None if texts is None or not texts else _parsed(tuple(texts))
 
 
-def exceed(asked: Scopes | None, own: Scopes | None) -> bool:
+def scopes_exceed(asked: Scopes | None, own: Scopes | None) -> bool:
     """Return whether the requested scopes permit anything that ``own`` does not permit, or if undecided."""
-    return own is not None and not own.include(asked)
+    return own is not None and not own.allow_all_of(asked)
 
 
 def covers(outer: Pattern, inner: Pattern) -> bool:

@@ -121,7 +121,7 @@ class Application:
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
         quotas = self.broker.quotas
-        bound = default_bound if quotas is None else lambda project: quotas.of(project).quota.tokens
+        bound = default_bound if quotas is None else lambda project: quotas.allotment(project).quota.tokens
         tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit, bound)
         return create_app(
             self.broker,

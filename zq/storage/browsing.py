@@ -18,7 +18,7 @@ from zq.model import (
     QueueRef,
     Seconds,
     State,
-    portion,
+    take_portion,
 )
 from zq.storage.capabilities import HistoryController, Missing
 
@@ -72,7 +72,7 @@ def browse(
         if (position := position_of(one, state, now)) > after
     ]
     behind.sort(key=lambda item: item[0])
-    found = list(portion(behind[:limit], most_bytes, lambda item: item[1].body))
+    found = list(take_portion(behind[:limit], most_bytes, lambda item: item[1].body))
     return Browsed([one for _, one in found], found[-1][0] if found else None)
 
 

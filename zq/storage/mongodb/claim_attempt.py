@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from zq.model import UNBOUNDED, Claim, Claimed, ClaimRequest, portion
+from zq.model import UNBOUNDED, Claim, Claimed, ClaimRequest, take_portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import BsonDocument, QueueKey, body_of
 
@@ -81,7 +81,7 @@ class ClaimAttempt(Struct, frozen=True):
 
     def choose(self, ready: Sequence[BsonDocument]) -> Choice:
         """Choose the first ready messages, up to the limits of the attempt."""
-        candidates = list(portion(ready[: self.limit], self.most_bytes, body_of))
+        candidates = list(take_portion(ready[: self.limit], self.most_bytes, body_of))
         max_claims = None if self.request is None else self.request.max_claims
         if max_claims is None:
             return Choice(candidates, candidates, [])

@@ -7,7 +7,7 @@ from typing import Final
 from bson.datetime_ms import DatetimeMS
 from msgspec.structs import replace
 
-from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, portion
+from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, take_portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.floors import counters_of, find_there, finished_floor_of, floor_of, search
@@ -53,7 +53,7 @@ class HistoryController:
                     most_bytes=most_bytes,
                     floor_of=finished_floor_of,
                 )
-        items = [_finished(key, one, moment) for one in portion(found, most_bytes, layout.body_of)]
+        items = [_finished(key, one, moment) for one in take_portion(found, most_bytes, layout.body_of)]
         if not items:
             return Page([], None)
         return Page(items, str(items[-1].message.sequence if span is None else items[-1].position))

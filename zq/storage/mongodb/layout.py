@@ -344,15 +344,15 @@ def claimed(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocumen
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
     ttl, expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
     claim = {"i": text(lease.claim), "e": ends, "n": count, "f": first_claimed(found) or now}
-    return {**found, "c": claim, "t": ttl, "d": ends + request.wait(count) * 1000, "e": DatetimeMS(expires)}
+    return {**found, "c": claim, "t": ttl, "d": ends + request.redelivery_delay(count) * 1000, "e": DatetimeMS(expires)}
 
 
 def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
     """Return the update that claims messages at ``now``. Their available-at becomes the claim's end plus a wait."""
     ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
-    available: int | BsonDocument = ends + request.wait(1) * 1000
-    if len(request.waits) > 1:
-        moments = [ends + wait * 1000 for wait in request.waits]
+    available: int | BsonDocument = ends + request.redelivery_delay(1) * 1000
+    if len(request.redelivery_delays) > 1:
+        moments = [ends + wait * 1000 for wait in request.redelivery_delays]
         available = {"$arrayElemAt": [moments, {"$min": [count, len(moments) - 1]}]}
     by = request.holder
     holder = {"$literal": [text(by.client), text(by.agent)]} if by.is_known else "$$REMOVE"

@@ -24,7 +24,7 @@ from zq.model import (
     QueueRef,
     Seconds,
     State,
-    portion,
+    take_portion,
 )
 from zq.model.quotas import OVERHEAD
 from zq.storage.mongodb import layout, lines, observing
@@ -323,7 +323,9 @@ class MessageController:
             )
         if expected is not None and (metadata := counter.get("b", NO_METADATA)) != expected:
             return Page([], None, metadata)
-        messages = [layout.message(key, document, moment) for document in portion(found, most_bytes, layout.body_of)]
+        messages = [
+            layout.message(key, document, moment) for document in take_portion(found, most_bytes, layout.body_of)
+        ]
         return Page(messages, str(messages[-1].sequence) if messages else None)
 
     def browse(

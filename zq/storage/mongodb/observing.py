@@ -16,7 +16,7 @@ from zq.model import (
     Position,
     QueueRef,
     State,
-    portion,
+    take_portion,
 )
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
@@ -68,7 +68,7 @@ def page(
             floors.append(floor_of(counter))
     if floors:
         found = [one for one in found if one["k"] > floors[-1]]
-    items = [layout.message(key, document, now) for document in portion(found, most_bytes, layout.body_of)]
+    items = [layout.message(key, document, now) for document in take_portion(found, most_bytes, layout.body_of)]
     if not items:
         return Browsed([], None)
     last = found[len(items) - 1]

@@ -25,7 +25,7 @@ from zq.model import (
     Settled,
     Settlement,
 )
-from zq.model.claims import runs
+from zq.model.claims import split_into_runs
 from zq.storage import inline
 from zq.storage.concurrency import StripedLocks
 from zq.storage.inline import LongWalk
@@ -141,7 +141,7 @@ class ClaimController:
         end = End(Outcome.DELETED, history, layout.ms(now))
         handled: list[Handled] = []
         with self._handle as (store, registry):
-            for some in runs(grips):
+            for some in split_into_runs(grips):
                 with registry.locked(queue) as (state,):
                     handled += [Handled.GONE] * len(some) if state is None else handle(store, state, some, late, end)
             if Handled.DONE in handled:
@@ -199,7 +199,7 @@ class ClaimAttempt:
         record.former = record.available
         record.first = record.first or now
         record.count += 1
-        wait = request.wait(record.count) * 1000 if request.waits else 0
+        wait = request.redelivery_delay(record.count) * 1000 if request.redelivery_delays else 0
         hold(change, state, (sequence, record), request.lease, wait, now, body)
         self._messages.append(layout.message(sequence, record, body, now))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, portion
+from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, take_portion
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.changes import bodies
 from zq.storage.ordered.handle import StoreHandle
@@ -44,7 +44,7 @@ class HistoryController:
                 return Page([], None)
             start = _first_since(store, state, min(marker, LAST) + 1, span.since)
             records = islice(_records(store, state, start, span.until, layout.ms(now)), limit)
-            items = list(portion(records, most_bytes, _body))
+            items = list(take_portion(records, most_bytes, _body))
         return Page(items, str(items[-1].position) if items else None)
 
     def _list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int) -> Page[HistoryEntry]:
@@ -58,7 +58,7 @@ class HistoryController:
                     left = most_bytes - sum(len(_body(item)) for item in items)
                     more, start = _stretch(store, state, start, limit - len(items), left, layout.ms(now))
                 found = [*items, *more]
-                items = list(portion(found, most_bytes, _body))
+                items = list(take_portion(found, most_bytes, _body))
                 if len(items) < len(found):
                     break
         return Page(items, str(items[-1].message.sequence) if items else None)

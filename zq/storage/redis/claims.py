@@ -153,7 +153,7 @@ def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[byt
     terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
     terms += [_grace(lease), b"%d" % request.named]
     terms += [*_fence(request.fence or NO_FENCE), queue, request.expected or b"", _holder(request.holder), b"%d" % most]
-    return terms + [b"%d" % wait for wait in request.waits or (0,)]
+    return terms + [b"%d" % wait for wait in request.redelivery_delays or (0,)]
 
 
 def _grace(lease: Lease) -> bytes:

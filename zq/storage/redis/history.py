@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from zq.model import UNBOUNDED, HistoryEntry, Page, QueueRef, Seconds, Span, portion
+from zq.model import UNBOUNDED, HistoryEntry, Page, QueueRef, Seconds, Span, take_portion
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store
 
@@ -51,7 +51,7 @@ class HistoryController:
             terms = [b"%d" % number for number in (moment, position, limit - len(found), left, *bounds)]
             blob = self._store.run(script, queue, *terms, more=[layout.keys(queue).history])
             read = found + replies.finished(blob, layout.MOMENT.size, moment)
-            found = list(portion(read, most_bytes, lambda record: record.message.body))
+            found = list(take_portion(read, most_bytes, lambda record: record.message.body))
             position = layout.MOMENT.unpack_from(blob)[0]
             if not position or len(found) < len(read):
                 return found

@@ -24,7 +24,7 @@ from zq.model import (
     QueueRef,
     Seconds,
     State,
-    portion,
+    take_portion,
 )
 from zq.storage import browsing
 from zq.storage.redis import layout, replies, scripts
@@ -108,7 +108,7 @@ class MessageController:
             if isinstance(blob, list):
                 return Page([], None, blob[0])
             read = found + replies.messages(blob, 8, moment)
-            found = list(portion(read, most_bytes, lambda message: message.body))
+            found = list(take_portion(read, most_bytes, lambda message: message.body))
             position = int.from_bytes(blob[:8])
             if not position or len(found) < len(read):
                 return Page(found, str(found[-1].sequence) if found else None)
