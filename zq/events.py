@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Seconds
+from zq.model import Claim, CommitResult, Draft, Messages, Outcome, QueueRef, Seconds
 from zq.model.topics import Entry, TopicRef
 
 
@@ -48,7 +48,7 @@ class Events:
         If a commit settles claims of several queues, the name of the queue is "".
         """
 
-    def committed(self, commit: Committed) -> None:
+    def committed(self, commit: CommitResult) -> None:
         """Observe a commit or a repeated commit."""
 
     def published(self, topic: TopicRef, entries: Sequence[Entry]) -> None:

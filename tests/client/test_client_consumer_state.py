@@ -9,7 +9,7 @@ from zq.client.claims import ClaimedDeliveries
 from zq.client.consumer_state import ConsumerLimits, ConsumerOptions, ConsumerState, PendingRequest
 from zq.client.values import Delivery
 from zq.errors import ClaimNotFound, Invalid, NotAuthorized, Unavailable
-from zq.model import Settled
+from zq.model import SettleResult
 from zq.wire import extensions
 
 
@@ -60,7 +60,7 @@ def test_a_claim_is_renewed_at_each_third_of_its_ttl_while_work_is_left() -> Non
     assert due(state, 40).call.method == "PATCH"
     state.succeeded(renewal, None, 40)
     state.finish(delivery, delivery.id, 41)
-    state.succeeded(due(state, 41), Settled(deleted=1), 41)
+    state.succeeded(due(state, 41), SettleResult(deleted=1), 41)
     assert due_or_none(state, 1000) is None
 
 
@@ -77,7 +77,7 @@ def test_decisions_are_settled_together_after_a_second_or_with_the_last_of_the_c
     state.finish(third, third.id, 3.1)
     assert state.finish(fourth, state.options.after_failure(fourth), 3.2)
     assert due_or_none(state, 9) is None, "one at a time"
-    state.succeeded(settlement, Settled(deleted=2), 3)
+    state.succeeded(settlement, SettleResult(deleted=2), 3)
     rest = terms(due(state, 3.2))
     assert (rest.delete, rest.release) == (["m2"], [extensions.Released("m3", 5)])
 
@@ -103,7 +103,7 @@ def test_no_request_is_awaited_where_none_can_come() -> None:
     state = state_with(1)
     delivery = taken(state, 1)
     state.finish(delivery, delivery.id, 2)
-    state.succeeded(due(state, 2), Settled(deleted=1), 2)
+    state.succeeded(due(state, 2), SettleResult(deleted=1), 2)
     assert state.settlement(3) == state.renewal(3) == inf
     state = state_with(1)
     taken(state, 1)
@@ -133,7 +133,7 @@ def test_lost_messages_in_the_answer_of_a_settlement_are_reported() -> None:
     for _ in range(2):
         delivery = taken(state, 1)
         state.finish(delivery, delivery.id, 1)
-    state.succeeded(due(state, 1), Settled(deleted=1, lost=["m1"]), 1)
+    state.succeeded(due(state, 1), SettleResult(deleted=1, lost=["m1"]), 1)
     assert [delivery.id for delivery in state.lost] == ["m1"]
 
 
@@ -153,7 +153,7 @@ def test_one_refused_decision_is_found_among_many() -> None:
         else:
             deleted += decided.delete
             released += decided.release
-            state.succeeded(asked, Settled(), 1)
+            state.succeeded(asked, SettleResult(), 1)
     assert sorted(deleted) == ["m0", "m1", "m2", "m4"]
     assert released == [extensions.Released("m3")]
     assert len(state.failures) == 1
@@ -190,7 +190,7 @@ def test_settlements_with_large_bodies_are_split() -> None:
     moved = []
     while asked := due_or_none(state, 1):
         moved.append([move.id for move in terms(asked).move])
-        state.succeeded(asked, Settled(moved=1), 1)
+        state.succeeded(asked, SettleResult(moved=1), 1)
     assert moved == [["m0"], ["m1"], ["m2"]]
 
 

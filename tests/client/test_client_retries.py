@@ -17,7 +17,7 @@ from tests.servers import ZqServer, free_port
 from zq import errors
 from zq.client import AsyncClient, Client, PostStopped, Retries
 from zq.client.calls import error_of, retry_after
-from zq.model import Settled
+from zq.model import SettleResult
 
 DAMAGED = Trouble(
     passes=False,
@@ -119,7 +119,7 @@ def test_a_settlement_whose_answer_was_lost_says_what_it_did(client: Any, proxy:
     queue.post_batch(range(2))
     claim = queue.claim(2)
     proxy.plan(LOST_ANSWER)
-    assert queue.settle(claim.id, delete=[message.id for message in claim.messages]) == Settled(deleted=2)
+    assert queue.settle(claim.id, delete=[message.id for message in claim.messages]) == SettleResult(deleted=2)
 
 
 def test_a_pop_is_never_sent_twice(client: Any, proxy: Proxy) -> None:

@@ -18,7 +18,7 @@ from zq.errors import StartRefused
 from zq.model import ClaimRequest, Grouping, KnownFence, Lease, ListFilter, QueueRef
 from zq.model.expiry import Expiry
 from zq.model.quotas import Work
-from zq.model.stats import Salvaged
+from zq.model.stats import SalvageResult
 from zq.model.topics import TopicRef
 from zq.storage import check, salvage
 from zq.storage.ordered import layout
@@ -64,7 +64,7 @@ def digest(path: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
 
 
-def salvaged(path: Path) -> tuple[Salvaged, Dump]:
+def salvaged(path: Path) -> tuple[SalvageResult, Dump]:
     """Salvage it to ``new``: the old store is as it was, and the new one agrees with itself."""
     before, new = digest(path), path.with_name("new")
     told = salvage(f"rocksdb://{path}", str(new))

@@ -21,7 +21,7 @@ from zq.model import (
     ClaimRef,
     ClaimRequest,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     IdempotencyKey,
     Lease,
@@ -46,7 +46,7 @@ IN, OUT, OTHER = (QueueRef("acme", name) for name in ("in", "out", "other"))
 CLAIMS = [ClaimRef(IN, "a.a", DAY), ClaimRef(IN, "a.b")]
 COMMIT = Commit("acme", "etl", 1, ["s1", "s2"], CLAIMS, 30 * DAY)
 STAGED = 40
-FIGURES = Committed(1, 2 * STAGED, 6)
+FIGURES = CommitResult(1, 2 * STAGED, 6)
 LARGE = Bounds(1, 1000)
 ENTRY = layout.COMMIT + layout.ended(layout.project_prefix("acme"), "etl")
 
@@ -96,7 +96,7 @@ class Job:
                 pass
             assert storage.transactions.unfinished(LATE) == []
             assert storage.transactions.last("acme", "etl", LATE) == FIGURES
-            assert storage.transactions.commit(COMMIT, LATE) == Committed(1, 2 * STAGED, 6, replayed=True)
+            assert storage.transactions.commit(COMMIT, LATE) == CommitResult(1, 2 * STAGED, 6, replayed=True)
             view = ListFilter(claimed=True, delayed=True)
             found = {queue: storage.messages.list(queue, 0, 1000, view, LATE).items for queue in (IN, *self.out)}
             past = storage.history.list(IN, 0, 1000, Span(0, LATE + 1), LATE).items

@@ -9,7 +9,7 @@ import pytest
 
 from tests.damaged import flip, flushed, table_of
 from zq.errors import ClaimNotFound
-from zq.model import ClaimRequest, Draft, Grip, Handled, Lease, QueueRef, Release, Settlement, new_ids
+from zq.model import ClaimRequest, Draft, Grip, HandleOutcome, Lease, QueueRef, Release, Settlement, new_ids
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout
 from zq.storage.ordered.claims import sequences_of
@@ -184,13 +184,13 @@ def test_what_is_held_until_another_end_is_in_a_group_of_its_own(storage: Ordere
     ids = claim(storage, 6)
     wanted = [*((id, 60) for id in ids[:3]), (ids[0], 30), (ids[3], 0), (ids[4], None), (ids[3], None)]
     grips = [Grip(id, "a.a", 1, hold) for id, hold in wanted]
-    assert storage.claims.handle(JOBS, grips[:3], NOW) == [Handled.DONE] * 3
+    assert storage.claims.handle(JOBS, grips[:3], NOW) == [HandleOutcome.DONE] * 3
     assert groups(storage) == [6]  # the end is the same
-    assert storage.claims.handle(JOBS, grips[3:6], NOW + 1) == [Handled.DONE] * 3
+    assert storage.claims.handle(JOBS, grips[3:6], NOW + 1) == [HandleOutcome.DONE] * 3
     assert sorted(groups(storage)) == [1, 1, 3]
     assert held(storage, now=NOW + 1) == [ids[at] for at in (0, 1, 2, 5)]
-    assert storage.claims.handle(JOBS, grips[6:], NOW + 1) == [Handled.EXPIRED]
-    assert storage.claims.handle(JOBS, grips[6:], NOW + 1, late=True) == [Handled.DONE]
+    assert storage.claims.handle(JOBS, grips[6:], NOW + 1) == [HandleOutcome.EXPIRED]
+    assert storage.claims.handle(JOBS, grips[6:], NOW + 1, late=True) == [HandleOutcome.DONE]
     assert sorted(groups(storage)) == [1, 3]
     assert claim(storage, 6, "b.b", NOW + 60) == [ids[0], ids[1], ids[2], ids[5]]
     assert groups(storage) == [4]
@@ -200,7 +200,9 @@ def test_what_dies_before_its_hold_ends_is_in_a_group_of_its_own(storage: Ordere
     """So that the index alone says what a claim holds."""
     short, long = post(storage, 2, ttl=70), post(storage, 2)
     claim(storage, 4)
-    assert storage.claims.handle(JOBS, [Grip(id, "a.a", 1, 600) for id in short + long], NOW) == [Handled.DONE] * 4
+    assert (
+        storage.claims.handle(JOBS, [Grip(id, "a.a", 1, 600) for id in short + long], NOW) == [HandleOutcome.DONE] * 4
+    )
     assert groups(storage) == [2, 2]
     with storage._handle as (store, registry), registry.locked(JOBS) as (state,):
         assert len(sequences_of(store, state, "a.a", layout.ms(NOW + 69))) == 4

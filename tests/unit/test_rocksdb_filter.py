@@ -18,7 +18,19 @@ import pytest
 from zq.conformance.builders import configure
 from zq.core.redelivery import DeadLetters, claim
 from zq.errors import StartRefused
-from zq.model import ClaimRequest, Draft, Lease, ListFilter, Move, QueueRef, Release, Settled, Settlement, Span, new_ids
+from zq.model import (
+    ClaimRequest,
+    Draft,
+    Lease,
+    ListFilter,
+    Move,
+    QueueRef,
+    Release,
+    Settlement,
+    SettleResult,
+    Span,
+    new_ids,
+)
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout
 from zq.storage.ordered.storage import OrderedStorage
@@ -145,7 +157,7 @@ def test_a_settlement_reports_a_move_without_a_body_as_lost(storage: OrderedStor
     compact(storage)
     assert bodies(storage) == 0
     settled = storage.claims.settle(JOBS, "a.a", Settlement(move=[Move(message, "dead", LONG)]), PAST)
-    assert settled == Settled(lost=[message])
+    assert settled == SettleResult(lost=[message])
     assert storage.messages.get(DEAD, [message], PAST) == []
 
 

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from zq import wire
 from zq.client.calls import EMPTY, Answer, Call, Page, key_header, nothing, path, retry_after
 from zq.client.values import Claim, Delivery, LiveClaim, Message
-from zq.model import Fence, Settled
+from zq.model import Fence, SettleResult
 from zq.wire import extensions
 
 T = TypeVar("T")
@@ -132,7 +132,7 @@ def release_call(queue: str, claim: str, delay: int | None = None) -> Call[None]
 
 def settle_call(
     queue: str, claim: str, terms: extensions.SettleTerms, key: str | None = None, fence: Fence | None = None
-) -> Call[Settled]:
+) -> Call[SettleResult]:
     """Return the call that settles messages of a claim."""
     return Call(
         method="POST",
@@ -140,7 +140,7 @@ def settle_call(
         params=fenced(fence),
         headers=key_header(key),
         body=wire.encode(terms),
-        read=lambda answer: msgspec.json.decode(answer.body, type=Settled),
+        read=lambda answer: msgspec.json.decode(answer.body, type=SettleResult),
     )
 
 

@@ -29,7 +29,7 @@ from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.values import Event, Gap, JobCommit, JobFence, JobStage, LastCommit, Listed, LiveClaim, Located
 from zq.errors import Invalid
-from zq.model import Committed, Fence
+from zq.model import CommitResult, Fence
 from zq.wire import extensions
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class ClientVerbs:
         publish: Iterable[tuple[str, int]] = (),
         settle: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
-    ) -> Call[Committed]:
+    ) -> Call[CommitResult]:
         """Publish stages and delete the messages of claims atomically, once per batch.
 
         The client repeats a large commit until it is complete; the result is then ``replayed``. After an error, nothing
@@ -305,7 +305,7 @@ class ClientVerbs:
             path=path("commits"),
             params=fenced(fence),
             body=wire.encode(extensions.CommitTerms(producer, batch, stages, claims)),
-            read=lambda answer: Committed(batch, **msgspec.json.decode(answer.body, type=dict[str, Any])),
+            read=lambda answer: CommitResult(batch, **msgspec.json.decode(answer.body, type=dict[str, Any])),
         )
 
     @operation

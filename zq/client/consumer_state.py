@@ -18,7 +18,7 @@ from zq.client.calls import Call, maybe_applied
 from zq.client.claims import ClaimedDeliveries, claim_call, read_deliveries, renew_call, settle_call
 from zq.client.values import Decision, Delivery
 from zq.errors import ClaimLapsed, Invalid, NotFound, TooManyRequests
-from zq.model import Settled
+from zq.model import SettleResult
 from zq.wire.extensions import Moved, Released, SettleTerms
 
 # Maximum seconds for which one request waits for messages. A stopped consumer ends within this time.
@@ -254,7 +254,7 @@ class ConsumerState:
                 moments.append(claim.due)
         return min(moments)
 
-    def succeeded(self, request: PendingRequest, answer: Settled | None, asked: float) -> None:
+    def succeeded(self, request: PendingRequest, answer: SettleResult | None, asked: float) -> None:
         """Record that the server has applied a request that was sent at ``asked``."""
         if answer is None:
             request.claim.renew(asked, self.options.ttl)

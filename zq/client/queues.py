@@ -35,7 +35,7 @@ from zq.client.values import (
     Stretch,
 )
 from zq.errors import Invalid
-from zq.model import Fence, Settled
+from zq.model import Fence, SettleResult
 from zq.wire import extensions
 from zq.wire.attributes import Attribute
 
@@ -252,7 +252,7 @@ class QueueVerbs(SubscriptionVerbs):
         bury: Iterable[extensions.Buried] = (),
         key: str | None = None,
         fence: Fence | None = None,
-    ) -> Call[Settled]:
+    ) -> Call[SettleResult]:
         """Settle messages of a claim atomically and return the result. Raises ``ClaimNotFound``.
 
         Args:

@@ -21,11 +21,11 @@ from zq.model import (
     ClaimRef,
     ClaimRequest,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     Fence,
     Grip,
-    Handled,
+    HandleOutcome,
     HistoryEntry,
     IdempotencyKey,
     Lease,
@@ -34,8 +34,8 @@ from zq.model import (
     Move,
     QueueRef,
     Release,
-    Settled,
     Settlement,
+    SettleResult,
     Span,
     Stats,
     new_ids,
@@ -208,13 +208,13 @@ class Scene:
         history: int = 0,
         once: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         settlement = Settlement(delete, rest, release, move, history)
         return self.storage.claims.settle(self.queue, claim, settlement, self.now, once, fence)
 
     def handle(
         self, messages: Iterable[Message], hold: int | None = None, *, late: bool = False, history: int = 0
-    ) -> list[Handled]:
+    ) -> list[HandleOutcome]:
         """Handle messages by the claim that delivered them."""
         grips = [Grip(message.id, message.claim, message.claim_count, hold) for message in messages]
         return list(self.storage.claims.handle(self.queue, grips, self.now, late, history))
@@ -319,14 +319,14 @@ class Scene:
         expected: Mapping[str, int] = MappingProxyType({}),
         bounds: Bounds = BOUNDS,
         beside: Sequence[str] = (),
-    ) -> Committed:
+    ) -> CommitResult:
         """Commit and carry the commit out, like a server."""
         commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence, expected, beside)
         return CommitExecutor(self.storage.transactions, self.clock, bounds, DEADLINE).commit(commit)
 
     def decide(
         self, batch: int, publish: Sequence[str] = (), settle: Sequence[ClaimRef] = (), *, producer: str = "etl"
-    ) -> Committed:
+    ) -> CommitResult:
         """Decide a commit without carrying it out, as if its server had crashed then."""
         commit = Commit(self.queue.project, producer, batch, publish, settle, 86400)
         return self.storage.transactions.commit(commit, self.now, Bounds(1, 1_000_000))
@@ -335,7 +335,7 @@ class Scene:
         """Carry out one slice of an open commit."""
         return self.storage.transactions.carry_on(self.queue.project, producer, most, self.now)
 
-    def last(self, producer: str = "etl") -> Committed:
+    def last(self, producer: str = "etl") -> CommitResult:
         return self.storage.transactions.last(self.queue.project, producer, self.now)
 
     def stats(self) -> Stats:

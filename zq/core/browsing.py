@@ -14,7 +14,7 @@ from zq.core.paging import read_page
 from zq.core.values import ReadResult
 from zq.errors import InvalidParameter, MessageNotFound
 from zq.limits import DEFAULT_PAGE, Limits, check_range
-from zq.model import Browsed, Located, Message, Page, Position, QueueRef, State
+from zq.model import BrowsePage, LocatedMessage, Message, Page, Position, QueueRef, State
 from zq.storage.api import Storage
 from zq.wire.numbers import MAX_BODY_NUMBER
 
@@ -48,14 +48,14 @@ class Browsing:
         after, now = _position(marker), self._clock.now()
         most_bytes = self._limits.max_answer_bytes * (READ_FOR_STARTS if starts else 1)
 
-        def read(marker: Position, limit: int, most_bytes: int) -> Browsed:
+        def read(marker: Position, limit: int, most_bytes: int) -> BrowsePage:
             return self._storage.messages.browse(queue, State(state), marker, limit, now, most_bytes)
 
         items, position = read_page(read, after, size, most_bytes, attrgetter("body"))
         shown = self._sealing.decrypt_all(queue, list(items))
         return ReadResult(Page(shown, None if position is None else ".".join(map(str, position))), now)
 
-    def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> ReadResult[Located]:
+    def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> ReadResult[LocatedMessage]:
         """Return the message with this id, or its latest history entry, from any queue of the project.
 
         Raises:

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from zq.clock import Clock
 from zq.errors import CommitRunning, StoreDamaged
-from zq.model import Bounds, Commit, Committed, Unfinished
+from zq.model import Bounds, Commit, CommitResult, UnfinishedCommit
 from zq.storage.capabilities import TransactionController
 
 LOG = logging.getLogger(__name__)
@@ -75,10 +75,10 @@ class CommitExecutor:
         self._bounds = bounds
         self._patience = patience
         self._sleep = sleep
-        self._seen: dict[Unfinished, None] = {}
-        self._damaged: set[Unfinished] = set()
+        self._seen: dict[UnfinishedCommit, None] = {}
+        self._damaged: set[UnfinishedCommit] = set()
 
-    def commit(self, commit: Commit, admitted: AbstractContextManager[object] = NO_ADMISSION) -> Committed:
+    def commit(self, commit: Commit, admitted: AbstractContextManager[object] = NO_ADMISSION) -> CommitResult:
         """Decide and apply a commit. The result is ``open`` if applying it takes longer than ``patience``.
 
         An earlier commit of the same producer is completed first.
@@ -101,7 +101,7 @@ class CommitExecutor:
             if committed.open:
                 raise CommitRunning
 
-    def last(self, project: str, producer: str) -> Committed:
+    def last(self, project: str, producer: str) -> CommitResult:
         """Return the producer's last commit, and complete it if there is enough time. Raises ``ProducerNotFound``."""
         committed = self._transactions.last(project, producer, self._clock.now())
         if not committed.open:
@@ -119,7 +119,7 @@ class CommitExecutor:
             now = self._transactions.unfinished(self._clock.now())
             self._seen |= dict.fromkeys(one for one in now if (one.project, one.producer) in ours)
 
-    def _resume_abandoned(self, one: Unfinished) -> bool:
+    def _resume_abandoned(self, one: UnfinishedCommit) -> bool:
         """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether work is left.
 
         If the store is damaged, only this commit is given up. The damage is logged once.
@@ -132,7 +132,7 @@ class CommitExecutor:
             self._damaged.add(one)
             return False
 
-    def _complete(self, committed: Committed, project: str, producer: str, deadline: float) -> Committed:
+    def _complete(self, committed: CommitResult, project: str, producer: str, deadline: float) -> CommitResult:
         done = self._apply_slices(project, producer, deadline)
         return structs.replace(committed, open=not done)
 

@@ -29,7 +29,7 @@ from zq.core.data_keys import NONCE, DataKeys
 from zq.errors import MessageUnreadable
 from zq.events import NO_EVENTS, Events
 from zq.model import HistoryEntry, Message, Messages, QueueRef, Seconds
-from zq.model.topics import Published, TopicRef
+from zq.model.topics import PublishedMessage, TopicRef
 
 LOG = logging.getLogger(__name__)
 # First byte of an encrypted body: the layout version. JSON begins with white space, a bracket, a quote, a digit, a
@@ -149,7 +149,7 @@ class Sealing:
         shown = [(entry, self.decrypt_or_none(queue, entry.message)) for entry in entries]
         return [structs.replace(entry, message=message) for entry, message in shown if message is not None]
 
-    def decrypt_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
+    def decrypt_published(self, project: str, messages: Sequence[PublishedMessage]) -> Sequence[PublishedMessage]:
         """Decrypt messages of topics. Omit messages that cannot be decrypted."""
         if not self.keys.enabled and not [1 for message in messages if message.entry.body[:1] == MARK]:
             return messages
@@ -159,7 +159,7 @@ class Sealing:
                 shown.append(self.decrypt_published_message(project, message))
         return shown
 
-    def decrypt_published_message(self, project: str, message: Published) -> Published:
+    def decrypt_published_message(self, project: str, message: PublishedMessage) -> PublishedMessage:
         """Decrypt a message of a topic. Raises ``MessageUnreadable``."""
         entry, topic = message.entry, message.topic
         if entry.body[:1] != MARK:

@@ -21,7 +21,7 @@ from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
 from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, check_count, check_range
 from zq.model import IdempotencyKey, Seconds, take_portion
-from zq.model.topics import Entry, Pattern, Published, Retention, TopicRef
+from zq.model.topics import Entry, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.api import Storage
 from zq.turns import slices
 
@@ -34,7 +34,7 @@ class TopicPage(Struct, frozen=True):
         gap: Messages after the client's marker that are no longer in the log.
     """
 
-    messages: Sequence[Published]
+    messages: Sequence[PublishedMessage]
     position: int
     now: Seconds
     gap: Gap | None = None
@@ -142,7 +142,7 @@ class Publishing:
             return PollResult(page)
         return topic_poll
 
-    def get(self, topic: TopicRef, ids: Sequence[str]) -> ReadResult[Sequence[Published]]:
+    def get(self, topic: TopicRef, ids: Sequence[str]) -> ReadResult[Sequence[PublishedMessage]]:
         """Return the topic's messages with these ids, without duplicates.
 
         Raises:
@@ -170,7 +170,7 @@ class Publishing:
 
     def _page(self, topic: TopicRef, pattern: Pattern, after: int | None, size: int) -> TopicPage:
         now, position, gap = self._clock.now(), after or 0, None
-        found: list[Published] = []
+        found: list[PublishedMessage] = []
         while True:
             reading = self._log.read(topic.project, position, size - len(found), pattern)
             missing = lost_end(position, reading)
@@ -185,7 +185,7 @@ class Publishing:
                 end = shown[-1].sequence if shown else position
                 return TopicPage(self._sealing.decrypt_published(topic.project, shown), end, now, gap)
 
-    def _find(self, topic: TopicRef, id: str, now: Seconds) -> Iterator[Published]:
+    def _find(self, topic: TopicRef, id: str, now: Seconds) -> Iterator[PublishedMessage]:
         if len(id) <= 19 and id.isascii() and id.isdigit() and id == str(int(id)) and 0 < int(id) < 2**63:
             sequence = int(id)
             for batch in self._log.read(topic.project, sequence - 1, 1, Pattern(topic.name)).batches:

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from zq.model import MAX_LOOKS, Claimed, ClaimRequest, Move, QueueRef, Seconds
+from zq.model import MAX_CLAIM_ATTEMPTS, ClaimRequest, ClaimResult, Move, QueueRef, Seconds
 from zq.storage.api import Storage
 
 # Number of doublings after which a delay exceeds every possible cap.
@@ -66,7 +66,7 @@ def claim(
     dead_letters: DeadLetters | None,
     now: Seconds,
     before_move: Callable[[QueueRef, Sequence[Move], Seconds], object] | None = None,
-) -> Claimed:
+) -> ClaimResult:
     """Claim messages, and move messages that reached the claim limit to the dead-letter queue.
 
     Several servers may do this concurrently, because only ready messages are moved. If a claim finds only messages to
@@ -75,7 +75,7 @@ def claim(
     Args:
         before_move: Called before each move with the queue, the moves and ``now``.
     """
-    for _ in range(MAX_LOOKS):
+    for _ in range(MAX_CLAIM_ATTEMPTS):
         claimed = storage.claims.create(queue, request, now)
         if dead_letters is not None and claimed.spent:
             moves = [

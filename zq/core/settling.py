@@ -24,7 +24,7 @@ from zq.limits import (
     check_target,
     check_unique,
 )
-from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Seconds, Settled, Settlement
+from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Seconds, Settlement, SettleResult
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
@@ -68,7 +68,7 @@ class Settling:
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
         allowance: Allowance = EVERYTHING,
-    ) -> WriteResult[Settled]:
+    ) -> WriteResult[SettleResult]:
         """Delete, release, move or bury messages of the claim atomically.
 
         If an error is raised, nothing has changed. Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``,

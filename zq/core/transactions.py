@@ -25,7 +25,7 @@ from zq.limits import (
     project_id,
     reachable_queue_ref,
 )
-from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, KnownWork, Outcome, Page, QueueRef
+from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, KnownWork, Outcome, Page, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.hidden import HIDDEN, copies_of
 from zq.model.quotas import Work
@@ -84,7 +84,7 @@ class Transactions:
 
     def commit(
         self, project: str, terms: CommitTerms, fence: Fence | None, allowance: Allowance = EVERYTHING
-    ) -> Committed:
+    ) -> CommitResult:
         """Publish stages and delete the messages of claims atomically.
 
         The result is ``open`` if the commit is decided but not yet applied. If an error is raised, nothing has changed.
@@ -123,7 +123,7 @@ class Transactions:
                 raise refusal
             yield
 
-    def last(self, project: str, producer: str) -> Committed:
+    def last(self, project: str, producer: str) -> CommitResult:
         """Return the producer's last commit. It is ``open`` until it is applied. Raises ``ProducerNotFound``."""
         return self._executor.last(project_id(project), check_free_name("producer", producer))
 

@@ -14,7 +14,7 @@ from zq.model.transactions import Fence
 Moment = TypeVar("Moment", int, float)
 
 # Maximum number of attempts for a claim or pop that finds only expired messages or dead letters.
-MAX_LOOKS: Final = 64
+MAX_CLAIM_ATTEMPTS: Final = 64
 
 
 class Lease(Struct, frozen=True):
@@ -125,7 +125,7 @@ class Settlement(Struct, frozen=True):
     history: int = 0
 
 
-class Settled(Struct, frozen=True):
+class SettleResult(Struct, frozen=True):
     """The result of a settlement.
 
     Attributes:
@@ -139,7 +139,7 @@ class Settled(Struct, frozen=True):
     lost: list[str] = []
 
 
-class Handled(StrEnum):
+class HandleOutcome(StrEnum):
     """The outcome of an operation on a claimed message."""
 
     DONE = "done"
@@ -154,7 +154,7 @@ class Handled(StrEnum):
 
 
 # A module variable is faster than an attribute of the class.
-DONE: Final = Handled.DONE
+DONE: Final = HandleOutcome.DONE
 
 
 class Grip(Struct, frozen=True):
@@ -171,7 +171,7 @@ class Grip(Struct, frozen=True):
     hold: int | None = None
     max_hold: int = 0
 
-    def decide(self, claim: str, count: int, counts: bool, age: int) -> Handled:
+    def decide(self, claim: str, count: int, counts: bool, age: int) -> HandleOutcome:
         """Return the outcome for a message, given its last claim and claim count.
 
         Args:
@@ -179,10 +179,10 @@ class Grip(Struct, frozen=True):
             age: Whole seconds since creation or last renewal of the claim.
         """
         if not claim or claim != self.claim or count != self.count:
-            return Handled.LOST
+            return HandleOutcome.LOST
         if not counts:
-            return Handled.EXPIRED
-        return Handled.TOO_LONG if self.max_hold and age + (self.hold or 0) > self.max_hold else DONE
+            return HandleOutcome.EXPIRED
+        return HandleOutcome.TOO_LONG if self.max_hold and age + (self.hold or 0) > self.max_hold else DONE
 
 
 def split_into_runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:
@@ -217,7 +217,7 @@ class Claim(Struct, frozen=True):
     holder: Holder = Holder()
 
 
-class Claimed(Struct, frozen=True):
+class ClaimResult(Struct, frozen=True):
     """The result of a ``ClaimRequest``."""
 
     claim: Claim | None = None

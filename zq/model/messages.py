@@ -174,14 +174,14 @@ class Position(NamedTuple):
     lane: int = 0
 
 
-class Located(NamedTuple):
+class LocatedMessage(NamedTuple):
     """A message that was found by its id, or its latest history entry if it has finished."""
 
     queue: QueueRef
     entry: HistoryEntry
 
 
-class Browsed(NamedTuple):
+class BrowsePage(NamedTuple):
     """A page of messages in one state.
 
     Attributes:

@@ -14,7 +14,7 @@ QUOTA: Final = "quota"
 # Kind of the deployment's documents that list all projects that have created something.
 PROJECT: Final = "project"
 # Maximum value of a quota.
-MOST: Final = 1 << 53
+MAX_QUOTA: Final = 1 << 53
 
 
 # Bytes counted per stored message in addition to its body.
@@ -101,7 +101,7 @@ def validate_limits(limits: Mapping[str, Any]) -> dict[str, int]:
         if name not in Quota.__struct_fields__:
             known = ", ".join(Quota.__struct_fields__)
             raise Invalid(f"limits may contain {known}, not {name[:32]!r}.")
-        low, high = (1, 100) if name == "share" else (0, MOST)
+        low, high = (1, 100) if name == "share" else (0, MAX_QUOTA)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise Invalid(f"limits.{name} must be an integer from {low} to {high}, not {str(value)[:32]}.")
     return dict(limits)

@@ -89,7 +89,7 @@ class Snapshot(Struct):
     """Whether a backup of the snapshot is complete. The backup sets it."""
 
 
-class Restored(Struct, frozen=True):
+class RestoreResult(Struct, frozen=True):
     """The result of a restore from a backup."""
 
     moment: Seconds
@@ -106,7 +106,7 @@ class Restored(Struct, frozen=True):
 Postpone = Callable[[str, bytes, Seconds], bytes | None]
 
 
-class Salvaged(Struct, frozen=True):
+class SalvageResult(Struct, frozen=True):
     """The result of a salvage. ``lost`` and ``damage`` have one sentence per item."""
 
     saved: dict[str, int]

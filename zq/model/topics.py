@@ -40,7 +40,7 @@ class Entry(Struct, frozen=True, array_like=True):
     seal: bytes = b""
 
 
-class Published(Struct, frozen=True):
+class PublishedMessage(Struct, frozen=True):
     """A message in a topic's log. Its id is its sequence."""
 
     topic: str
@@ -67,11 +67,11 @@ class Batch(Struct, frozen=True):
         """Total size of the bodies in bytes."""
         return sum(len(entry.body) for entry in self.entries)
 
-    def messages(self, after: int, now: Seconds) -> Iterator[Published]:
+    def messages(self, after: int, now: Seconds) -> Iterator[PublishedMessage]:
         """Yield the unexpired messages with a sequence above ``after``."""
         for sequence, entry in enumerate(self.entries, self.sequence):
             if sequence > after and self.created + entry.ttl > now:
-                yield Published(self.topic, sequence, self.created, entry)
+                yield PublishedMessage(self.topic, sequence, self.created, entry)
 
 
 class Retention(NamedTuple):

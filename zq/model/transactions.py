@@ -16,7 +16,7 @@ class Fence(Struct, frozen=True):
     epoch: int
 
 
-MOST_STAGED: Final = 1 << 31
+MAX_STAGED: Final = 1 << 31
 """The message limit of a stage without a limit."""
 
 
@@ -64,7 +64,7 @@ class Bounds(Struct, frozen=True):
     most: int = 1_000_000
 
 
-class Committed(Struct, frozen=True):
+class CommitResult(Struct, frozen=True):
     """The last commit of a producer and its effect.
 
     Attributes:
@@ -80,7 +80,7 @@ class Committed(Struct, frozen=True):
     open: bool = False
 
 
-class Unfinished(NamedTuple):
+class UnfinishedCommit(NamedTuple):
     """A commit that is decided but not completely applied. ``progress`` changes with each slice."""
 
     project: str
@@ -122,7 +122,7 @@ class KnownProducer(Struct, frozen=True):
     """
 
     name: str
-    last: Committed
+    last: CommitResult
     decided: Seconds | None
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.types import DataType, IntegralType, MapType, StringType, Struc
 
 from zq.client import Draft, PostStopped
 from zq.errors import ClaimLapsed, Invalid, StageNotFound, ZqError
-from zq.model import Committed, Fence
+from zq.model import CommitResult, Fence
 from zq.spark.options import SinkOptions
 from zq.spark.rows import ATTRIBUTES, bodies, check_writable, sent_attributes
 
@@ -84,7 +84,7 @@ class Staging:
         staged: Iterable[Staged],
         held: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
-    ) -> Committed:
+    ) -> CommitResult:
         """Publish the stages and settle the claims, once. Runs on the driver.
 
         Raises ``Invalid`` if the producer has committed later batches, so that this batch cannot be verified.

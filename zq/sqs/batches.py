@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from zq.model import Grip, Handled, QueueRef
+from zq.model import Grip, HandleOutcome, QueueRef
 from zq.model.claims import DONE
 from zq.sqs import errors, receipts
 from zq.sqs.call import Call, OfQueue, Params
@@ -145,7 +145,7 @@ def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBa
     """Set the visibility timeout of each message; see ``change_message_visibility``."""
     queue, terms = _checked(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
 
-    def refusal(became: Handled, one: ChangeEntry) -> errors.SqsError | None:
+    def refusal(became: HandleOutcome, one: ChangeEntry) -> errors.SqsError | None:
         return not_hidden(terms, became, one.receipt_handle, one.visibility_timeout)
 
     answer = BatchAnswer()
@@ -159,7 +159,7 @@ def _handled(
     given: Sequence[E],
     made: Mapping[str, Grip],
     answer: BatchAnswer,
-    refusal: Callable[[Handled, E], errors.SqsError | None],
+    refusal: Callable[[HandleOutcome, E], errors.SqsError | None],
 ) -> BatchAnswer:
     """Delete or hide the messages of the valid entries, and return ``answer`` with their results added.
 

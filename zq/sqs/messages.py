@@ -20,7 +20,7 @@ from zq.core.claims import ClaimReply
 from zq.core.waiting import PollResult
 from zq.http.claims import holder
 from zq.limits import is_allowed_text
-from zq.model import Grip, Handled, Message, QueueRef
+from zq.model import Grip, HandleOutcome, Message, QueueRef
 from zq.model.attributes import Attributes, AttributeValue, decode_attributes, encode_attributes, with_trace
 from zq.sqs import errors, message_attributes, names, receipts
 from zq.sqs.call import Call, Needed, OfQueue, Params
@@ -246,18 +246,18 @@ def hiding(queue: QueueRef, handle: str, seconds: int) -> Grip:
     return receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
 
 
-def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
+def not_hidden(terms: QueueAttributes, became: HandleOutcome, handle: str, seconds: int) -> errors.SqsError | None:
     """Return the error for an outcome of hiding a message, or None if the outcome is not an error."""
-    if became is Handled.TOO_LONG:
+    if became is HandleOutcome.TOO_LONG:
         return errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
-    if became is Handled.GONE:
+    if became is HandleOutcome.GONE:
         return errors.invalid_value(handle, "ReceiptHandle", NOT_HIDDEN)
     return expired(terms, became, handle)
 
 
-def expired(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
+def expired(terms: QueueAttributes, became: HandleOutcome, handle: str) -> errors.SqsError | None:
     """Return the error for an expired receipt handle of a FIFO queue, or None for other outcomes."""
-    late = terms.fifo and became in (Handled.EXPIRED, Handled.LOST)
+    late = terms.fifo and became in (HandleOutcome.EXPIRED, HandleOutcome.LOST)
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 

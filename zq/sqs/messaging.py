@@ -27,7 +27,7 @@ from zq.model import (
     ClaimRequest,
     Draft,
     Grip,
-    Handled,
+    HandleOutcome,
     Holder,
     IdempotencyKey,
     Lease,
@@ -204,7 +204,7 @@ class Messaging:
             self._rules(queue)
         return answer
 
-    def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
+    def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[HandleOutcome]:
         """Delete or hide messages unless another consumer has received them since, and return each outcome.
 
         A FIFO queue also rejects messages whose visibility timeout has expired.
@@ -212,7 +212,7 @@ class Messaging:
         rules = self._rules_cache.recent(queue)
         late, history = not attributes_of(rules.metadata).fifo, rules.history_ttl
         handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
-        if Handled.GONE in handled:
+        if HandleOutcome.GONE in handled:
             self._fresh(queue)
         deleted = [1 for grip, became in zip(grips, handled, strict=True) if became is DONE and grip.hold is None]
         if deleted:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from zq.errors import StartRefused
 from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
-from zq.model.stats import Postpone, Report, Restored, Salvaged, Snapshot
+from zq.model.stats import Postpone, Report, RestoreResult, SalvageResult, Snapshot
 from zq.storage.api import Storage
 
 
@@ -44,7 +44,7 @@ class Backups(Protocol):
 
     def restore(
         self, folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
-    ) -> Restored:
+    ) -> RestoreResult:
         """Restore a backup to a new store.
 
         If ``shift`` is given, all expiry times are extended by the time since the backup, and ``shift`` is called for
@@ -102,13 +102,13 @@ def check(uri: str) -> Report | None:
     return report
 
 
-def salvage(uri: str, to: str) -> Salvaged | None:
+def salvage(uri: str, to: str) -> SalvageResult | None:
     """Copy all readable data of a damaged store to a new store. No server may have the damaged store open.
 
     The damaged store is not changed. Return None if the driver does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.salvage").get(_scheme(uri))
-    salvaged: Salvaged | None = _loaded(driver)(uri, to) if driver else None
+    salvaged: SalvageResult | None = _loaded(driver)(uri, to) if driver else None
     return salvaged
 
 

@@ -28,21 +28,21 @@ from typing import Protocol, cast
 
 from zq.model import (
     UNBOUNDED,
-    Browsed,
+    BrowsePage,
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     ClaimSummary,
     Copies,
     Draft,
     Fence,
     Grip,
     Grouping,
-    Handled,
+    HandleOutcome,
     IdempotencyKey,
     Lease,
     ListFilter,
-    Located,
+    LocatedMessage,
     Message,
     Messages,
     Move,
@@ -52,8 +52,8 @@ from zq.model import (
     QueueRef,
     Ready,
     Seconds,
-    Settled,
     Settlement,
+    SettleResult,
     State,
     Stats,
 )
@@ -155,7 +155,7 @@ class MessageController(Protocol):
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Browsed:
+    ) -> BrowsePage:
         """Return messages that are in one state, from a position on.
 
         Ready and delayed messages are in claim order, claimed messages in order of sequence. A message that stays in
@@ -205,14 +205,14 @@ class MessageController(Protocol):
 class ClaimController(Protocol):
     """Claims on messages. At most one live claim holds a message (L2)."""
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         """Claim up to ``request.limit`` ready messages, in order of (available, sequence).
 
         - The claim count of each claimed message increases by one, and ``Lease.extend`` determines its new expiry.
         - A claimed message becomes available again ``request.redelivery_delay(count)`` seconds after the end of the
           claim. This redelivery delay applies until the next claim.
-        - Messages that were already claimed ``request.max_claims`` times are not changed; ``Claimed.spent`` has their
-          ids.
+        - Messages that were already claimed ``request.max_claims`` times are not changed; ``ClaimResult.spent`` has
+          their ids.
         - If ``request.named`` is set, all callers with the same claim id share one claim.
 
         Raises ``Fenced``.
@@ -243,17 +243,17 @@ class ClaimController(Protocol):
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         """Settle the given messages of the claim in one round trip, each message in one step.
 
         Only messages that the live claim holds are changed. Moved messages are appended to their target queues in the
         order of ``settlement.move``, as ``MessageController.move`` does. Raises ``ClaimNotFound`` if the claim holds no
-        message. The result that ``idempotency_key`` repeats is the ``Settled``.
+        message. The result that ``idempotency_key`` repeats is the ``SettleResult``.
         """
 
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
-    ) -> Sequence[Handled]:
+    ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the ends of their claims, and return the outcomes in input order.
 
         The driver handles the messages in order, each in one step, by the rules of ``Grip``. The claim and the claim
@@ -370,7 +370,7 @@ class Storage(Protocol):
         A driver that does not count expired messages returns 0 for ``expired``.
         """
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         """Return the message with its queue, or its latest history entry if it is in no queue of the project."""
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
@@ -420,7 +420,7 @@ class Defaults:
         stats, ready = queues.stats(queue, now), queues.ready(queue, most, now).count
         return Depth(ready, max(0, stats.free - ready) if ready < most else 0, stats.claimed)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         """Search all queues of the project."""
         return browsing.locate(cast(Storage, self), project, message, now)
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from zq.model import (
-    Browsed,
+    BrowsePage,
     HistoryEntry,
     ListFilter,
-    Located,
+    LocatedMessage,
     Message,
     Messages,
     Outcome,
@@ -64,7 +64,7 @@ def browse(
     limit: int,
     now: Seconds,
     most_bytes: int,
-) -> Browsed:
+) -> BrowsePage:
     """Implement ``MessageController.browse`` by reading all messages of the queue."""
     behind = [
         (position, one)
@@ -73,7 +73,7 @@ def browse(
     ]
     behind.sort(key=lambda item: item[0])
     found = list(take_portion(behind[:limit], most_bytes, lambda item: item[1].body))
-    return Browsed([one for _, one in found], found[-1][0] if found else None)
+    return BrowsePage([one for _, one in found], found[-1][0] if found else None)
 
 
 def position_of(message: Message, state: State, now: Seconds) -> Position:
@@ -93,28 +93,28 @@ def _messages(controller: MessageReader, queue: QueueRef, now: Seconds) -> Itera
         marker = int(page.next)
 
 
-def locate(storage: SearchedStorage, project: str, message: str, now: Seconds) -> Located | None:
+def locate(storage: SearchedStorage, project: str, message: str, now: Seconds) -> LocatedMessage | None:
     """Implement ``Storage.locate`` by reading all queues of the project."""
     for queue in queues(storage.queues, project):
         for found in storage.messages.get(queue, [message], now):
-            return Located(queue, HistoryEntry(found))
+            return LocatedMessage(queue, HistoryEntry(found))
     return latest(storage, project, message, now)
 
 
-def latest(storage: SearchedStorage, project: str, message: str, now: Seconds) -> Located | None:
+def latest(storage: SearchedStorage, project: str, message: str, now: Seconds) -> LocatedMessage | None:
     """Return the message's latest history entry in any queue of the project, or None if there is none."""
     if isinstance(storage.history, Missing):
         return None
     return latest_of(
         [
-            Located(queue, record)
+            LocatedMessage(queue, record)
             for queue in queues(storage.queues, project)
             for record in storage.history.get(queue, [message], now)
         ]
     )
 
 
-def latest_of(records: Sequence[Located]) -> Located | None:
+def latest_of(records: Sequence[LocatedMessage]) -> LocatedMessage | None:
     """Return the entry that finished last, or None if there are no entries.
 
     If several entries finished at the same time, an entry of a deleted or popped message takes precedence over one of

@@ -11,11 +11,11 @@ from typing import Final, NoReturn, Protocol, runtime_checkable
 
 from zq.errors import CommitTooLarge, NotBuilt, StageDiffers
 from zq.model import (
-    MOST_STAGED,
+    MAX_STAGED,
     UNBOUNDED,
     Bounds,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     HistoryEntry,
     IdempotencyKey,
@@ -25,7 +25,7 @@ from zq.model import (
     Seconds,
     Span,
     Stats,
-    Unfinished,
+    UnfinishedCommit,
 )
 from zq.model.quotas import Work, WorkCount
 from zq.model.stats import Snapshot
@@ -41,7 +41,7 @@ def check_stage(commit: Commit, stage: str, count: int) -> None:
         raise StageDiffers.of(stage, count, expected)
 
 
-def check_size(committed: Committed, bounds: Bounds) -> None:
+def check_size(committed: CommitResult, bounds: Bounds) -> None:
     """Raise ``CommitTooLarge`` if the commit publishes and deletes more than ``bounds.most`` messages in total."""
     count = committed.published + committed.deleted
     if count > bounds.most:
@@ -113,7 +113,7 @@ class TransactionController(Protocol):
         ttl: int,
         most_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MOST_STAGED,
+        most_messages: int = MAX_STAGED,
     ) -> None:
         """Store all drafts for the queue in an invisible stage, or none of them.
 
@@ -129,7 +129,7 @@ class TransactionController(Protocol):
         """Delete a stage. Do nothing if it is missing, was published, or belongs to an open commit."""
         ...
 
-    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         """Decide to publish all messages of the stages and to delete all messages of the claims, atomically.
 
         Stages in ``beside`` are published too. They may be missing, and their messages are not counted.
@@ -160,7 +160,7 @@ class TransactionController(Protocol):
         """
         ...
 
-    def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
+    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         """Return the open batches of all projects. If there are very many, only some of them are returned."""
         ...
 
@@ -179,7 +179,7 @@ class TransactionController(Protocol):
         """
         ...
 
-    def last(self, project: str, producer: str, now: Seconds) -> Committed:
+    def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
         """Return the producer's last decided batch. Raises ``ProducerNotFound``."""
         ...
 

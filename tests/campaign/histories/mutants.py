@@ -16,11 +16,11 @@ from msgspec import structs
 from zq.errors import ClaimNotFound, Unavailable
 from zq.model import (
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     Draft,
     Grip,
-    Handled,
+    HandleOutcome,
     Lease,
     ListFilter,
     Message,
@@ -94,7 +94,7 @@ def ready_of(handle: StoreHandle, queue: QueueRef, limit: int, now: Seconds) -> 
         return take(store, state, limit, layout.ms(now), Change(store, layout.ms(now))) if state is not None else []
 
 
-def hold_all(handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence[Taken], now: Seconds) -> Claimed:
+def hold_all(handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence[Taken], now: Seconds) -> ClaimResult:
     """Claim these messages, whoever has claimed them since they were read."""
     moment = layout.ms(now)
     with changing(handle, queue) as (store, state, change):
@@ -102,13 +102,13 @@ def hold_all(handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence
             record.former, record.count = record.available, record.count + 1
             hold(change, state, (sequence, record), lease, 0, moment)
     messages = [layout.message(sequence, record, body, moment) for sequence, record, body in taken]
-    return Claimed(Claim(lease.claim, lease.ttl, now, messages) if taken else None)
+    return ClaimResult(Claim(lease.claim, lease.ttl, now, messages) if taken else None)
 
 
 class NonAtomicClaim(ClaimController):
     """L2: reads what is ready, then marks it, and does not look again in between."""
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         taken = ready_of(self._handle, queue, request.limit, now)
         time.sleep(RACE)
         return hold_all(self._handle, queue, request.lease, taken, now)
@@ -181,7 +181,7 @@ class Undead(MessageController):
 class Impatient(ClaimController):
     """L4: claims do not look at the delay."""
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         moment = layout.ms(now)
         with changing(self._handle, queue) as (store, state, change):
             for key, value in store.scan("messages", *state.bounds()):
@@ -234,7 +234,7 @@ class RememberedClaims(ClaimController):
         super().__init__(*parts)
         self.given: dict[str, list[str]] = {}
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         claimed = super().create(queue, request, now)
         messages = claimed.claim.messages if claimed.claim else []
         self.given[request.lease.claim] = [message.id for message in messages]
@@ -276,20 +276,20 @@ class LateRenewal(RememberedClaims):
 class LateGrip(ClaimController):
     """L2: a grip is good for ever, whoever was handed the message since."""
 
-    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[Handled]:
-        moment, handled = layout.ms(now), Handled.GONE
+    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[HandleOutcome]:
+        moment, handled = layout.ms(now), HandleOutcome.GONE
         with changing(self._handle, queue) as (store, state, change):
             for found in locate(store, state, [grip.id for grip in grips if grip.hold is None], moment):
                 change.finish(state, *found, End(Outcome.DELETED, 0, moment))
-                handled = Handled.DONE
+                handled = HandleOutcome.DONE
         return [handled] * len(grips)
 
 
 class DeafGrip(NowAndThen, ClaimController):
     """L3: now and then a message is said to be deleted, and is not."""
 
-    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[Handled]:
-        return [Handled.DONE] * len(grips) if self.now_and_then() else super().handle(queue, grips, now)
+    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[HandleOutcome]:
+        return [HandleOutcome.DONE] * len(grips) if self.now_and_then() else super().handle(queue, grips, now)
 
 
 class Backwards(MessageController):
@@ -315,7 +315,7 @@ class LastInFirstOut(ClaimController):
         super().__init__(*parts)
         self._lock = threading.Lock()
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         with self._lock:
             taken = ready_of(self._handle, queue, MANY, now)[-request.limit :][::-1]
             return hold_all(self._handle, queue, request.lease, taken, now)

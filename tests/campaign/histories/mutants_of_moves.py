@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 
 from tests.campaign.histories.mutants import RACE, NowAndThen, changing
-from zq.model import Draft, Fence, IdempotencyKey, Move, QueueRef, Seconds, Settled, Settlement
+from zq.model import Draft, Fence, IdempotencyKey, Move, QueueRef, Seconds, Settlement, SettleResult
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import Change, Routes, bodies, by_name, targets
 from zq.storage.ordered.claims import ClaimController, held_by
@@ -55,7 +55,7 @@ class DeleteThenCopy(NowAndThen, ClaimController):
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         done = super().settle(queue, claim, settlement, now, idempotency_key, fence)
         for move in settlement.move[:1]:
             if move.id not in done.lost and self.now_and_then():
@@ -76,7 +76,7 @@ class IdleSettle(NowAndThen, ClaimController):
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         if self.now_and_then():
             settlement = Settlement(settlement.delete, False, settlement.release, settlement.move[1:])
         return super().settle(queue, claim, settlement, now, idempotency_key, fence)
@@ -109,7 +109,7 @@ class FreeForAll(NowAndThen, ClaimController):
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         moment, goes_wrong = layout.ms(now), self.now_and_then()
         with changing(self._handle, queue) as (store, state, _):
             held = held_by(store, state, claim, moment)

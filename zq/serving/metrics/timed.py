@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Final, ParamSpec, TypeVar, cast
 
 from zq.events import Events
-from zq.model import Located, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
@@ -80,7 +80,7 @@ class _Timed:
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._storage.depth(queue, now, most)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         return self._storage.locate(project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from zq.errors import StartRefused, Unavailable
-from zq.model import Located, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import Usage
@@ -104,7 +104,7 @@ class MongoStorage(Defaults):
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._figures.depth(layout.key(queue), layout.ms(now), most)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         with self._client.verb():
             living = locate(self._client, project, message, layout.ms(now))
         return living or browsing.latest(self, project, message, now)

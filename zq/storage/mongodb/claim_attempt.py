@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from zq.model import UNBOUNDED, Claim, Claimed, ClaimRequest, take_portion
+from zq.model import UNBOUNDED, Claim, ClaimRequest, ClaimResult, take_portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import BsonDocument, QueueKey, body_of
 
@@ -49,14 +49,14 @@ class ClaimOutcome(NamedTuple):
         """Whether the outcome answers the request, so that no further search is needed."""
         return bool(self.messages or self.spent) or self.metadata is not None
 
-    def claimed(self, key: QueueKey, request: ClaimRequest) -> Claimed:
+    def claimed(self, key: QueueKey, request: ClaimRequest) -> ClaimResult:
         """Return the answer to the claim request."""
         spent = [layout.message_id(key, found) for found in self.spent]
         if not self.messages:
-            return Claimed(spent=spent, metadata=self.metadata)
+            return ClaimResult(spent=spent, metadata=self.metadata)
         messages = [layout.message(key, found, self.now) for found in self.messages]
         lease = request.lease
-        return Claimed(Claim(lease.claim, lease.ttl, self.now / 1000, messages, self.lapsed), spent=spent)
+        return ClaimResult(Claim(lease.claim, lease.ttl, self.now / 1000, messages, self.lapsed), spent=spent)
 
 
 class ClaimAttempt(Struct, frozen=True):

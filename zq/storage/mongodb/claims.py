@@ -15,12 +15,12 @@ from msgspec import Struct
 from zq.errors import ClaimNotFound, Fenced, ZqError
 from zq.model import (
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     ClaimSummary,
     Fence,
     Grip,
-    Handled,
+    HandleOutcome,
     IdempotencyKey,
     Lease,
     Outcome,
@@ -28,8 +28,8 @@ from zq.model import (
     QueueRef,
     Release,
     Seconds,
-    Settled,
     Settlement,
+    SettleResult,
 )
 from zq.storage.mongodb import layout, lines, observing
 from zq.storage.mongodb.changes import (
@@ -102,10 +102,10 @@ class Resolution:
         self.moved = [(found[doc_id(one.id)], one) for one in asked.move if doc_id(one.id) in found]
         buried = sum(bool(way.reason) for _, way in self.moved)
         lost = [one for one in request.names if doc_id(one) not in found]
-        self.settled = Settled(len(self.deleted), len(self.released), len(self.moved) - buried, buried, lost)
+        self.settled = SettleResult(len(self.deleted), len(self.released), len(self.moved) - buried, buried, lost)
 
     @property
-    def answer(self) -> Settled | ZqError:
+    def answer(self) -> SettleResult | ZqError:
         return self.settled if self.held else ClaimNotFound()
 
     @property
@@ -125,9 +125,9 @@ class Settler:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._groups = ShardGroups[SettleRequest, Settled](client, self._together, _weight, CAPACITY, _exclusive)
+        self._groups = ShardGroups[SettleRequest, SettleResult](client, self._together, _weight, CAPACITY, _exclusive)
 
-    def settle(self, request: SettleRequest, is_grouped: bool) -> Settled:
+    def settle(self, request: SettleRequest, is_grouped: bool) -> SettleResult:
         """Settle a claim.
 
         ``is_grouped``: whether the messages are likely to be in lines of a grouped queue; the plain attempt is then
@@ -140,7 +140,7 @@ class Settler:
                 pass
         return self._groups.submit(request)
 
-    def _presume(self, request: SettleRequest, session: Session) -> Settled:
+    def _presume(self, request: SettleRequest, session: Session) -> SettleResult:
         """Settle the named messages, assuming that the claim holds all of them and that none is in a line.
 
         Raises ``Aborted`` if the assumption is wrong, and ``RemovalPending`` if a removal in the queue is pending.
@@ -151,27 +151,27 @@ class Settler:
             gone = self._client.delete(guarded_delete(request.key, held, layout.HELD), session)
             if not gone:
                 raise Aborted
-            return Settled(gone)
+            return SettleResult(gone)
         named = held | {"_id": {"$in": [request.doc_id(one) for one in asked.delete]}}
         if asked.delete and self._client.delete(guarded_delete(request.key, named), session) != len(asked.delete):
             raise Aborted
         releases = self._releasing(request.key, asked.release, request.now, held)
         if releases and self._client.update([guarded_update(request.key), *releases], session) != len(asked.release):
             raise Aborted
-        return Settled(deleted=len(asked.delete), released=len(asked.release))
+        return SettleResult(deleted=len(asked.delete), released=len(asked.release))
 
-    def _together(self, requests: Sequence[SettleRequest]) -> Sequence[Settled | Exception]:
+    def _together(self, requests: Sequence[SettleRequest]) -> Sequence[SettleResult | Exception]:
         written = [counters(request.key, request.settlement.move, request.settlement.history) for request in requests]
         with self._client.locks.locked(*set().union(*written)):
             return self._client.transaction(partial(self._settle, requests))
 
-    def _settle(self, requests: Sequence[SettleRequest], session: Session) -> Sequence[Settled | Exception]:
+    def _settle(self, requests: Sequence[SettleRequest], session: Session) -> Sequence[SettleResult | Exception]:
         """Settle a group of claims in the session's transaction.
 
         A claim's answer lists named messages that the claim does not hold as lost.
         """
         now = max(request.now for request in requests)  # concurrent requests share the latest of their times
-        known = recall(self._client, session, requests, Settled)
+        known = recall(self._client, session, requests, SettleResult)
         refusals = [refusal_of(request, known) or self._fenced(request, session) for request in requests]
         resolutions = self._resolutions(admitted(requests, refusals), now, session)
         holding = [resolution for resolution in resolutions if resolution.held]
@@ -274,7 +274,7 @@ class ClaimController:
         self._settler = Settler(client)
         self._handler = Handler(client)
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         key = layout.key(queue)
         attempt = ClaimAttempt(request.limit, layout.ms(now), request, request.most_bytes, expected=request.expected)
         with self._client.verb():
@@ -322,7 +322,7 @@ class ClaimController:
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         key = layout.key(queue)
         request = SettleRequest(key, claim, settlement, layout.ms(now), idempotency_key, fence)
         with self._client.verb():
@@ -336,7 +336,7 @@ class ClaimController:
 
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
-    ) -> Sequence[Handled]:
+    ) -> Sequence[HandleOutcome]:
         key = layout.key(queue)
         with self._client.verb():
             handled, sooner = self._handler.handle(HandleRequest(key, grips, layout.ms(now), late, history))

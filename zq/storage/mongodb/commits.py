@@ -21,7 +21,7 @@ from uuid import uuid4
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ClaimLapsed, CommitRunning, Fenced, StageNotFound
-from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Unfinished
+from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, UnfinishedCommit
 from zq.storage.capabilities import check_size, check_stage
 from zq.storage.mongodb import layout, producers, stages
 from zq.storage.mongodb.changes import check_fence
@@ -88,7 +88,7 @@ class Commits:
         self._patience = int(2000 * client.timeout)
         """The time limit of each step that prepares a commit, in milliseconds."""
 
-    def commit(self, commit: Commit, now: int, bounds: Bounds) -> Committed:
+    def commit(self, commit: Commit, now: int, bounds: Bounds) -> CommitResult:
         """Complete a small commit or decide a large one, and return the producer's last batch.
 
         - If the batch was committed before, return the stored result and drop the stages of the repeated request.
@@ -117,7 +117,7 @@ class Commits:
             else:
                 time.sleep(LONGEST_PAUSE)
 
-    def last(self, project: str, producer: str, now: int) -> Committed | None:
+    def last(self, project: str, producer: str, now: int) -> CommitResult | None:
         """Return the producer's last decided batch, or None if there is none or if it has expired."""
         record = self._find(producers.identity(project, producer))
         return producers.committed(record) if producers.remembered(record, now) else None
@@ -142,7 +142,7 @@ class Commits:
         self._events.reached(step)
         return True
 
-    def unfinished(self) -> list[Unfinished]:
+    def unfinished(self) -> list[UnfinishedCommit]:
         """Return decided commits of all producers that are not carried out completely, up to ``FOUND_AT_ONCE``."""
         decided: BsonDocument = {"due": {"$exists": True}, "state": DECIDED}
         with self._client.verb():
@@ -172,7 +172,7 @@ class Commits:
         self._abort(one, RunningClock(now))
         return 0
 
-    def _attempt(self, commit: Commit, clock: RunningClock, bounds: Bounds) -> Committed | None:
+    def _attempt(self, commit: Commit, clock: RunningClock, bounds: Bounds) -> CommitResult | None:
         """Try to commit. Return the producer's last batch, or None if a concurrent attempt was faster."""
         try:
             with self._client.verb():
@@ -208,7 +208,7 @@ class Commits:
         published = sum(stage["count"] for stage in kept if BESIDE not in stage)
         held = self._reservations.holdings(list(dict.fromkeys(commit.settle)), clock.start, session)
         deleted = sum(map(len, held.values()))
-        check_size(Committed(commit.batch, published, deleted), bounds)
+        check_size(CommitResult(commit.batch, published, deleted), bounds)
         entered: Sequence[QueueKey] = ()
         if fits(kept, deleted, bounds.step):
             drafts, _ = part(self._stages, kept, BEGINNING, bounds.step, session)

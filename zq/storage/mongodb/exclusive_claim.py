@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import Unavailable
-from zq.model import Claimed, ClaimRequest
+from zq.model import ClaimRequest, ClaimResult
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.changes import check_fence
 from zq.storage.mongodb.claim_attempt import Choice, ClaimAttempt, ClaimOutcome
@@ -52,7 +52,7 @@ class ExclusiveClaim:
         self._request = request
         self._attempt = attempt
 
-    def create(self) -> Claimed:
+    def create(self) -> ClaimResult:
         """Create the claim, or return the existing claim with the requested name.
 
         Raises ``Fenced`` if the epoch of the fence is not the last issued epoch. Raises ``Unavailable`` if the attempts
@@ -62,7 +62,7 @@ class ExclusiveClaim:
         for _ in range(MAX_ATTEMPTS):
             found = self._claimer.look(attempt.limit, attempt.now, attempt.most_bytes)
             if not found.is_empty and not attempt.fits(found.metadata):
-                return Claimed(metadata=found.metadata)
+                return ClaimResult(metadata=found.metadata)
             choice = attempt.choose(found.ready)
             try:
                 if choice.eligible or found.lines or self._request.fence:
@@ -75,7 +75,7 @@ class ExclusiveClaim:
                 time.sleep(random.uniform(0, LONGEST_PAUSE))
                 continue
             if made.existing:
-                return Claimed(layout.claim(self._key, made.existing, attempt.now), existing=True)
+                return ClaimResult(layout.claim(self._key, made.existing, attempt.now), existing=True)
             self._claimer.lines.remove_expired(made.expired, attempt.now)
             if not found.lines or made.outcome.is_answered:
                 return made.outcome.claimed(self._key, self._request)

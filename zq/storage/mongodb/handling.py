@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from zq.model import Grip, Handled, Outcome
+from zq.model import Grip, HandleOutcome, Outcome
 from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.changes import Ending, finish
 from zq.storage.mongodb.client import Session, StoreClient
@@ -42,7 +42,7 @@ class Answer(NamedTuple):
     ``sooner``: whether a message is now available earlier than before the request.
     """
 
-    handled: Sequence[Handled]
+    handled: Sequence[HandleOutcome]
     sooner: bool
 
 
@@ -118,18 +118,18 @@ class _Work:
             for (key, ends, available), doc_ids in by_end.items()
         ]
 
-    def _one(self, request: HandleRequest, grip: Grip) -> Handled:
+    def _one(self, request: HandleRequest, grip: Grip) -> HandleOutcome:
         doc_id = layout.doc_id(request.key, grip.id)
         found = self._found.get(doc_id)
         if found is None or found["q"] != request.key.messages:
-            return Handled.GONE
+            return HandleOutcome.GONE
         # The claim id of a message that a commit has reserved is binary.
         claim = found.get("c", layout.NO_CLAIM)
         holder = claim.get("i", "")
         known = layout.original(holder) if isinstance(holder, str) else ""
         age = (self._now - int(claim.get("s", self._now))) // 1000
         handled = grip.decide(known, claim["n"], request.late or claim.get("e", 0) > self._now, age)
-        if handled is not Handled.DONE:
+        if handled is not HandleOutcome.DONE:
             return handled
         self.changed[request.key].append(found)
         if grip.hold is None:

@@ -11,7 +11,7 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import DraftsRepeated, KeyReused, QueueNotFound, Repeated
 from zq.model import (
     UNBOUNDED,
-    Browsed,
+    BrowsePage,
     Copies,
     Draft,
     IdempotencyKey,
@@ -330,7 +330,7 @@ class MessageController:
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Browsed:
+    ) -> BrowsePage:
         with self._client.verb():
             return observing.page(self._client, layout.key(queue), state, after, limit, layout.ms(now), most_bytes)
 

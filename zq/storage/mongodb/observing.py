@@ -7,11 +7,11 @@ from typing import Final
 from bson.datetime_ms import DatetimeMS
 
 from zq.model import (
-    Browsed,
+    BrowsePage,
     ClaimSummary,
     HistoryEntry,
     ListFilter,
-    Located,
+    LocatedMessage,
     Page,
     Position,
     QueueRef,
@@ -43,7 +43,7 @@ def shown(list_filter: ListFilter, now: int) -> BsonDocument:
 
 def page(
     client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, most_bytes: int
-) -> Browsed:
+) -> BrowsePage:
     """Return a page of messages in one state, as ``MessageController.browse`` does.
 
     Each page of claimed messages requires a sort, because no index contains them in the order of sequences.
@@ -70,9 +70,9 @@ def page(
         found = [one for one in found if one["k"] > floors[-1]]
     items = [layout.message(key, document, now) for document in take_portion(found, most_bytes, layout.body_of)]
     if not items:
-        return Browsed([], None)
+        return BrowsePage([], None)
     last = found[len(items) - 1]
-    return Browsed(items, Position(0 if is_claimed else int(last["d"]), int(last["k"])))
+    return BrowsePage(items, Position(0 if is_claimed else int(last["d"]), int(last["k"])))
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
@@ -90,7 +90,7 @@ def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]
     return [{**beside, **free}, behind] if after.available > now else [behind]
 
 
-def locate(client: StoreClient, project: str, message: str, now: int) -> Located | None:
+def locate(client: StoreClient, project: str, message: str, now: int) -> LocatedMessage | None:
     """Return the live message with this id and its queue, or None if there is none.
 
     The ``_id`` of the document does not depend on the queue, so a single lookup is sufficient.
@@ -102,7 +102,7 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
             counters = client.find(counters_of(client, [key]))
             if counters and document["k"] <= floor_of(counters[0]):
                 return None
-            return Located(key.ref, HistoryEntry(layout.message(key, document, now)))
+            return LocatedMessage(key.ref, HistoryEntry(layout.message(key, document, now)))
     return None
 
 

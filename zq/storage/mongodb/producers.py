@@ -28,7 +28,7 @@ from typing import Final
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.model import ClaimRef, Commit, Committed, QueueRef, Unfinished
+from zq.model import ClaimRef, Commit, CommitResult, QueueRef, UnfinishedCommit
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import BsonDocument
 from zq.storage.mongodb.stages import BEGINNING
@@ -99,17 +99,17 @@ def remembered(record: BsonDocument, now: int) -> bool:
     return "batch" in record and ("e" not in record or int(record["e"]) > now)
 
 
-def committed(record: BsonDocument, *, replayed: bool = False) -> Committed:
+def committed(record: BsonDocument, *, replayed: bool = False) -> CommitResult:
     """Return the producer's last batch."""
     is_open = record.get("state") == DECIDED
-    return Committed(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed, is_open)
+    return CommitResult(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed, is_open)
 
 
-def unfinished(record: BsonDocument) -> Unfinished:
-    """Return the decided commit in the document as an ``Unfinished``."""
+def unfinished(record: BsonDocument) -> UnfinishedCommit:
+    """Return the decided commit in the document as an ``UnfinishedCommit``."""
     project = layout.original(record["project"])
     producer = layout.original(record["s"][len(layout.project_prefix(project)) :])
-    return Unfinished(project, producer, f"{record['attempt']} {record['turn']}")
+    return UnfinishedCommit(project, producer, f"{record['attempt']} {record['turn']}")
 
 
 def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> BsonDocument:

@@ -8,10 +8,10 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ProducerNotFound
 from zq.model import (
-    MOST_STAGED,
+    MAX_STAGED,
     Bounds,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     IdempotencyKey,
     KnownFence,
@@ -21,7 +21,7 @@ from zq.model import (
     Page,
     QueueRef,
     Seconds,
-    Unfinished,
+    UnfinishedCommit,
 )
 from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS
@@ -59,7 +59,7 @@ class TransactionController:
         ttl: int,
         most_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MOST_STAGED,
+        most_messages: int = MAX_STAGED,
     ) -> None:
         moment = layout.ms(now)
         self._stages.add(
@@ -71,13 +71,13 @@ class TransactionController:
     def drop_stage(self, project: str, stage: str) -> None:
         self._stages.drop(stages.identity(project, stage))
 
-    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         return self._commits.commit(commit, layout.ms(now), bounds)
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
         return self._commits.carry_on(project, producer, most, layout.ms(now))
 
-    def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
+    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         return self._commits.unfinished()
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
@@ -99,7 +99,7 @@ class TransactionController:
         items = [_known(work, layout.original(one["_id"][len(prefix) :]), one) for one in found]
         return Page(items, items[-1].name if items else None)
 
-    def last(self, project: str, producer: str, now: Seconds) -> Committed:
+    def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
         found = self._commits.last(project, producer, layout.ms(now))
         if found is None:
             raise ProducerNotFound

@@ -11,7 +11,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from zq.model import Browsed, Message, Position, State
+from zq.model import BrowsePage, Message, Position, State
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import bodies
 from zq.storage.ordered.layout import StoredMessage
@@ -37,7 +37,7 @@ class Met(NamedTuple):
 
 def page(
     store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, most_bytes: int
-) -> Browsed:
+) -> BrowsePage:
     """Return up to ``limit`` messages in the state after a position.
 
     Their bodies have up to ``most_bytes`` bytes in total, except for a single message.
@@ -52,10 +52,10 @@ def page(
                 continue
             most_bytes -= len(body)
             if most_bytes < 0 and items:
-                return Browsed(items, position)
+                return BrowsePage(items, position)
             items.append(layout.message(one.position.sequence, one.record, body, now))
             position = one.position
-    return Browsed(items, position)
+    return BrowsePage(items, position)
 
 
 def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Met]:

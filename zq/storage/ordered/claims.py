@@ -8,12 +8,12 @@ from typing import Final
 from zq.errors import ClaimNotFound
 from zq.model import (
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     ClaimSummary,
     Fence,
     Grip,
-    Handled,
+    HandleOutcome,
     Holder,
     IdempotencyKey,
     Lease,
@@ -22,8 +22,8 @@ from zq.model import (
     Page,
     QueueRef,
     Seconds,
-    Settled,
     Settlement,
+    SettleResult,
 )
 from zq.model.claims import split_into_runs
 from zq.storage import inline
@@ -54,7 +54,7 @@ class ClaimController:
         self._handle = handle
         self._stripes = stripes
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         with self._handle as session:
             attempt = ClaimAttempt(session, queue, request, layout.ms(now))
             with self._stripes.locked(*stages.fence_names(queue.project, request.fence)):
@@ -110,7 +110,7 @@ class ClaimController:
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         moment = layout.ms(now)
         refs = targets(queue, settlement.move)
         with self._handle as (store, registry):
@@ -118,7 +118,7 @@ class ClaimController:
             with self._stripes.locked(*stages.fence_names(queue.project, fence)):
                 while settled is None:
                     with registry.locked(queue, *refs) as (state, *others):
-                        check_key(store, state, idempotency_key, Settled, moment)
+                        check_key(store, state, idempotency_key, SettleResult, moment)
                         stages.check_fence(store, queue.project, fence)
                         held = {found[1].id: found for found in held_by(store, state, claim, moment)}
                         if state is None or not held:
@@ -137,14 +137,16 @@ class ClaimController:
 
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
-    ) -> Sequence[Handled]:
+    ) -> Sequence[HandleOutcome]:
         end = End(Outcome.DELETED, history, layout.ms(now))
-        handled: list[Handled] = []
+        handled: list[HandleOutcome] = []
         with self._handle as (store, registry):
             for some in split_into_runs(grips):
                 with registry.locked(queue) as (state,):
-                    handled += [Handled.GONE] * len(some) if state is None else handle(store, state, some, late, end)
-            if Handled.DONE in handled:
+                    handled += (
+                        [HandleOutcome.GONE] * len(some) if state is None else handle(store, state, some, late, end)
+                    )
+            if HandleOutcome.DONE in handled:
                 store.wait_durable()
         return handled
 
@@ -161,19 +163,19 @@ class ClaimAttempt:
         self._spent: list[str] = []
         self._lapsed = 0
 
-    def run(self) -> Claimed:
+    def run(self) -> ClaimResult:
         """Create the claim in one change, or return an existing claim with the same name."""
         store, registry = self._session
         request, now = self._request, self._now
         with registry.locked(self._queue) as (state,):
             metadata = NO_METADATA if state is None else state.metadata
             if request.expected not in (None, metadata):
-                return Claimed(metadata=metadata)
+                return ClaimResult(metadata=metadata)
             if state is None:
-                return Claimed()
+                return ClaimResult()
             found = claim_of(store, state, request.lease.claim, now) if request.named else None
             if found is not None:
-                return Claimed(found, existing=True)
+                return ClaimResult(found, existing=True)
             change = Change(store, now)
             change.holders[layout.claim_prefix(state.number, request.lease.claim)] = _holder(request.holder)
             for item in take(store, state, request.limit, now, change, request.most_bytes):
@@ -182,9 +184,9 @@ class ClaimAttempt:
                 change.stay(state)
             change.commit()
         if not self._messages:
-            return Claimed(spent=self._spent)
+            return ClaimResult(spent=self._spent)
         claim = Claim(request.lease.claim, request.lease.ttl, now / 1000, self._messages, self._lapsed)
-        return Claimed(claim, spent=self._spent)
+        return ClaimResult(claim, spent=self._spent)
 
     def _meet(self, change: Change, state: QueueState, item: Taken) -> None:
         """Claim a message, unless it has reached the maximum number of claims."""
@@ -367,7 +369,7 @@ def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -
 
 def settle_held(
     store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
-) -> Settled:
+) -> SettleResult:
     """Settle the held messages, given by id, and return the result."""
     named = [*settlement.delete, *(r.id for r in settlement.release), *(move.id for move in settlement.move)]
     deleted = [message for message in settlement.delete if message in held]
@@ -384,4 +386,4 @@ def settle_held(
     buried = sum(1 for move in moves if move.reason)
     kept = held.keys() - {move.id for move in settlement.move} | {move.id for move in moves}
     lost = [message for message in named if message not in kept]
-    return Settled(len(deleted), len(released), len(moves) - buried, buried, lost)
+    return SettleResult(len(deleted), len(released), len(moves) - buried, buried, lost)

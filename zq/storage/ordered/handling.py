@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from zq.model import Grip, Handled
+from zq.model import Grip, HandleOutcome
 from zq.model.claims import DONE
 from zq.storage.ordered.changes import Change, End
 from zq.storage.ordered.layout import Found
@@ -12,17 +12,17 @@ from zq.storage.ordered.scans import locate
 from zq.storage.ordered.store import Store
 
 
-def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: End) -> list[Handled]:
+def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: End) -> list[HandleOutcome]:
     """Apply the grips, each of which is for a different message, in one change. Return their outcomes in order."""
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
     change, handled = Change(store, end.now), []
     for grip in grips:
         if grip.id not in found:
-            handled.append(Handled.GONE)
+            handled.append(HandleOutcome.GONE)
             continue
         sequence, record = found[grip.id]
         if sequence in state.reserved:
-            handled.append(Handled.LOST)
+            handled.append(HandleOutcome.LOST)
             continue
         age = (end.now - record.claimed) // 1000
         judged = grip.decide(record.claim, record.count, late or record.held(end.now), age)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from zq.errors import ClaimNotHeld, MessageClaimed, OtherMetadata, QueueNotFound
 from zq.model import (
     UNBOUNDED,
-    Browsed,
+    BrowsePage,
     Copies,
     Draft,
     IdempotencyKey,
@@ -113,11 +113,11 @@ class MessageController:
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Browsed:
+    ) -> BrowsePage:
         with self._handle as (store, registry):
             found = registry.find(queue)
             if found is None:
-                return Browsed([], None)
+                return BrowsePage([], None)
             if found.grouping:  # in a grouped queue, the index ``available`` has lines instead of messages
                 return inherited.browse(self, queue, state, after, limit, now, most_bytes)
             return browsing.page(store, found, state, after, limit, layout.ms(now), most_bytes)

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from zq.errors import StartRefused
 from zq.model import Seconds
-from zq.model.stats import Postpone, Restored
+from zq.model.stats import Postpone, RestoreResult
 from zq.storage.ordered import documents, due, layout, logs, startup
 from zq.storage.ordered.entries import difference, message_changes, record_entries
 from zq.storage.ordered.startup import StorageClock
@@ -33,7 +33,9 @@ Postponed = Callable[[bytes, bytes, int], tuple[bytes, bytes] | None]
 FULL: Final = 4 << 20
 
 
-def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool) -> Restored:
+def resume(
+    store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool
+) -> RestoreResult:
     """Prepare the store for its next start. Raises ``StartRefused`` if the machine's clock is implausible.
 
     ``moment`` is the time of the backup. If ``shift`` is given, all expiries are extended by the time since the backup,
@@ -50,7 +52,7 @@ def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone |
     starts = int.from_bytes(store.get("default", startup.STARTS) or b"") + STARTS
     store.write([("default", startup.STARTS, layout.number.pack(starts))])
     startup.record_clock(store, clock)
-    return Restored(
+    return RestoreResult(
         moment=moment, now=now, expired=expired, fences=sum(1 for _ in store.scan("fences", b"", TOP)), tokens=0
     )
 

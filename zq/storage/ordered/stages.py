@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct, msgpack
 
 from zq.errors import Fenced, StageFull
-from zq.model import Committed, Draft, Fence, KnownFence, KnownProducer, KnownStage, KnownWork, QueueRef
+from zq.model import CommitResult, Draft, Fence, KnownFence, KnownProducer, KnownStage, KnownWork, QueueRef
 from zq.model.quotas import Work
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch, Stage, Staged
@@ -165,10 +165,10 @@ def commit_write(producer: bytes, commit: OpenCommit) -> Write:
     return "default", COMMIT + producer, layout.encode(commit) if left else None
 
 
-def committed(store: Store, producer: bytes, batch: Batch) -> Committed:
-    """Return the producer's last batch as a ``Committed``."""
+def committed(store: Store, producer: bytes, batch: Batch) -> CommitResult:
+    """Return the producer's last batch as a ``CommitResult``."""
     is_open = find_commit(store, producer) is not None
-    return Committed(batch.batch, batch.published, batch.deleted, open=is_open)
+    return CommitResult(batch.batch, batch.published, batch.deleted, open=is_open)
 
 
 def list_work(store: Store, project: str, work: Work, after: str, now: int) -> Iterator[KnownWork]:

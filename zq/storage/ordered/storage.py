@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from zq.errors import StoreDamaged, Unavailable
-from zq.model import MAX_LOOKS, HistoryEntry, Located, QueueRef, Seconds
+from zq.model import MAX_CLAIM_ATTEMPTS, HistoryEntry, LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.quotas import OVERHEAD, Usage
 from zq.model.stats import Depth, Measure, Snapshot
@@ -119,15 +119,15 @@ class OrderedStorage:
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._figures.depth(queue, layout.ms(now), most)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
-        for _ in range(MAX_LOOKS):  # the message may move in between
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
+        for _ in range(MAX_CLAIM_ATTEMPTS):  # the message may move in between
             with self._handle as (store, registry):
                 place = store.get("ids", layout.id_key(layout.project_prefix(project), message))
                 state = registry.by_number(layout.pair.unpack(place)[0]) if place else None
             if state is None:
                 break
             for found in self.messages.get(state.ref, [message], now):
-                return Located(state.ref, HistoryEntry(found))
+                return LocatedMessage(state.ref, HistoryEntry(found))
         return browsing.latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:

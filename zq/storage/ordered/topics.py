@@ -11,7 +11,7 @@ from typing import Final
 
 from zq.errors import Unavailable
 from zq.model import Edge, IdempotencyKey, Seconds, Stats
-from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, Published, Retention, TopicRef
+from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.ordered import layout, logs
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.idempotency import check_key, key_writes
@@ -272,7 +272,7 @@ def _sequence(key: bytes) -> int:
     return end
 
 
-def _living(store: Store, key: bytes, now: Seconds) -> list[Published]:
+def _living(store: Store, key: bytes, now: Seconds) -> list[PublishedMessage]:
     value = store.get("batches", key)
     return [] if value is None else list(logs.decode_stored(value).batch.messages(0, now))
 

@@ -15,11 +15,11 @@ from msgspec import structs
 
 from zq.errors import ClaimLapsed, CommitRunning, ProducerNotFound, StageNotFound
 from zq.model import (
-    MOST_STAGED,
+    MAX_STAGED,
     Bounds,
     ClaimRef,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     IdempotencyKey,
     KnownWork,
@@ -27,7 +27,7 @@ from zq.model import (
     Page,
     QueueRef,
     Seconds,
-    Unfinished,
+    UnfinishedCommit,
 )
 from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS, check_size, check_stage
@@ -69,7 +69,7 @@ class TransactionController:
         ttl: int,
         most_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MOST_STAGED,
+        most_messages: int = MAX_STAGED,
     ) -> None:
         moment = layout.ms(now)
         prefix = stages.prefix(project, stage)
@@ -100,7 +100,7 @@ class TransactionController:
                 store.write(writes)
             store.wait_durable()
 
-    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         with self._handle as session:
             attempt = CommitAttempt(session, commit, layout.ms(now), bounds)
             with self._stripes.locked(*attempt.locks()):
@@ -118,7 +118,7 @@ class TransactionController:
                 session.store.wait_durable()
         return left
 
-    def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
+    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         with self._handle as (store, _):
             return [_unfinished(producer, value) for producer, value in stages.every_commit(store)]
 
@@ -132,7 +132,7 @@ class TransactionController:
             items = list(islice(stages.list_work(store, project, work, after, layout.ms(now)), limit))
         return Page(items, items[-1].name if items else None)
 
-    def last(self, project: str, producer: str, now: Seconds) -> Committed:
+    def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
         with self._handle as (store, _):
             found = _last(store, _producer(project, producer), layout.ms(now))
             store.wait_durable()  # the batch must be durable, because a client that sees it does not send it again
@@ -173,7 +173,7 @@ class CommitAttempt:
         names = [stages.name(stages.prefix(commit.project, stage)) for stage in (*commit.publish, *commit.beside)]
         return [_producer_lock(self._producer), *names, *stages.fence_names(commit.project, commit.fence)]
 
-    def run(self) -> Committed:
+    def run(self) -> CommitResult:
         """Decide the batch, and complete it if it is small. If it is a repeat, return the last batch's result again."""
         commit, store = self._commit, self._session.store
         known = _last(store, self._producer, self._now)
@@ -199,7 +199,7 @@ class CommitAttempt:
             self._former = due.traces("producers", known[0], due.end_of(known[0]))
         return self._open() or self._at_once()
 
-    def _open(self) -> Committed | None:
+    def _open(self) -> CommitResult | None:
         """Decide a batch that is too large for one write and return it as open. Return None for a smaller batch."""
         store, registry = self._session
         refs = list(dict.fromkeys(claim.queue for claim in self._claims))
@@ -210,7 +210,7 @@ class CommitAttempt:
                 _held(sequences_of(store, states.get(claim.queue), claim.claim, self._now), claim)
                 for claim in self._claims
             ]
-            committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
+            committed = CommitResult(self._commit.batch, self._counted, sum(map(len, held)))
             check_size(committed, self._bounds)
             if published + committed.deleted <= min(self._bounds.step, STEP) and size <= CAPACITY:
                 return None
@@ -222,14 +222,14 @@ class CommitAttempt:
                 states[claim.queue].reserved.update(sequences)
         return structs.replace(committed, open=True)
 
-    def _decision(self, committed: Committed, reserved: list[Reserved]) -> list[Write]:
+    def _decision(self, committed: CommitResult, reserved: list[Reserved]) -> list[Write]:
         """Return the writes that decide a large commit. They move the stages into the open commit's entry."""
         rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
         taken = (write for key, _ in self._stages for write in due.traces("stages", key, due.end_of(key)))
         return [stages.commit_write(self._producer, decided), *self._former, *taken, *self._remembered(committed)]
 
-    def _at_once(self) -> Committed:
+    def _at_once(self) -> CommitResult:
         """Publish and delete all messages in one change, with the queues locked. Create missing queues first."""
         store, registry = self._session
         staged = [item for _, stage in self._stages for item in stages.messages(store, stage)]
@@ -249,7 +249,7 @@ class CommitAttempt:
 
     def _carry_out(
         self, states: dict[QueueRef, QueueState], staged: Sequence[Staged], held: Sequence[list[Found]]
-    ) -> Committed:
+    ) -> CommitResult:
         """Complete the whole batch in one change."""
         change = Change(self._session.store, self._now)
         for item in staged:
@@ -258,7 +258,7 @@ class CommitAttempt:
             end = End(Outcome.DELETED, claim.history, self._now)
             for sequence, record in found:
                 change.finish(states[claim.queue], sequence, record, end)
-        committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
+        committed = CommitResult(self._commit.batch, self._counted, sum(map(len, held)))
         change.also(*self._former, *self._stage_removals(), *self._remembered(committed))
         change.commit()
         return committed
@@ -266,7 +266,7 @@ class CommitAttempt:
     def _stage_removals(self) -> list[Write]:
         return [write for stage in self._stages for write in stages.removal(*stage)]
 
-    def _remembered(self, committed: Committed) -> list[Write]:
+    def _remembered(self, committed: CommitResult) -> list[Write]:
         """Return the write of the producer's last batch, which expires after the commit's TTL."""
         expires = self._now + self._commit.ttl * 1000
         value = Batch(committed.batch, committed.published, committed.deleted, self._now)
@@ -290,7 +290,7 @@ def _producer_lock(producer: bytes) -> bytes:
     return b"producer " + producer
 
 
-def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | None:
+def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitResult] | None:
     """Return the producer's key and last batch, or None if the producer is unknown."""
     found = due.living(store, "producers", producer, now)
     if found is None:
@@ -298,10 +298,12 @@ def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | 
     return found[0], stages.committed(store, producer, layout.decode_batch(found[1]))
 
 
-def _unfinished(producer: bytes, value: bytes) -> Unfinished:
+def _unfinished(producer: bytes, value: bytes) -> UnfinishedCommit:
     """Return an open commit from its entry."""
     prefix = layout.prefix_of(producer)
-    return Unfinished(layout.project_of(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}")
+    return UnfinishedCommit(
+        layout.project_of(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}"
+    )
 
 
 def _carry_slice(session: Session, producer: bytes, most: int, now: int) -> bool:

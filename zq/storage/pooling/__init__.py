@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final, cast
 
 from zq.errors import Unavailable
-from zq.model import Located, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
@@ -104,12 +104,12 @@ class PooledStorage:
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._stores.of(self._bindings.find(queue)).depth(queue, now, most)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         """Return the place of a live message, or else its latest history entry in any store.
 
         Raises ``Unavailable`` if a store that may have the message is unavailable.
         """
-        found, absent = list[Located](), False
+        found, absent = list[LocatedMessage](), False
         for store in (self._catalogue, *self._stores.by_name().values()):
             try:
                 located = None if store is None else store.locate(project, message, now)

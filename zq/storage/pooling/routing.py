@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from zq.errors import InvalidBody, PoolsApart
 from zq.model import (
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     ClaimSummary,
     Commit,
-    Committed,
+    CommitResult,
     Copies,
     Draft,
     Fence,
@@ -29,8 +29,8 @@ from zq.model import (
     Queue,
     QueueRef,
     Seconds,
-    Settled,
     Settlement,
+    SettleResult,
 )
 from zq.model.pools import BINDING, DEFAULT_POOL, read_binding
 from zq.model.transactions import Bounds
@@ -203,7 +203,7 @@ class Messages(Controller):
 class Claims(Controller):
     """The claims of all pools."""
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         return self._home(queue, request.fence).claims.create(queue, request, now)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
@@ -238,7 +238,7 @@ class Claims(Controller):
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         store = self._home(queue, fence)
         self._check_targets(queue, settlement.move)
         return store.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
@@ -284,7 +284,7 @@ class Transactions(Controller):
             )
         self._catalogue.transactions.stage(project, stage, queue, *given, **named)
 
-    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         places = {held.queue.name: self._bindings.find(held.queue) for held in commit.settle}
         apart = {name: pool for name, pool in places.items() if pool != DEFAULT_POOL}
         if apart:

@@ -26,7 +26,7 @@ from redis.exceptions import (
 )
 
 from zq.errors import StartRefused, Unavailable
-from zq.model import Located, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import Usage
@@ -95,7 +95,7 @@ class RedisStorage(Defaults):
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._figures.depth(queue, layout.ms(now), most)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         for queues in browsing.pages(self.queues, project):
             if located := locate(self._store, queues, message, layout.ms(now)):
                 return located

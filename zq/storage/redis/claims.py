@@ -9,22 +9,22 @@ from typing import Final
 from msgspec import structs
 
 from zq.model import (
-    MAX_LOOKS,
+    MAX_CLAIM_ATTEMPTS,
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     ClaimSummary,
     Fence,
     Grip,
-    Handled,
+    HandleOutcome,
     Holder,
     IdempotencyKey,
     Lease,
     Page,
     QueueRef,
     Seconds,
-    Settled,
     Settlement,
+    SettleResult,
 )
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.client import Question
@@ -36,7 +36,13 @@ CLAIMED, AGAIN, EXISTING, OTHER = range(4)
 FRONT: Final = Packing(">BIII")
 NO_FENCE: Final = Fence("", 0)
 # Outcomes of the ``handle`` script by reply byte.
-HANDLED: Final = (Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED, Handled.TOO_LONG)
+HANDLED: Final = (
+    HandleOutcome.DONE,
+    HandleOutcome.GONE,
+    HandleOutcome.LOST,
+    HandleOutcome.EXPIRED,
+    HandleOutcome.TOO_LONG,
+)
 # Maximum number of queues per page of a project's claims.
 QUEUES: Final = 1000
 # Maximum number of queues per page whose claims are read. In some of them, all claims have expired.
@@ -49,13 +55,13 @@ class ClaimController:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         moment, keys = layout.ms(now), layout.keys(queue)
         terms = _request_terms(request, keys.full, moment)
-        for _ in range(MAX_LOOKS):
+        for _ in range(MAX_CLAIM_ATTEMPTS):
             blob = checked(self._store.run(scripts.CLAIM, queue, *terms, more=[keys.fences]))
             if blob[0] == OTHER:
-                return Claimed(metadata=blob[1:])
+                return ClaimResult(metadata=blob[1:])
             outcome, lapsed, expired, size = FRONT.unpack_from(blob)
             self._store.removals.add("read", expired)
             if outcome != AGAIN:
@@ -63,7 +69,7 @@ class ClaimController:
         spent = layout.ids(blob[FRONT.size : FRONT.size + size])
         messages = blob[FRONT.size + size :]
         claim = _read(messages, request.lease.claim, moment, lapsed) if messages else None
-        return Claimed(claim, outcome == EXISTING, spent or [])
+        return ClaimResult(claim, outcome == EXISTING, spent or [])
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         moment = layout.ms(now)
@@ -123,7 +129,7 @@ class ClaimController:
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         moment, keys = layout.ms(now), layout.keys(queue)
         plan = plan_moves(self._store, queue.project, settlement.move, moment)
         terms = [b"%d" % moment, layout.text(claim), keys.full, *_fence(fence or NO_FENCE)]
@@ -136,7 +142,7 @@ class ClaimController:
 
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
-    ) -> Sequence[Handled]:
+    ) -> Sequence[HandleOutcome]:
         moment = layout.ms(now)
         terms = [b"%d" % moment, layout.keys(queue).full, b"%d" % late, b"%d" % history]
         for grip in grips:

@@ -7,15 +7,15 @@ from typing import Final
 
 from zq.errors import OtherMetadata
 from zq.model import (
-    MAX_LOOKS,
+    MAX_CLAIM_ATTEMPTS,
     UNBOUNDED,
-    Browsed,
+    BrowsePage,
     Copies,
     Draft,
     HistoryEntry,
     IdempotencyKey,
     ListFilter,
-    Located,
+    LocatedMessage,
     Message,
     Messages,
     Move,
@@ -115,7 +115,7 @@ class MessageController:
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Browsed:
+    ) -> BrowsePage:
         moment, again, position = layout.ms(now), 1, _within(after)
         terms = b"%d" % moment, state.encode()
         messages: Messages = []
@@ -126,7 +126,7 @@ class MessageController:
                 return browsing.browse(self, queue, state, after, limit, now, most_bytes)
             again, *position = BROWSED.unpack_from(blob)
             messages = replies.messages(blob, BROWSED.size, moment)
-        return Browsed(messages, Position(*position) if messages else None)
+        return BrowsePage(messages, Position(*position) if messages else None)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
@@ -152,7 +152,7 @@ class MessageController:
         more = self._store.history(queue, history, moment)
         numbers = b"%d" % moment, b"%d" % limit, b"%d" % most_bytes, b"%d" % history
         terms = *numbers, layout.keys(queue).full, expected or b""
-        for _ in range(MAX_LOOKS):
+        for _ in range(MAX_CLAIM_ATTEMPTS):
             blob = self._store.run(scripts.POP, queue, *terms, more=more)
             if isinstance(blob, list):
                 raise OtherMetadata(blob[0])
@@ -187,10 +187,10 @@ def _within(position: Position) -> Sequence[int]:
     return [min(number, layout.FAR) for number in position]
 
 
-def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> Located | None:
+def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> LocatedMessage | None:
     """Find a live message in one of several queues, with one round trip per server."""
     asked = [store.question(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
     for queue, blob in zip(queues, store.client.each(asked), strict=True):
         for found in replies.messages(blob, 0, now):
-            return Located(queue, HistoryEntry(found))
+            return LocatedMessage(queue, HistoryEntry(found))
     return None

@@ -27,7 +27,7 @@ from zq.errors import (
     StageNotFound,
     ZqError,
 )
-from zq.model import Draft, IdempotencyKey, Move, QueueRef, Settled
+from zq.model import Draft, IdempotencyKey, Move, QueueRef, SettleResult
 from zq.model.stats import removals
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.client import Client, Question
@@ -195,10 +195,10 @@ def _read_error(reply: Sequence[bytes]) -> ZqError:
     return ERRORS[kind]()
 
 
-def decode_settled(packed: bytes) -> Settled:
+def decode_settled(packed: bytes) -> SettleResult:
     """Decode the result of a settlement."""
     deleted, released, moved, buried = SETTLED.unpack_from(packed)
-    return Settled(deleted, released, moved, buried, layout.ids(packed[SETTLED.size :]))
+    return SettleResult(deleted, released, moved, buried, layout.ids(packed[SETTLED.size :]))
 
 
 def encode_ids(drafts: Sequence[Draft]) -> bytes:

@@ -12,7 +12,7 @@ from redis.exceptions import OutOfMemoryError
 
 from zq.errors import Unavailable
 from zq.model import Edge, IdempotencyKey, Seconds, Stats
-from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, Published, Retention, TopicRef
+from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.redis import batches, layout, scripts
 from zq.storage.redis.connections import Reply
 from zq.storage.redis.notices import LogSubscriber
@@ -182,5 +182,5 @@ class LogScan:
         return LogSlice(self._found, position, position < self._last, self._last, self._dropped)
 
 
-def _edge(item: Published) -> Edge:
+def _edge(item: PublishedMessage) -> Edge:
     return Edge(str(item.sequence), item.created, item.sequence)

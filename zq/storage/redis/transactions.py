@@ -23,10 +23,10 @@ from msgspec import Struct, msgpack
 
 from zq.errors import ProducerNotFound
 from zq.model import (
-    MOST_STAGED,
+    MAX_STAGED,
     Bounds,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     IdempotencyKey,
     KnownFence,
@@ -36,7 +36,7 @@ from zq.model import (
     Page,
     QueueRef,
     Seconds,
-    Unfinished,
+    UnfinishedCommit,
 )
 from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS
@@ -65,9 +65,9 @@ def expiry(producer: bytes) -> int:
     return int(PRODUCER.unpack_from(producer)[0])
 
 
-def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False) -> Committed:
+def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False) -> CommitResult:
     _, published, deleted = PRODUCER.unpack_from(producer)
-    return Committed(int(producer[PRODUCER.size :]), published, deleted, replayed, is_open)
+    return CommitResult(int(producer[PRODUCER.size :]), published, deleted, replayed, is_open)
 
 
 # Total size in bytes of bodies after which a step ends.
@@ -121,7 +121,7 @@ def register(store: Store, commit: Commit, now: int) -> None:
     _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
-def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
+def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
     """Return the open commits of all projects, and remove stale entries."""
     bounds = OPEN_KEY, b"0", b"%d" % (MAX_READ_COMMITS - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
@@ -134,7 +134,7 @@ def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
             block = layout.own(project, f"open:{phase}:{producer}")[0]
             left = store.client.each([Question(block, (b"LLEN", block)), Question(block, (b"LINDEX", block, b"0"))])
             progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
-            open_ones.append(Unfinished(project, producer, progress))
+            open_ones.append(UnfinishedCommit(project, producer, progress))
         elif float(score) < now - FORGOTTEN:  # unless another server registers the commit again in between
             _schedule(store, b"0", b"", member, b"%d" % (now - FORGOTTEN))
     return open_ones
@@ -214,7 +214,7 @@ class Attempt:
         self._lists = list(dict.fromkeys((item.queue, item.history) for item in self._held))
         """Queue and history retention of each list of messages to delete."""
 
-    def run(self) -> Committed:
+    def run(self) -> CommitResult:
         """Commit and return the result. The commit may still be open.
 
         Raises the errors of ``TransactionController.commit``.
@@ -231,7 +231,7 @@ class Attempt:
             elif reply != RESTAGED:
                 return self._answer(reply)
 
-    def _answer(self, reply: Reply) -> Committed:
+    def _answer(self, reply: Reply) -> CommitResult:
         done = checked(reply)
         return committed(done[2:], replayed=done[:1] == b"\1", is_open=done[1:2] == b"\1")
 
@@ -309,7 +309,7 @@ class TransactionController:
         ttl: int,
         most_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MOST_STAGED,
+        most_messages: int = MAX_STAGED,
     ) -> None:
         moment, keys = layout.ms(now), layout.keys(queue)
         expires = moment + ttl * 1000
@@ -334,13 +334,13 @@ class TransactionController:
         more = [layout.keys(whole).transactions, layout.content(project, stage)]
         self._store.run(scripts.STAGE_DROP, whole, layout.text(stage), more=more)
 
-    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         return Attempt(self._store, commit, layout.ms(now), bounds).run()
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
         return carry_on(self._store, project, producer, most, layout.ms(now))
 
-    def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
+    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         return unfinished(self._store, layout.ms(now))
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
@@ -384,7 +384,7 @@ class TransactionController:
         stages = zip(names, counts, kept, strict=True)
         return [KnownStage(name, int(count), size, expires / 1000) for name, count, (expires, size, _) in stages]
 
-    def last(self, project: str, producer: str, now: Seconds) -> Committed:
+    def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
         keys, name = layout.keys(layout.whole(project)), layout.text(producer)
         kept = self._store.client.each([Question(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)])
         if kept[1] is None or expiry(kept[1]) <= layout.ms(now):

@@ -21,7 +21,7 @@ from msgspec import structs
 from zq.errors import StartRefused, StoreDamaged
 from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
-from zq.model.stats import Measure, Postpone, Report, Restored, Salvaged, Snapshot
+from zq.model.stats import Measure, Postpone, Report, RestoreResult, SalvageResult, Snapshot
 from zq.storage.api import Storage
 from zq.storage.ordered import layout, resuming, startup
 from zq.storage.ordered.integrity import Integrity
@@ -109,7 +109,7 @@ def _checked(path: Path) -> Report:
         survey.close()
 
 
-def salvage(uri: str, to: str) -> Salvaged:
+def salvage(uri: str, to: str) -> SalvageResult:
     """Copy the readable data of a store to a new store at ``to``, which is a path or a URI.
 
     Raises ``StartRefused`` if ``to`` exists, or if the damaged store does not exist or is in use.
@@ -133,7 +133,7 @@ def salvage(uri: str, to: str) -> Salvaged:
             report = Integrity(made, _now()).report()
         finally:
             made.close()
-    return Salvaged(dict(sorted(done.saved.items())), done.lost, damage, report)
+    return SalvageResult(dict(sorted(done.saved.items())), done.lost, damage, report)
 
 
 @contextmanager
@@ -189,7 +189,7 @@ class Backups:
     @staticmethod
     def restore(
         folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
-    ) -> Restored:
+    ) -> RestoreResult:
         """Restore a backup to a new store.
 
         ``shift`` extends the expiry of live data by the time since the backup. ``use`` is called with the restored
@@ -215,7 +215,7 @@ class Backups:
         return restored
 
 
-def _resumed(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> Restored:
+def _resumed(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> RestoreResult:
     """Prepare the store of a backup for its next start."""
     admit(path)
     try:
