@@ -25,7 +25,7 @@ class Slots:
         """Return the number of slots that a project may occupy.
 
         Args:
-            own: Percentage for this project; ``None`` = the default.
+            own: The project's own percentage; ``None`` = the default.
         """
         return max(1, self._most * (self._share if own is None else own) // 100)
 

@@ -14,8 +14,8 @@ zq:{0}:sweeper …        string       lease of the maintenance round that works
 zq:{t}:names            sorted set   names of the project's queues, in byte order
 zq:{t}:queues           hash         queue name -> metadata; zero byte and queue name -> grouping, if it is grouped
 zq:{t}:floor            string       largest sequence of any deleted queue
-zq:{t}:usage            hash         usage of the project: ``messages`` and ``bytes``; the parts of them in stages,
-                                     ``staged`` and ``staged_bytes``; bytes of answers by queue, ``answers:queue``
+zq:{t}:usage            hash         ``messages`` and ``bytes`` of the project; those of its stages, ``staged`` and
+                                     ``staged_bytes``; bytes of remembered results by queue, ``answers:queue``
 zq:{t}:fences           hash         name -> last epoch
 zq:{t}:producers        hash         name -> last batch, its counts, and the expiry
 zq:{t}:producing        sorted set   producers by expiry, for active expiry
@@ -23,14 +23,14 @@ zq:{t}:stages           hash         name -> expiry, bytes, queues
 zq:{t}:staging          sorted set   stages by expiry, for active expiry
 zq:open                 sorted set   project, producer and batch of commits that may be open, by start time
 zq:{t}:work             sorted set   fences, producers and stages: first letter of the kind, name; in byte order
-zq:{t}:moments          hash         fence or producer in ``work`` -> its epoch or batch, and the time of it
+zq:{t}:moments          hash         fence or producer in ``work`` -> its epoch or batch, and the time when it was set
 zq:{t}:open             hash         producer -> its open commit: decided but not completed
 zq:{t}:phase            hash         producer -> number of completed lists of the open commit
 zq:{t}:open:n:producer  list         rest of the n-th list of an open commit: first the lists of sequences to delete,
                                      one per queue, then one list per stage
 zq:{t}:stage:name       list         the stage's messages as drafts, in the order of staging
 zq:{t}:log              stream       last sequence -> published batch
-zq:{t}:counts           hash         totals of what was ever published and of what was trimmed
+zq:{t}:counts           hash         numbers of messages and bytes ever published, and ever trimmed
 zq:{t}:topics           sorted set   topic, last sequence and summary of each batch, in this order
 zq:{t}:fading           sorted set   members of ``topics`` by the last expiry of a message, for active expiry
 zq:{t}:purged           hash         topic -> last sequence before its purge
@@ -70,7 +70,7 @@ field        meaning
 ``sequence`` last sequence
 ``fresh``    available-at of the last post without a delay
 ``start``    16 times the time of the first post, minus the sequence before it
-``finished`` last time of finishing
+``finished`` latest finish time of a message
 ``entered``  number of messages that ever entered the queue
 ``stored``   number of messages that count as usage
 ``bytes``    bytes of these messages
@@ -80,20 +80,22 @@ field        meaning
 ``laned``    last sequence in the lane
 ``gap``      number of later messages that are not in the lane
 ``ceiling``  messages with an earlier available-at do not join the lane
-``grouping`` kind of grouping, if the queue is grouped
+``grouping`` message group mode, if the queue is grouped
 ============ =============================================================================================
 
-The *lane* of a queue has the messages that were posted without a delay and never claimed. In it, available-at increases
-with the sequence, so the stream from ``head`` on is in claim order; merged with ``avail``, it gives the claim order of
-the whole queue. Each message is in the lane, in ``avail`` or in ``claimed``. A claimed message moves to ``avail`` when
-a script finds that its claim has expired. A *grouped* queue has no lane; ``lines.lua`` describes the order of its
-messages (decision 0129).
+The *lane* of a queue has the messages that were posted without a delay and never claimed. In the lane, available-at
+increases with the sequence, so the stream from ``head`` on is in claim order. Merged with ``avail``, the lane yields
+the claim order of the whole queue. Each message is in the lane, in ``avail`` or in ``claimed``. A claimed message moves
+to ``avail`` when a script finds that its claim has expired. A *grouped* queue has no lane; ``lines.lua`` describes the
+order of its messages (decision 0129).
 
 Sequences and positions come from one counter. Sequences have 6 bytes and positions 14 digits, so that members with
-equal scores sort by them. The redelivery delay of a claimed message is the time from the claim's end to available-at.
-Scripts receive four keys of the project, ten of the queue, and the additional keys that they declare, except for the
-scripts of the log and of documents. ``shared.lua`` describes the scripts' side of this layout, and ``store``,
-``transactions``, ``batches`` and ``documents`` describe further details.
+equal scores sort by sequence or position. The redelivery delay of a claimed message is the time from the claim's end to
+available-at.
+
+Most scripts receive four keys of the project, ten keys of the queue, and the additional keys that they declare. Scripts
+of the log and of documents receive other keys. ``shared.lua`` describes the scripts' side of this layout, and
+``store``, ``transactions``, ``batches`` and ``documents`` describe further details.
 """
 
 from functools import lru_cache

@@ -42,7 +42,7 @@ class Script:
 
     Args:
         parts: Names of the parts, in order.
-        alone: Whether the script does not need the part ``shared``, which otherwise comes first.
+        alone: Whether to omit the part ``shared``, which comes first in all other scripts.
         confirmed: Whether a write waits for replicas if ``wait_replicas`` is set.
     """
 

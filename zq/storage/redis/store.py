@@ -202,12 +202,12 @@ def decode_settled(packed: bytes) -> SettleResult:
 
 
 def encode_ids(drafts: Sequence[Draft]) -> bytes:
-    """Encode the result of a post into a stage, to remember it."""
+    """Encode the result that is remembered for a post into a stage."""
     return msgspec.msgpack.encode([draft.id for draft in drafts])
 
 
 def encode_posted(drafts: Sequence[Draft]) -> bytes:
-    """Encode the result of a post, to remember it. The script appends the 8 bytes of the last sequence."""
+    """Encode the result that is remembered for a post, except the last sequence, whose 8 bytes the script appends."""
     return PAIR + encode_ids(drafts) + NUMBER
 
 
