@@ -44,15 +44,15 @@ MAINTENANCE_SECONDS: Final = 1.0
 class SliceSize:
     """The size of the next slice in messages, which adapts to the duration of the last slice."""
 
-    def __init__(self, least: int, most: int) -> None:
-        self._least = min(least, most)
-        self._most = most
-        self.size = min(FIRST_SLICE, most)
+    def __init__(self, minimum: int, maximum: int) -> None:
+        self._minimum = min(minimum, maximum)
+        self._maximum = maximum
+        self.size = min(FIRST_SLICE, maximum)
 
     def record_duration(self, seconds: float) -> None:
         """Adapt the size of the next slice to the duration of the last slice."""
         wanted = self.size * TARGET_SECONDS / max(seconds, 1e-6)
-        self.size = max(self._least, min(self._most, int(wanted), 2 * self.size))
+        self.size = max(self._minimum, min(self._maximum, int(wanted), 2 * self.size))
 
 
 class CommitExecutor:
@@ -138,7 +138,7 @@ class CommitExecutor:
 
     def _apply_slices(self, project: str, producer: str, deadline: float) -> bool:
         """Apply slices until the commit is complete or the deadline has passed. Return whether it is complete."""
-        slice_size = SliceSize(self._transactions.least_slice, self._bounds.step)
+        slice_size = SliceSize(self._transactions.min_slice, self._bounds.step)
         while True:
             began = time.monotonic()
             left = self._transactions.carry_on(project, producer, slice_size.size, self._clock.now())

@@ -255,9 +255,9 @@ class Quotas:
     def _check_queues(self, missing: Sequence[QueueRef]) -> None:
         if missing:
             project = missing[0].project
-            most = self.allotment(project).quota.queues
-            if most and self._storage.queues.count(project) + len(missing) > most:
-                raise exceeded("queues", most)
+            limit = self.allotment(project).quota.queues
+            if limit and self._storage.queues.count(project) + len(missing) > limit:
+                raise exceeded("queues", limit)
 
     def _exists(self, queue: QueueRef) -> bool:
         """Return whether the queue exists, from a cache if possible.
@@ -288,9 +288,9 @@ class Quotas:
         """Reserve quota for a topic while the caller creates the topic. Raises ``QuotaExceeded``."""
         self._register(topic.project)
         with self._creation_locks.locked((topic.project, TOPIC)):
-            most = self.allotment(topic.project).quota.topics
-            if most and self._count(topic.project, TOPIC, most) >= most and not self._has_topic(topic):
-                raise exceeded("topics", most)
+            limit = self.allotment(topic.project).quota.topics
+            if limit and self._count(topic.project, TOPIC, limit) >= limit and not self._has_topic(topic):
+                raise exceeded("topics", limit)
             yield
 
     def admit_metadata(self, project: str, size: int, former: int) -> None:
@@ -326,16 +326,16 @@ class Quotas:
         The context manager yields ``QuotaExceeded`` if the name is new and the project has reached its limit. If not,
         it yields ``None``.
         """
-        most = getattr(self.allotment(project).quota, work)
+        limit = getattr(self.allotment(project).quota, work)
         known = (project, work, name)
         self._register(project)
-        if not most or self._existing.get(known, 0.0) > self.now():
+        if not limit or self._existing.get(known, 0.0) > self.now():
             yield None
             return
         with self._creation_locks.locked((project, work)):
             found = self._storage.transactions.count(project, work, name, self._clock.now())
             if not found.known:
-                yield exceeded(work, most) if found.total >= most else None
+                yield exceeded(work, limit) if found.total >= limit else None
                 return
         self._remember_existing(known, self.now())
         yield None
@@ -374,9 +374,9 @@ class Quotas:
             used |= {work.value: count(project, work, "", now).total for work in Work}
         return used
 
-    def _count(self, project: str, kind: str, most: int) -> int:
-        """Return the number of the project's documents of one kind, counted up to ``most``."""
-        return sum(1 for _ in islice(self._documents_of(project, kind), most))
+    def _count(self, project: str, kind: str, limit: int) -> int:
+        """Return the number of the project's documents of one kind, counted up to ``limit``."""
+        return sum(1 for _ in islice(self._documents_of(project, kind), limit))
 
     def _documents_of(self, project: str, kind: str) -> Iterator[Document]:
         now, marker = self._clock.now(), ""

@@ -61,11 +61,11 @@ class ListingBudget:
     """The work budget of one filtered listing.
 
     Args:
-        most: Maximum number of resources to inspect.
+        max_resources: Maximum number of resources to inspect.
     """
 
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self, max_resources: int) -> None:
+        self._left = max_resources
         self._bytes = MAX_DECODED
         self._ends = time.thread_time() + MAX_WALK_SECONDS
         self._slice = 0

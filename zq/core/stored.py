@@ -109,25 +109,25 @@ class MetadataQuotas:
         self._lock = threading.Lock()
         self._known: FIFOCache[str, tuple[float, int]] = FIFOCache(MAX_PROJECTS)
 
-    def take(self, project: str, size: int, former: int, most: int) -> None:
+    def take(self, project: str, size: int, former: int, limit: int) -> None:
         """Reserve quota for metadata that grows from ``former`` to ``size`` bytes.
 
-        Raises ``QuotaExceeded`` if the project would exceed ``most`` bytes (0 = no limit).
+        Raises ``QuotaExceeded`` if the project would exceed ``limit`` bytes (0 = no limit).
         """
         more = beyond_free(size) - beyond_free(former)
-        if not most or more <= 0:
+        if not limit or more <= 0:
             return
         now = self._monotonic()
         moment, total = self._known.get(project, (-FRESH, 0))
         measured = None
-        if now - moment >= FRESH or (now - moment >= RETRY and total + more > most):
+        if now - moment >= FRESH or (now - moment >= RETRY and total + more > limit):
             measured = now, self._measure(project)
         with self._lock:
             moment, total = measured or self._known.get(project, (-FRESH, 0))
-            fits = total + more <= most
+            fits = total + more <= limit
             self._known[project] = moment, total + more if fits else total
         if not fits:
-            raise exceeded("bytes of metadata", most)
+            raise exceeded("bytes of metadata", limit)
 
 
 def beyond_free(size: int) -> int:
@@ -135,11 +135,11 @@ def beyond_free(size: int) -> int:
     return max(0, size - FREE_METADATA)
 
 
-def exceeded(name: str, most: int) -> QuotaExceeded:
+def exceeded(name: str, limit: int) -> QuotaExceeded:
     """Return the error of a project that has reached a limit.
 
     Args:
         name: Plural name of the limited objects.
-        most: The limit.
+        limit: Value of the limit.
     """
-    return QuotaExceeded(f"The project may have {most} {name}.")
+    return QuotaExceeded(f"The project may have {limit} {name}.")

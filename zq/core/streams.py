@@ -192,8 +192,8 @@ class Streams:
     """The streams of one server.
 
     Args:
-        most: Maximum number of streams.
-        share: Percentage of ``most`` that one project may use.
+        max_streams: Maximum number of streams.
+        share: Percentage of ``max_streams`` that one project may use.
     """
 
     def __init__(
@@ -202,7 +202,7 @@ class Streams:
         clock: Clock,
         tails: Tails,
         sealing: Sealing,
-        most: int,
+        max_streams: int,
         events: Events,
         share: int = SHARE,
         quotas: AnyQuotas = NO_QUOTAS,
@@ -211,11 +211,11 @@ class Streams:
         self.topics = storage.topics
         self._clock = clock
         self._tails = tails
-        self._most = most
+        self._max_streams = max_streams
         self.events = events
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
-        self._slots = Slots(most, share)
+        self._slots = Slots(max_streams, share)
         self._quotas = quotas
         self._watchdog: threading.Thread | None = None
         self.closing = False
@@ -246,8 +246,8 @@ class Streams:
             if self.closing or not self._slots.acquire(project, own):
                 self.events.stream_refused()
                 raise Crowded(
-                    f"This server serves at most {self._most} concurrent streams, and {self._slots.share(own)} for one "
-                    "project. Try again later."
+                    f"This server serves at most {self._max_streams} concurrent streams, and {self._slots.share(own)} for "
+                    "one project. Try again later."
                 )
         tail = None
         try:

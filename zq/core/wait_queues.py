@@ -15,9 +15,9 @@ MAX_CONCURRENT_POLLS: Final = 4
 class Slots:
     """The slots of one server for long polls or streams. Not thread-safe: the caller holds a lock."""
 
-    def __init__(self, most: int, share: int = SHARE) -> None:
-        """Create ``most`` slots, of which one project may occupy ``share`` percent by default."""
-        self._free = self._most = most
+    def __init__(self, count: int, share: int = SHARE) -> None:
+        """Create ``count`` slots, of which one project may occupy ``share`` percent by default."""
+        self._free = self._count = count
         self._share = share
         self._taken: Counter[str] = Counter()
 
@@ -27,7 +27,7 @@ class Slots:
         Args:
             own: The project's own percentage; ``None`` = the default.
         """
-        return max(1, self._most * (self._share if own is None else own) // 100)
+        return max(1, self._count * (self._share if own is None else own) // 100)
 
     def acquire(self, project: str, own: int | None = None) -> bool:
         """Acquire a slot for the project. Return ``False`` if no slot is free or the project has used its share."""

@@ -54,8 +54,8 @@ class Waiters:
     """The waiting requests of one server.
 
     Args:
-        most: Maximum number of waiting requests.
-        share: Percentage of ``most`` that one project may use.
+        max_waiters: Maximum number of waiting requests.
+        share: Percentage of ``max_waiters`` that one project may use.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Waiters:
         storage: Storage,
         clock: Clock,
         limits: Limits,
-        most: int,
+        max_waiters: int,
         events: Events = NO_EVENTS,
         share: int = SHARE,
         quotas: AnyQuotas = NO_QUOTAS,
     ) -> None:
         self._queues = storage.queues
         self._limits = limits
-        self._slots = Slots(most, share)
-        self._reserve = Slots(max(1, most // RESERVED), share)
+        self._slots = Slots(max_waiters, share)
+        self._reserve = Slots(max(1, max_waiters // RESERVED), share)
         self._quotas = quotas
         self._lock = threading.Lock()
         self._wait_queues: dict[QueueRef, WaitQueue] = {}

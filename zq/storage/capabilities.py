@@ -93,7 +93,7 @@ class HistoryController(Protocol):
 class TransactionController(Protocol):
     """Fences, stages and commits (extensions 9)."""
 
-    least_slice: int
+    min_slice: int
     """The smallest useful slice of ``carry_on``, in messages: smaller slices take about as much time."""
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:

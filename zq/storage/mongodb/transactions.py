@@ -37,7 +37,7 @@ from zq.storage.mongodb.stages import Stages, Staging
 class TransactionController:
     """The MongoDB implementation of ``zq.storage.api.TransactionController``."""
 
-    least_slice = 100
+    min_slice = 100
     """The minimum slice of a commit, because a transaction takes 6 ms in addition to the time for its messages."""
 
     def __init__(self, client: StoreClient, stage_store: Stages, commits: Commits) -> None:

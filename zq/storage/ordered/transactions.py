@@ -46,7 +46,7 @@ from zq.storage.ordered.store import Store, Write
 class TransactionController:
     """``zq.storage.api.TransactionController`` over an ordered store."""
 
-    least_slice = 40
+    min_slice = 40
 
     def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
         self._handle = handle

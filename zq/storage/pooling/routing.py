@@ -271,8 +271,8 @@ class Transactions(Controller):
     last = _kept("last")
 
     @property
-    def least_slice(self) -> int:
-        return self._catalogue.transactions.least_slice
+    def min_slice(self) -> int:
+        return self._catalogue.transactions.min_slice
 
     @wraps(TransactionController.stage)
     def stage(self, project: str, stage: str, queue: QueueRef, *given: Any, **named: Any) -> None:

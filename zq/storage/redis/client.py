@@ -124,7 +124,7 @@ class Client:
                     replies[at] = reply
         return replies
 
-    def one_of_each(self, keys: Sequence[bytes]) -> list[bytes]:
+    def pick_per_server(self, keys: Sequence[bytes]) -> list[bytes]:
         """Choose one of the keys for each server."""
         with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]

@@ -183,7 +183,7 @@ class StoreStats:
 
     def _memory(self) -> list[Measure]:
         """Return memory usage and limit of all servers together. Return nothing if the user may not call INFO."""
-        keys = self._client.one_of_each(BUCKETS)
+        keys = self._client.pick_per_server(BUCKETS)
         try:
             replies = self._client.each([Question(key, (b"INFO", b"memory")) for key in keys])
         except Unavailable as unavailable:

@@ -290,7 +290,7 @@ class Attempt:
 class TransactionController:
     """``zq.storage.api.TransactionController`` on Redis."""
 
-    least_slice = 40
+    min_slice = 40
 
     def __init__(self, store: Store) -> None:
         self._store = store
