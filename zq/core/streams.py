@@ -246,8 +246,8 @@ class Streams:
             if self.closing or not self._slots.acquire(project, own):
                 self.events.stream_refused()
                 raise Crowded(
-                    f"This server serves at most {self._max_streams} concurrent streams, and {self._slots.share(own)} for "
-                    "one project. Try again later."
+                    f"This server serves at most {self._max_streams} concurrent streams, and {self._slots.share(own)} "
+                    "for one project. Try again later."
                 )
         tail = None
         try:
