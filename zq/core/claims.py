@@ -115,9 +115,9 @@ class Claims:
             rules = self._rules_cache.remember(queue, made.metadata)
         if made.claim is not None and not made.existing:
             self._events.claimed(queue, made.claim, now)
-        return ClaimReply(made.claim and self._opened(queue, made.claim, now), now, made.existing)
+        return ClaimReply(made.claim and self._release_undecryptable(queue, made.claim, now), now, made.existing)
 
-    def _opened(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:
+    def _release_undecryptable(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:
         """Release messages that cannot be decrypted. Return the claim without them, or ``None`` if it is empty.
 
         Without the release, a consumer that settles the whole claim would settle messages that it never received.

@@ -33,10 +33,12 @@ class Markers:
     """Encryption and decryption of page markers.
 
     A marker is valid only for the listing that the argument ``about`` identifies.
+
+    Args:
+        max_name_length: Maximum length of the names, which determines the length of the markers.
     """
 
     def __init__(self, documents: DocumentController, clock: Clock, max_name_length: int = MAX_NAME) -> None:
-        """Initialize for names of up to ``max_name_length`` characters, which determines the marker length."""
         self._documents = documents
         self._clock = clock
         self._length = max_name_length

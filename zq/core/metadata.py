@@ -144,8 +144,8 @@ def check_operations(operations: Sequence[wire.Operation]) -> None:
         _key(operation)
 
 
-def set_values(operations: Sequence[wire.Operation], key: str) -> list[object]:
-    """Return the values that the operations assign to this key, in order."""
+def find_assigned_values(operations: Sequence[wire.Operation], key: str) -> list[object]:
+    """Return the values that the operations assign to the key, in order."""
     return [operation.value for operation in operations if operation.op != "remove" and _key(operation) == key]
 
 

@@ -278,7 +278,7 @@ class TopicPoll:
             self._events.waiting(-1)
 
     def begin(self, callback: Callable[[], object]) -> None:
-        """Request a call of ``callback`` when a message may be available, instead of blocking a thread."""
+        """Wait without blocking: ``callback`` is called when a message may be available."""
         self._events.waiting(1)
         self._callback = callback
         self._tail.notify_when(self.position, self._topic.name.__eq__, callback)

@@ -13,7 +13,7 @@ from zq import turns, wire
 from zq.clock import Clock
 from zq.core.followers import Followers
 from zq.core.markers import Markers
-from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, set_values
+from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, find_assigned_values
 from zq.core.quotas import AnyQuotas
 from zq.core.values import ReadResult
 from zq.errors import InvalidBody, NotFound, ZqError
@@ -245,7 +245,7 @@ class MetadataResource(Generic[R, T]):
         If an error is raised, the metadata is unchanged. Raises ``NotAuthorized``, ``NotFound``, ``MetadataConflict``,
         ``InvalidBody``.
         """
-        named = set_values(operations, DEAD_LETTERS)
+        named = find_assigned_values(operations, DEAD_LETTERS)
         return self.change(ref, lambda metadata: self._schema.patched(metadata, operations), named, allowance)
 
     def change(

@@ -305,7 +305,7 @@ class QueuePoll:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Begin to wait. ``notify`` is called when the request should poll again, possibly at once."""
+        """Wait without blocking: ``notify`` is called when the request should poll again, possibly at once."""
         self._owner.events.waiting(1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(notify)
@@ -313,7 +313,7 @@ class QueuePoll:
                 notify()
 
     def end(self) -> None:
-        """Stop waiting."""
+        """Stop waiting, so that ``notify`` is not called any more."""
         self._owner.events.waiting(-1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(None)
