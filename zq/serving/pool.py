@@ -8,7 +8,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
@@ -43,18 +42,12 @@ class Results:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None, Callable[[], object] | None]] = deque()
+        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._notified = False
 
-    def put(
-        self,
-        future: "asyncio.Future[Any]",
-        value: Any,
-        error: BaseException | None = None,
-        after: Callable[[], object] | None = None,
-    ) -> None:
-        """Resolve a future and call ``after`` in the event loop. Thread-safe."""
-        self._done.append((future, value, error, after))
+    def put(self, future: "asyncio.Future[Any]", value: Any, error: BaseException | None = None) -> None:
+        """Resolve a future in the event loop. Thread-safe."""
+        self._done.append((future, value, error))
         if not self._notified:
             self._notified = True
             with suppress(RuntimeError):  # the loop has ended together with the waiting coroutine
@@ -63,9 +56,7 @@ class Results:
     def _resolve(self) -> None:
         self._notified = False
         while self._done:
-            future, value, error, after = self._done.popleft()
-            if after is not None:
-                after()
+            future, value, error = self._done.popleft()
             if future.done():
                 continue
             if error is None:
@@ -120,6 +111,8 @@ class Pool:
         self._has_company = has_company
         self._share = Share(max(1, threads - max(1, threads // 4)))
         self._results = Results(loop)
+        self._lock = threading.Lock()
+        """Protects the queues and counts below. Its holder never waits."""
         self._waiting: deque[Job] = deque()
         self._started: Counter[bytes] = Counter()
         """Number of jobs per caller that run or wait for the next thread."""
@@ -128,6 +121,7 @@ class Pool:
         self._adapts = False
         """Whether the next ``_adapt`` is scheduled."""
         self._tokens: SimpleQueue[None] = SimpleQueue()
+        """One token for each waiting job that no thread is about to take."""
         self._idle: set[int] = set()
         self._refuse_late()
         for number in range(threads):
@@ -149,14 +143,15 @@ class Pool:
     ) -> "asyncio.Future[Any]":
         """Run ``work`` on a thread; return a future of its result. Call this method in the event loop."""
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
-        if caller is not None and self._started[caller] >= self._max_threads():
-            if not self._adapts:
-                self._adapts = True
-                self._share.begin(time.monotonic(), time.process_time())
-                self._loop.call_later(ADAPTATION, self._adapt)
-            self._queued.setdefault(caller, deque()).append(job)
-        else:
-            self._start(job)
+        with self._lock:
+            if caller is not None and self._started[caller] >= self._max_threads():
+                if not self._adapts:
+                    self._adapts = True
+                    self._share.begin(time.monotonic(), time.process_time())
+                    self._loop.call_later(ADAPTATION, self._adapt)
+                self._queued.setdefault(caller, deque()).append(job)
+            else:
+                self._start(job)
         return job.future
 
     def _max_threads(self) -> int:
@@ -169,60 +164,78 @@ class Pool:
         self._waiting.append(job)
         self._tokens.put(None)
 
+    def _take_queued(self, caller: bytes) -> Job | None:
+        """Remove and return the caller's next queued job, or return None if the caller has none."""
+        queued = self._queued.get(caller)
+        while queued:
+            job = queued.popleft()
+            if not queued:
+                del self._queued[caller]
+            if not job.future.done():
+                # ``is_crowded`` measures from here on, because only the caller caused the time in its own queue.
+                return job._replace(since=time.monotonic())
+        return None
+
+    def _start_queued(self, caller: bytes) -> None:
+        """Start as many queued jobs of the caller as it has threads for."""
+        while self._started[caller] < self._max_threads() and (job := self._take_queued(caller)) is not None:
+            self._start(job)
+
     def _end(self, caller: bytes) -> None:
-        """Count a finished job of the caller and start the caller's next queued job."""
+        """Count a job of the caller that ended without a thread and start the caller's next queued job."""
         self._started[caller] -= 1
         self._start_queued(caller)
         if not self._started[caller]:
             del self._started[caller]
 
-    def _start_queued(self, caller: bytes) -> None:
-        """Start as many queued jobs of the caller as it has threads for."""
-        queued = self._queued.get(caller)
-        while queued and self._started[caller] < self._max_threads():
-            job = queued.popleft()
-            if not job.future.done():
-                # ``is_crowded`` measures from here on, because only the caller caused the time in its own queue.
-                self._start(job._replace(since=time.monotonic()))
-        if not queued:
-            self._queued.pop(caller, None)
+    def _take_next(self, caller: bytes) -> Job | None:
+        """Return the next job for the thread that has run a job of the caller; None: the thread needs a token.
+
+        The caller's next queued job takes the last place among the waiting jobs, and the thread runs the first of them.
+        """
+        with self._lock:
+            if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
+                self._waiting.append(job)
+                return self._waiting.popleft()
+            self._end(caller)
+        return None
 
     def _adapt(self) -> None:
         """Adapt the number of threads for one caller as long as a caller has queued jobs."""
-        now = time.monotonic()
-        oldest = min((queued[0].since for queued in self._queued.values()), default=now)
-        self._share.adapt(now, time.process_time(), is_slow=now - oldest > MAX_DELAY)
-        for caller in list(self._queued):
-            self._start_queued(caller)
-        self._adapts = bool(self._queued)
-        if self._adapts:
-            self._loop.call_later(ADAPTATION, self._adapt)
+        with self._lock:
+            now = time.monotonic()
+            oldest = min((queued[0].since for queued in self._queued.values()), default=now)
+            self._share.adapt(now, time.process_time(), is_slow=now - oldest > MAX_DELAY)
+            for caller in list(self._queued):
+                self._start_queued(caller)
+            self._adapts = bool(self._queued)
+            if self._adapts:
+                self._loop.call_later(ADAPTATION, self._adapt)
 
     def _refuse_late(self) -> None:
         """Reject jobs that have exceeded the timeout.
 
         Callers' own queues come first, so that ``_end`` starts none of the late jobs.
         """
-        now = time.monotonic()
-        for caller, queued in list(self._queued.items()):
-            self._queued[caller] = deque(job for job in queued if not self._refuse(job, now))
-            if not self._queued[caller]:
-                del self._queued[caller]
-        late = []
-        for _ in range(len(self._waiting)):
-            if not self.is_crowded():
-                break
-            with suppress(IndexError):  # a thread took the job meanwhile
-                late.append(self._waiting.popleft())
-        now = time.monotonic()  # of the last removal, so that each removed job is late
-        # Patient jobs keep their positions. If they were queued again, other jobs would overtake them each time.
-        for job in reversed(late):
-            if job.patient:
-                self._waiting.appendleft(job._replace(since=now))
-                self._tokens.put(None)  # a thread may have consumed the job's token without finding the job
-        for job in late:
-            if self._refuse(job, now) and job.caller is not None:
-                self._end(job.caller)
+        with self._lock:
+            now = time.monotonic()
+            for caller, queued in list(self._queued.items()):
+                self._queued[caller] = deque(job for job in queued if not self._refuse(job, now))
+                if not self._queued[caller]:
+                    del self._queued[caller]
+            late = []
+            while self.is_crowded():
+                with suppress(IndexError):  # a thread took the job meanwhile
+                    late.append(self._waiting.popleft())
+            now = time.monotonic()  # of the last removal, so that each removed job is late
+            # Patient jobs keep their positions. If they were queued again, other jobs would overtake them each time.
+            for job in reversed(late):
+                if job.patient:
+                    self._waiting.appendleft(job._replace(since=now))
+                    self._tokens.put(None)  # a thread may have consumed the job's token without finding the job
+            for job in late:
+                if self._refuse(job, now) and job.caller is not None:
+                    self._end(job.caller)
         self._loop.call_later(self._timeout / 2, self._refuse_late)
 
     def _refuse(self, job: Job, now: float) -> bool:
@@ -237,18 +250,20 @@ class Pool:
             self._idle.add(number)
             self._tokens.get()
             self._idle.discard(number)
-            try:
-                job = self._waiting.popleft()
-            except IndexError:  # the job has been rejected
-                continue
-            value, error = None, None
-            try:
-                value = job.work()
-            except BaseException as caught:  # noqa: BLE001 - the exception is re-raised in the awaiting coroutine
-                error = caught
-            after = None if job.caller is None else partial(self._end, job.caller)
-            self._results.put(job.future, value, error, after)
-            del job, value, error, after
+            with suppress(IndexError):  # the job has been rejected
+                job: Job | None = self._waiting.popleft()
+                while job is not None:
+                    job = self._run_job(job)
+
+    def _run_job(self, job: Job) -> Job | None:
+        """Run a job and return the next job for this thread, or None."""
+        value, error = None, None
+        try:
+            value = job.work()
+        except BaseException as caught:  # noqa: BLE001 - the exception is re-raised in the awaiting coroutine
+            error = caught
+        self._results.put(job.future, value, error)
+        return None if job.caller is None else self._take_next(job.caller)
 
 
 class Settling:
