@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition of the HTTP interface: middleware and routes."""
+"""The HTTP application of a broker, composed of middleware and routes."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -83,24 +83,23 @@ def create_app(
 ) -> App:
     """Create the WSGI application for a broker.
 
-    Options that are not described here are those of contract 16.
-
     Args:
-        policy: Required roles per rule. The default is the table in ``zq.auth.policy``.
-        trusting: Whether roles stated by unauthenticated callers are accepted.
-        allowed_hosts: Returns the accepted ``Host`` names; called for each request.
-        log_requests: Returns whether requests are logged; called for each request.
-        metrics_page: Renders ``/metrics``; ``None`` = no such route.
-        tells_rates: Returns whether answers have rate-limit headers.
-        strategy: Authenticates callers. Without ``strategy`` and ``proxy``, request headers are trusted.
-        proxy: Verifies identity headers of an authenticating proxy; cannot be combined with ``strategy``.
-        behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
-        tokens: Tokens of all projects. The default reads them from the broker's store.
+        strict_client_id: Require a UUID as ``Client-ID``.
+        admin_mode: Serve ``/v2/health``.
+        policy: Decides which roles a rule requires. The default is the table in ``zq.auth.policy``.
+        trusting: Trust the network: accept ``X-Roles`` headers of unauthenticated callers.
+        allowed_hosts: Returns the accepted ``Host`` names. Called for each request.
+        log_requests: Returns whether requests are logged. Called for each request.
+        metrics_page: Renders ``/metrics``. ``None`` omits the route.
+        tells_rates: Returns whether responses have rate-limit headers.
+        strategy: Authenticates callers. Without ``strategy`` and ``proxy``, the server trusts identity headers.
+        proxy: Verifies that a request came through the authenticating proxy. Excludes ``strategy``.
+        behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.
+        tokens: The tokens of all projects. The default reads them from the broker's store.
         share: Returns the current options of signed URLs.
         auth: Name of the authentication strategy.
-        features: Features of the server.
-        is_stopping: Returns whether ``/readyz`` answers 503, so that load balancers choose other servers.
-        monotonic: Clock of the limit on invalid signatures per address.
+        is_stopping: Returns whether the server is stopping. If so, ``/readyz`` answers 503.
+        monotonic: Clock of the rate limit on invalid signatures.
     """
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.clock

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WSGI application: Falcon with zq's middleware, error handlers and pending answers."""
+"""The WSGI application: Falcon with zq's middleware, error handlers and pending requests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from zq.storage.inline import LongWalk
 
 
 class Later(NamedTuple):
-    """The completed answer of a pending request."""
+    """The final response to a pending request."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -34,7 +34,7 @@ class App(falcon.App[Any, Any]):
         self._short = ShortRoutes()
         super().__init__(response_type=Answer, middleware=list(middleware))
         self.judge = authentication if authentication.authenticates else None
-        """Decides which request bodies the edge reads; ``None`` = all bodies."""
+        """Authenticates a request before the edge reads its body. ``None`` if callers are not authenticated."""
         self.checks = authentication.checks
         self.check_of = authentication.check_of
         self.authorization = authorization
@@ -53,16 +53,16 @@ class App(falcon.App[Any, Any]):
         self._failures[exception] = handler
 
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether a request may run on the event loop's thread, with a ``zq.storage.inline.Ticket``.
+        """Return whether the request may run on the event loop's thread, with a ``zq.storage.inline.Ticket``.
 
-        The request must be short and the store must answer promptly. The caller's credential must already be cached.
+        Before the edge runs it there, the edge checks that the caller's credential is cached.
         """
         return self._short.includes(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
-        """Return whether a short request would currently wait for memory only.
+        """Return whether a short request would finish without I/O and without waiting for a lock.
 
-        It would not if the store is busy, or if heavy work on another thread may hold a queue's lock.
+        While a thread handles a heavy request, that thread may hold a queue's lock.
         """
         return self._storage.prompt and not turns.are_taken()
 
@@ -72,9 +72,9 @@ class App(falcon.App[Any, Any]):
         return quotas is not None and quotas.visits.are_of_several(quotas.now())
 
     def go_on(self, pending: PendingAnswer) -> Later | None:
-        """Let a pending request poll again. May block like any request.
+        """Poll once more for a pending request. Return the response, or ``None`` if the request is still pending.
 
-        Return its answer, or ``None`` if the request is still pending.
+        May block.
         """
         req, resp = pending.req, pending.resp
         handover: Handover = req.env[HANDOVER]
@@ -85,7 +85,7 @@ class App(falcon.App[Any, Any]):
         except LongWalk:
             answered = False
             handover.call_for_thread()
-        except Exception as error:  # noqa: BLE001 - Falcon does the same; every error has a handler
+        except Exception as error:  # noqa: BLE001 - as in Falcon, every error has a handler
             succeeded = False
             self._handler_of(error)(req, resp, error, {})
         if answered:
@@ -96,7 +96,7 @@ class App(falcon.App[Any, Any]):
             return None
         body: bytes = resp.data or b""
         headers = resp.headers | {"content-length": str(len(body))}
-        if resp.status_code == 204:  # Falcon set both headers before the request was pending
+        if resp.status_code == 204:  # Falcon set both headers when the request became pending
             del headers["content-type"], headers["content-length"]
         return Later(resp.status_code, list(headers.items()), body)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server`` commands that call routes of the HTTP interface."""
+"""Interface of ``zq-server`` commands that are implemented with HTTP requests."""
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from zq.errors import StartRefused
 
 # Number of keys or tokens per page of a listing.
 PAGE = 100
-# Sends a request with method, target and JSON document. Returns the status and the decoded answer.
+# Sends a request with method, target and JSON document. Returns the status and the decoded response.
 Ask = Callable[[str, str, object], tuple[int, Any]]
 
 
@@ -20,11 +20,10 @@ class Command(Struct, frozen=True):
     """A ``zq-server`` command with subcommands, such as ``zq-server token create``.
 
     Args:
-        name: The command's name.
         summary: A phrase for ``zq-server --help``.
-        description: The description in the command's own help.
-        add_verbs: Adds a parser for each subcommand, and returns these parsers.
-        verbs: Functions by subcommand, which run it and yield the lines to print.
+        description: The description for ``zq-server <name> --help``.
+        add_verbs: Adds a parser for each subcommand and returns the new parsers.
+        verbs: Functions by subcommand. Each function runs the subcommand and yields the lines to print.
     """
 
     name: str
@@ -35,7 +34,7 @@ class Command(Struct, frozen=True):
 
 
 def request(ask: Ask, method: str, target: str, document: object = None) -> Any:
-    """Send a request and return the answer. Raises ``StartRefused`` with the error sentence of a refusal."""
+    """Send a request and return the decoded response. Raises ``StartRefused`` for an error response."""
     status, answer = ask(method, target, document)
     if status >= 400:
         raise StartRefused(answer.get("description") or answer["title"])
@@ -43,7 +42,7 @@ def request(ask: Ask, method: str, target: str, document: object = None) -> Any:
 
 
 def list_all(ask: Ask, path: str, member: str, project: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a listing page by page, for one project or (``None``) for all projects."""
+    """Yield the entries of all pages of a listing, for one project or, with ``None``, for all projects."""
     target = f"{path}?{urlencode({'limit': PAGE} | ({'project': project} if project else {}))}"
     while True:
         page = request(ask, "GET", target)

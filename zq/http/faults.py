@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error handlers, which map each error to a status, title and description by the table in ``zq.wire.refusals``."""
+"""Error handlers, which convert errors to HTTP responses with the table in ``zq.wire.refusals``."""
 
 import logging
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from zq import errors, wire
 from zq.wire import refusals
 
 LOG = logging.getLogger(__name__)
-# User-Agent prefix of python-zaqarclient, which treats 429 as success. It receives 503 instead.
+# User-Agent prefix of python-zaqarclient. It treats 429 as success, so it receives 503 instead.
 ZAQAR_CLIENT_AGENT: Final = "python-requests/"
 NO_ROUTE: Final = "No route has this path. GET /v2/openapi.json lists all routes. Only / and /v2/ end with a slash."
 
 
 def register(app: "falcon.App[Any, Any]") -> None:
-    """Register a handler for every expected and unexpected error."""
+    """Register the error handlers."""
     for kind, handle in HANDLERS.items():
         app.add_error_handler(kind, handle)
 
@@ -69,22 +69,18 @@ HANDLERS: Final[dict[type[Exception], Callable[..., None]]] = {
 
 
 def log_unavailable(req: falcon.Request, error: errors.ZqError) -> None:
-    """Log the cause if the error says that the store is unavailable."""
+    """Log the error's cause if the store is unavailable."""
     if isinstance(error, errors.Unavailable):
         LOG.error("The store is unavailable: %r", error.__cause__ or error, extra=context(req))
 
 
 def log_failure(req: falcon.Request, error: Exception) -> None:
-    """Log an unexpected error."""
+    """Log an unexpected error with its traceback."""
     LOG.critical("Unexpected error while handling a request.", exc_info=error, extra=context(req))
 
 
 def _answer(resp: falcon.Response, status: str, title: str | None, description: str | None, limit: str = "") -> None:
-    """Write the error to the response.
-
-    Args:
-        limit: Name of the exceeded limit, if any.
-    """
+    """Write the error to the response. ``limit`` names the exceeded limit, if any."""
     resp.status = status
     resp.set_header("Vary", "Accept")
     resp.content_type = falcon.MEDIA_JSON
@@ -93,7 +89,7 @@ def _answer(resp: falcon.Response, status: str, title: str | None, description: 
 
 
 def context(req: falcon.Request) -> dict[str, Any]:
-    """Return the log fields of a request, which never contain its body."""
+    """Return the log fields of a request. They never contain its body."""
     queue, topic = getattr(req.context, "queue", None), getattr(req.context, "topic", None)
     return {
         "request_id": getattr(req.context, "request_id", ""),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of the message history (extensions 5)."""
+"""HTTP resources for the message history (extensions 5)."""
 
 import falcon
 from msgspec import UNSET
@@ -68,7 +68,6 @@ class HistoryReplay:
 
 
 def _max_replayed(terms: extensions.ReplayTerms) -> int:
-    """Return the maximum number of messages that a replay may post."""
     if terms.ids is not UNSET:
         return len(terms.ids)
     return DEFAULT_BATCH if terms.limit is UNSET else min(max(0, terms.limit), MAX_BATCH)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of a queue's messages (contract 7)."""
+"""HTTP resources for the messages of a queue (contract 7)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -87,7 +87,7 @@ class MessageCollection:
         polled(req, resp, self._waiters, look, partial(_show_popped, req, resp, bool(detailed)), takes=True)
 
     def _stage(self, req: falcon.Request, resp: falcon.Response, stage: str) -> None:
-        """Stage messages that a commit will publish (extensions 9)."""
+        """Add messages to a stage, which a commit publishes (extensions 9)."""
         req.context.allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
         hops, raw = query.hops(req), weight.admit_post(req, query.needed_body(req, self._max_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
@@ -104,7 +104,7 @@ class MessageCollection:
     def _browse(
         self, req: falcon.Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool
     ) -> None:
-        """List the messages of one state, including the client's own messages."""
+        """List the messages in one state. The client's own messages are included."""
         if given := next((name for name in EXCLUDED_BY_STATE if query.text(req, name)), None):
             raise Invalid(f"{given} cannot be combined with state.")
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")
@@ -141,13 +141,12 @@ def _show_popped(req: falcon.Request, resp: falcon.Response, detailed: bool, see
 
 
 def _flags(req: falcon.Request) -> dict[str, bool]:
-    """Return the listing flags that the request sets."""
     flags = ("echo", "include_claimed", "include_delayed")
     return {flag: value for flag in flags if (value := query.boolean(req, flag)) is not None}
 
 
 def _warn_of_delays(req: falcon.Request, resp: falcon.Response) -> None:
-    """Add a ``Warning`` header: the queue ignores delays."""
+    """Add a ``Warning`` header, because the queue ignores message delays."""
     resp.set_header("Warning", f'299 - "delay is ignored: {req.context.queue.name} has no _default_message_delay"')
 
 

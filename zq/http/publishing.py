@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of a topic's messages, except streams (extensions 8)."""
+"""HTTP resources for the messages of a topic, except streams (extensions 8)."""
 
 from functools import partial
 
@@ -95,7 +95,7 @@ class TopicMessages:
         wait: int | None,
         listening: Listening | None = None,
     ) -> Polled[Listed] | Listening:
-        """Poll once. If the request must wait, release its place among the heavy requests."""
+        """Poll once. If the request must wait, let the project's next heavy request run."""
         try:
             weight.admit_page(req, limit)
         except BaseException:

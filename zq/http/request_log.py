@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middleware that assigns request ids, counts requests, audits changes, and optionally logs requests."""
+"""Middleware for request ids, request metrics, the audit log, and the optional request log."""
 
 import logging
 import time
@@ -20,11 +20,11 @@ from zq.http.faults import context
 from zq.http.pending import is_pending
 
 LOG = logging.getLogger("zq.requests")
-# If a browser shows an answer as a page, it must not load, run or frame anything.
+# Content Security Policy. A browser that displays a response must not load, run or frame anything.
 POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 # Methods without side effects.
 READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# Statuses that the audit log records as refusals.
+# Statuses that are audited as refusals.
 REFUSED: Final = frozenset({401, 403, 429})
 # Rules of audited changes.
 CHANGES: Final = frozenset(
@@ -39,7 +39,7 @@ MAX_SHOWN: Final = 256
 
 
 class RequestLog:
-    """The outermost Falcon middleware, so that every answer has a request id."""
+    """The outermost Falcon middleware. Every response has a request id, including errors of other middleware."""
 
     def __init__(
         self, log_requests: Callable[[], bool], events: Events, audit: Audit, trail: Trail, behind_proxy: bool
@@ -47,8 +47,8 @@ class RequestLog:
         """Initialize the middleware.
 
         Args:
-            trail: Stores changes, in addition to the audit log.
-            behind_proxy: Whether the audit log records the last address in ``X-Forwarded-For``.
+            trail: The audit trail, which stores changes in addition to the audit log.
+            behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.
         """
         self._log_requests = log_requests
         self._events = events
@@ -58,7 +58,7 @@ class RequestLog:
 
     def process_request(self, req: falcon.Request, resp: Answer) -> None:
         req.context.began = time.monotonic()
-        # A version 4 UUID from the process's own generator, which avoids a system call. It must be unique, not
+        # A version 4 UUID from the process's own generator, which avoids a system call. The id need not be
         # unpredictable.
         digits = f"{getrandbits(128):032x}"
         identity = f"req-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
@@ -75,7 +75,7 @@ class RequestLog:
         self, req: falcon.Request, resp: falcon.Response, resource: object, _req_succeeded: bool
     ) -> None:
         if is_pending(req):
-            return  # not answered yet
+            return  # no response yet
         took = time.monotonic() - req.context.began
         status = getattr(req.context, "counted_as", resp.status_code)
         waited = getattr(req.context, "waits", False)
@@ -95,9 +95,9 @@ class RequestLog:
 
 
 def _is_change(req: falcon.Request) -> bool:
-    """Return whether the audit log records the request as a change.
+    """Return whether the request is audited as a change.
 
-    A feature whose GET requests may have side effects sets ``req.context.audited``.
+    Features set ``req.context.audited`` for GET requests with side effects.
     """
     if getattr(req.context, "audited", False):
         return True
@@ -113,7 +113,6 @@ def _changes(rule: str, route: str) -> bool:
 
 
 def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: bool) -> Entry:
-    """Build the audit entry of a request."""
     context = req.context
     identity = getattr(context, "identity", None)
     messages = getattr(context, "removed", getattr(context, "messages", None))
@@ -133,9 +132,9 @@ def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: boo
 
 
 def _object(req: falcon.Request, resource: object) -> str:
-    """Return the audited object of the request, such as ``queue jobs``.
+    """Return the object of the request for the audit log, such as ``queue jobs``.
 
-    A resource declares its kind of object and the path parameter with the object's id in ``audited_as``.
+    A resource may declare ``audited_as``: the object's type, and the path parameter with its id.
     """
     params = getattr(req.context, "params", {})
     token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")

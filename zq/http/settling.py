@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources that settle claims and redrive dead letters (extensions 3, 4)."""
+"""HTTP resources that settle claims and redrive dead letters (extensions 3, 4)."""
 
 from functools import partial
 from typing import Any

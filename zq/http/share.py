@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources that issue and revoke pre-signed URLs (contract 10). See ``zq.auth.signatures``."""
+"""HTTP resources that issue and revoke pre-signed URLs (contract 10); see ``zq.auth.signatures``."""
 
 from typing import Any, Final
 
@@ -38,7 +38,7 @@ class QueueShare:
         resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))
 
     def _expiry(self, terms: ShareTerms, identity: Identity) -> Seconds:
-        """Return the expiry time; the default is one day from now, or the latest allowed time if that is earlier."""
+        """Return the expiry time. By default, it is one day from now, or the latest allowed time if that is earlier."""
         now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
         last = min(now + most, identity.expires or now + most)
         if terms.expires is None:
@@ -76,7 +76,7 @@ class ShareRevocation:
 
 
 def _check_names(name: str, given: list[str] | None, names: Any) -> list[str]:
-    """Return the given names without duplicates. Raises ``Invalid`` for an unknown name."""
+    """Return ``given`` without duplicates. Raises ``Invalid`` if one is not in ``names``."""
     if unknown := set(given or ()) - set(names):
         raise Invalid(f"{name} may contain {', '.join(names)}, not {min(unknown)[:64]!r}.")
     return list(dict.fromkeys(given or ()))

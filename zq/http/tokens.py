@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of tokens: ``/v2/tokens`` for a project's own, ``/v2/admin/tokens`` for administrators (tenancy 5).
+"""HTTP resources for tokens: ``/v2/tokens`` for projects, ``/v2/admin/tokens`` for administrators (tenancy 5).
 
-The secret is returned only when the token is created. A new token never exceeds the credential that creates it.
+The server returns a token's secret only once, when the token is created. A new token never has more rights than the
+credential that creates it.
 """
 
 import re
@@ -26,7 +27,7 @@ from zq.wire.tokens import TokenTerms, known_as, shown, token_terms
 
 # Maximum number of tokens per page.
 MAX_PAGE: Final = 100
-# Maximum length of a token's name, and of the user whom it represents.
+# Maximum length of a token's name and of its user.
 MAX_TEXT: Final = 256
 # Maximum number of roles of a token.
 MAX_ROLES: Final = 20
@@ -35,7 +36,7 @@ ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 
 
 class _Project:
-    """Tokens of the caller's project, for callers that may manage the whole project."""
+    """Base class of resources for tokens of the caller's project. The caller must have rights to manage all of it."""
 
     path = "/v2/tokens"
 
@@ -43,13 +44,16 @@ class _Project:
         self._tokens = tokens
 
     def _id(self, given: str) -> str:
-        """Return the token id in the path. Raises ``Invalid`` for a whole token, because paths are logged."""
+        """Return the token id in the path. Raises ``Invalid`` for a complete token, because paths are logged."""
         if given.startswith("zq_"):
             raise Invalid("Refer to a token by its id, the ten characters after zq_.")
         return given
 
     def _caller(self, req: falcon.Request) -> Identity:
-        """Return the caller. Raises ``NotAuthorized`` unless it is authenticated and may manage the whole project."""
+        """Return the caller, which must be authenticated and have rights to manage the whole project.
+
+        Raises ``NotAuthorized``.
+        """
         identity: Identity = req.context.identity
         scopes = parse(identity.scopes)
         if not identity.credential or not (scopes is None or scopes.everywhere(Verb.MANAGE)):
@@ -57,7 +61,7 @@ class _Project:
         return identity
 
     def _project(self, req: falcon.Request) -> str | None:
-        """Return the project whose tokens the request may access; ``None`` = all projects."""
+        """Return the project whose tokens the request may access, or ``None`` for all projects."""
         return self._caller(req).project
 
     def _grant(self, req: falcon.Request, terms: TokenTerms) -> Grant:
@@ -69,15 +73,15 @@ class _Project:
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
     def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
-        """Raise ``NotAuthorized`` if a token with these terms would exceed its maker's credential."""
+        """Raise ``NotAuthorized`` if a token with these terms would have more rights than its maker."""
         if _exceeds(terms, maker):
             raise NotAuthorized(EXCEEDS_MAKER)
 
 
 class _AnyProject(_Project):
-    """Tokens of any project, which a parameter names.
+    """Base class of resources for tokens of the project in the parameter ``project``.
 
-    If an administrator's own credential has scopes, the new token must not exceed them.
+    If the administrator's own credential has scopes, a new token must not exceed them.
     """
 
     path = "/v2/admin/tokens"
@@ -103,7 +107,7 @@ class _AnyProject(_Project):
 
 
 class _Collection(_Project):
-    """The tokens of a project: list and create."""
+    """List and create tokens."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = self._project(req)
@@ -123,7 +127,7 @@ class _Collection(_Project):
 
 
 class _Item(_Project):
-    """One token: get and revoke."""
+    """Get and revoke a token."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         resp.data = wire.encode(_shown(self._tokens.get(self._id(token), self._project(req))))
@@ -134,7 +138,7 @@ class _Item(_Project):
 
 
 class _Rotation(_Project):
-    """The rotation of a token: a replacement with the same rights. The old token expires within a day."""
+    """Replace a token by one with the same rights. The old token expires within a day."""
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         project, maker = self._project(req), req.context.identity
@@ -146,7 +150,7 @@ class _Rotation(_Project):
 
 
 class WhoAmI:
-    """``/v2/whoami``: the caller's credential without its secret, for every caller."""
+    """``/v2/whoami``: the caller's credential without its secret."""
 
     policy = {"GET": "identity:get"}
 
@@ -155,7 +159,7 @@ class WhoAmI:
 
 
 class Me:
-    """``/v2/me``: the rules that the caller may use on at least some names, and properties of the server."""
+    """``/v2/me``: the rules that the caller may use on at least one name, and properties of the server."""
 
     policy = {"GET": "identity:get"}
 
@@ -163,7 +167,7 @@ class Me:
         """Initialize the resource.
 
         Args:
-            auth: Name of the authentication strategy; "" = callers are not authenticated.
+            auth: Name of the authentication strategy, "" for none.
             page: The console, if the server has one.
         """
         self._server = {"auth": auth or "none", "console": page.version if page else None, "version": __version__}
@@ -228,7 +232,7 @@ class AdminTokenCollection(_AnyProject, _Collection):
 
 
 class AdminTokenItem(_AnyProject, _Item):
-    """``/v2/admin/tokens/{token}``: get or revoke a token; an unknown id is treated as that of a JSON Web Token."""
+    """``/v2/admin/tokens/{token}``: get or revoke a token. DELETE also accepts the id of a JSON Web Token."""
 
     policy = {"GET": "admin:tokens", "DELETE": "admin:tokens"}
 
@@ -265,9 +269,9 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 
 
 def _jti(given: str) -> str:
-    """Return the id of a JSON Web Token.
+    """Check and return the id of a JSON Web Token.
 
-    Raises ``Invalid``, even for a whole zq token, which must not be passed around.
+    Raises ``Invalid``, also for a complete zq token, because a secret must not appear in a URL.
     """
     if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
@@ -284,12 +288,12 @@ def _roles(given: Sequence[str]) -> list[str]:
 
 
 def _grantable_roles(maker: Identity) -> frozenset[str]:
-    """Return the roles that the maker may grant in its project: its own roles except administrator."""
+    """Return the maker's roles except administrator; these are the roles that it may grant."""
     return maker.roles - {ADMIN} or frozenset({MEMBER})
 
 
 def _exceeds(terms: Grant | Stored, maker: Identity) -> bool:
-    """Return whether a token with these terms would exceed its maker's credential or represent another user."""
+    """Return whether a token with these terms would have more rights than its maker, or another user."""
     other = terms.user not in ("", maker.user) or not _grantable_roles(maker) | maker.roles >= {*terms.roles}
     return other or exceed(parse(terms.scopes), parse(maker.scopes))
 

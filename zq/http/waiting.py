@@ -17,9 +17,9 @@ from zq.http.pending import HANDOVER, Handover, answer, answer_later
 from zq.model import QueueRef
 
 T = TypeVar("T")
-# Poll events of a closed connection. Systems without POLLRDHUP report only connections closed by both sides.
+# ``poll`` events of a closed connection. Without POLLRDHUP, the kernel reports only connections closed by both sides.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-# Returns whether an answer is non-empty.
+# Returns whether a result is non-empty.
 FOUND: Final = attrgetter("found")
 
 
@@ -32,7 +32,7 @@ def polled(
     *,
     takes: bool,
 ) -> None:
-    """Answer with ``show(ask())`` as soon as ``ask`` returns a non-empty answer, or at the deadline."""
+    """Respond with ``show(ask())`` as soon as ``ask`` returns a non-empty result, or when ``wait`` seconds are over."""
     wait = query.integer(req, "wait")
     if not wait:
         if takes and is_gone(req):
@@ -61,10 +61,11 @@ def poll(
     takes: bool,
     paused: bool = False,
 ) -> None:
-    """Poll the queue and answer with ``show``; see ``Waiters.enter``.
+    """Poll the queue with ``ask`` and write the outcome to the response with ``show``; see ``Waiters.enter``.
 
     Args:
-        takes: Whether ``ask`` claims or pops messages. If so, it is not called for a client that has disconnected.
+        wait: Maximum seconds to wait for a non-empty result.
+        takes: Whether ``ask`` claims or pops messages. If so, it is not called after the client has disconnected.
     """
     req.context.waits = bool(wait)
     if takes and is_gone(req):
@@ -78,13 +79,13 @@ def poll(
 
 
 def connection(req: falcon.Request) -> socket.socket | None:
-    """Return the client's socket, if the edge provides it."""
+    """Return the client's socket, or ``None`` if the edge does not provide it."""
     found: socket.socket | None = req.env.get("gunicorn.socket")
     return found
 
 
 def hung_up(caller: socket.socket | None) -> bool:
-    """Return whether the client has closed its side of the connection; ``False`` if that is unknown."""
+    """Return whether the client has closed its side of the connection. Return ``False`` without a socket."""
     if caller is None:
         return False
     poll = select.poll()
