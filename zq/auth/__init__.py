@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authentication: the strategies of the option ``auth_strategy``. Each one yields an ``Identity``.
+"""Authentication strategies, selected by the option ``auth_strategy``. A strategy returns the caller's ``Identity``.
 
-The modules of a strategy are imported only if it is chosen, because the libraries for JSON Web Tokens and Keystone are
-large.
+The libraries for JSON Web Tokens and Keystone are large, so they are imported only if their strategy is configured.
 """
 
 import logging
@@ -35,9 +34,9 @@ def open_tokens(
     audit: Audit,
     most: Callable[[str], int] = default_bound,
 ) -> Tokens:
-    """Return the tokens of all projects, and adopt the bootstrap token, which is audited.
+    """Create the store of tokens, and store the bootstrap token if one is configured.
 
-    ``most``: see ``Tokens``. Raises ``StartRefused``.
+    ``most`` is passed to ``Tokens``. Raises ``StartRefused`` if the bootstrap token cannot be read.
     """
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
     tokens = Tokens(documents, clock, options.token_max_days, denied_for, most)
@@ -53,7 +52,7 @@ def open_tokens(
 
 
 def _bootstrap_token(path: str) -> str:
-    """Return the token in this file. Raises ``StartRefused``."""
+    """Read and check the bootstrap token. Raises ``StartRefused``."""
     option = "[auth] bootstrap_token_file"
     text = read_private(option, path).decode("ascii", "replace").strip()
     if parse(text) is None:
@@ -79,7 +78,7 @@ def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clo
 
 
 def check(options: AuthOptions) -> None:
-    """Raise ``StartRefused`` for options under which no credential, or any credential, would be valid."""
+    """Check the authentication options and the files that they name. Raises ``StartRefused``."""
     if options.strategy == "proxy":
         read_secrets(options.proxy_secret_file)
     if "jwt" in options.strategy:
@@ -91,7 +90,7 @@ def check(options: AuthOptions) -> None:
 
 
 def check_jwt(options: JwtOptions) -> None:
-    """Raise ``StartRefused`` for invalid or missing options of JSON Web Tokens."""
+    """Check the options of JSON Web Tokens. Raises ``StartRefused``."""
     for name in ("issuer", "audience", "jwks"):
         if not getattr(options, name):
             raise StartRefused(f"[auth] jwt_{name} must be set for auth_strategy = jwt.")
@@ -106,7 +105,11 @@ def check_jwt(options: JwtOptions) -> None:
 def strategy_of(
     options: Callable[[], AuthOptions], documents: DocumentController, clock: Clock, path: str | None = None
 ) -> "Bearers | Keystone | ProxySecrets | None":
-    """Return the configured strategy, or ``None`` for the empty one. ``path``: the configuration file.
+    """Create the configured strategy. Return ``None`` if authentication is off.
+
+    Args:
+        options: Returns the current options, because some files can be changed at runtime.
+        path: Path of the configuration file, which Keystone's middleware reads.
 
     Raises ``StartRefused``.
     """

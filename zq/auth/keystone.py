@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The strategy ``keystone``: keystonemiddleware in front of the application, configured in ``[keystone_authtoken]``.
 
-The middleware passes the identity in headers. A client's own headers of this kind are removed before the middleware
-runs. The middleware's headers are converted to an ``Identity`` and removed after it.
+The client's own identity headers are removed before the middleware runs. The middleware adds identity headers, which
+are converted to an ``Identity`` and removed before the application runs.
 """
 
 import logging
@@ -26,7 +26,7 @@ from zq.model.identity import MEMBER, Identity
 LOG = logging.getLogger(__name__)
 # Environment key of the middleware's result: an identity or an error.
 RESULT_KEY: Final = "zq.keystone"
-# Environment key that is set once the application has read the result.
+# Environment key that is set after the application has read the result.
 READ_KEY: Final = "zq.keystone.asked"
 # Paths that need no token.
 OPEN: Final = frozenset({"/", "/healthz", "/readyz"})
@@ -42,13 +42,10 @@ Application = Callable[..., Iterable[bytes]]
 
 
 class Keystone:
-    """The adapter of the middleware: ``wrapped`` runs in front of it, ``authenticate`` after it.
-
-    Raises ``StartRefused``.
-    """
+    """The adapter of the middleware: ``wrapped`` installs it, and ``authenticate`` returns its result."""
 
     def __init__(self, path: str | None, clock: Clock) -> None:
-        """Load the middleware with the configuration file ``path`` and the environment."""
+        """Configure the middleware from the file ``path`` and the environment. Raises ``StartRefused``."""
         self._clock = clock
         self._failures = FailureLimit()
         self._lock = threading.Lock()
@@ -60,7 +57,7 @@ class Keystone:
         try:
             self._middleware = AuthProtocol(self._behind, conf)
             cached = self._middleware._conf.get("token_cache_time")
-        except Exception as error:  # the middleware loads a plugin named in the file, which may raise anything
+        except Exception as error:  # the configured authentication plugin may raise anything
             raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
         if not 0 <= cached <= MAX_CACHED:
             raise StartRefused(f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED}; it is {cached}.")
@@ -78,7 +75,7 @@ class Keystone:
         Args:
             set_aside: Removes the client's own identity headers from the environment.
             peer_of: Returns the caller's address.
-            refused: Called with the environment and the address of each request that the middleware refuses.
+            refused: Called with the environment and the caller's address if the middleware rejects a request.
             public: Path prefixes that need no token.
         """
         self._app, self._refused = app, refused
@@ -109,10 +106,10 @@ class Keystone:
         return self._middleware
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
-        """Return the identity that the middleware has found.
+        """Return the identity that the middleware found.
 
-        Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``. For a long-running request, the middleware
-        validates the token again on each call.
+        A long-running request calls this method again. The middleware then validates the token again. Raises
+        ``NotAuthenticated``, ``TooManyRequests`` or ``Unavailable``.
         """
         found = env.get(RESULT_KEY)
         if isinstance(found, ZqError):
@@ -127,10 +124,7 @@ class Keystone:
         return found
 
     def _validate_again(self, token: str) -> None:
-        """Raise ``NotAuthenticated`` once the middleware knows that the token is no longer valid.
-
-        While Keystone is unavailable, the token is treated as valid.
-        """
+        """Raise ``NotAuthenticated`` if the token is no longer valid. If Keystone is unavailable, do nothing."""
         try:
             self._middleware.fetch_token(token)
         except ksm_exceptions.InvalidToken as error:
@@ -139,7 +133,7 @@ class Keystone:
             LOG.debug("A token is treated as valid because Keystone is unavailable: %r", error)
 
     def known(self, _env: Mapping[str, Any], _peer: str) -> bool:
-        """Return ``True``, because the middleware has already validated the token."""
+        """Return ``True``, because the middleware runs before the application."""
         return True
 
     look_up = known
@@ -156,7 +150,7 @@ class Keystone:
     def _counting(
         self, environ: Mapping[str, Any], start_response: Callable[..., Any], peer: str
     ) -> Callable[..., Any]:
-        """Wrap ``start_response``: count failures, and close the connection if the middleware leaves a body unread."""
+        """Wrap ``start_response`` to count rejected tokens, and to close the connection if the body is unread."""
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
             if status.startswith(("401", "503")) and RESULT_KEY not in environ:
@@ -173,13 +167,13 @@ class Keystone:
 
 
 def _digest(environ: Mapping[str, Any]) -> bytes:
-    """Return a digest of the request's token, so that the secret is not kept."""
+    """Return a digest of the request's token, which may be cached instead of the secret."""
     token: str = environ.get("HTTP_X_AUTH_TOKEN") or environ.get("HTTP_X_STORAGE_TOKEN", "")
     return blake2b(token.encode()).digest()
 
 
 def identity(environ: MutableMapping[str, Any]) -> Identity | None:
-    """Return the identity in the middleware's headers; ``None`` for a token without a valid project id."""
+    """Return the identity in the middleware's headers, or ``None`` if the token has no valid project id."""
     project = environ.get("HTTP_X_PROJECT_ID") or ""
     if environ.get("HTTP_X_IDENTITY_STATUS") != "Confirmed" or PROJECT_ID.fullmatch(project) is None:
         return None

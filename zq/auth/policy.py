@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The roles that each rule requires (tenancy 4), from a table or an oslo.policy file.
+"""The policy: which roles may use which rules (tenancy 4), from a table or an oslo.policy file.
 
-oslo.policy silently accepts invalid files: it denies an unparsable rule and ignores an unknown one. A file is therefore
-validated here first, and refused as a whole. The library is imported only if a file is configured.
+oslo.policy accepts invalid files silently: it denies an unparsable rule and ignores an unknown one. This module
+therefore validates a file first, and rejects the whole file if it has an error. The library is imported only if a file
+is configured.
 """
 
 import logging
@@ -30,10 +31,11 @@ class Rule(Struct, frozen=True):
     """The requirements of a rule.
 
     Attributes:
-        check: The roles, in oslo.policy syntax.
-        verb: Scope verb that a scoped credential requires. ``None`` = none, or several, which the resource checks.
-        everywhere: Whether the scope must cover the whole project instead of one name.
-        most: The strongest of several verbs. ``/v2/me`` lists the rule only for callers that have it.
+        check: The required roles, in oslo.policy syntax.
+        verb: The scope verb that a scoped credential needs. ``None`` if it needs no verb, or if the resource checks
+            several verbs.
+        everywhere: Whether the scope must cover the whole project, not only one name.
+        most: The strongest of several verbs. ``/v2/me`` lists the rule only for callers with this verb.
     """
 
     check: str = EVERYONE
@@ -80,28 +82,28 @@ RULES: Final[dict[str, Rule]] = {
     **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete", "admin:rekey"),
     **_administration("admin:tokens", "admin:server", "admin:sqs_keys"),
 }
-"""All rules that routes may name. Other rules are denied.
+"""All rules. Unknown rules are denied.
 
-The rules of features are included, because a policy file is validated before features exist. A file may also name rules
-of features that the server does not have.
+Rules of features are included, because a policy file is validated before features are created, and may name rules of
+features that the server does not have.
 """
 
-# Attributes of a caller that a check may use.
+# Caller attributes that a check may use.
 CREDENTIALS: Final = frozenset({"project_id", "user_id"})
 _TARGET: Final = re.compile(r"%\((\w*)\)s")
 _CHECKS: Final = frozenset({"TrueCheck", "FalseCheck", "AndCheck", "OrCheck", "NotCheck", "RoleCheck", "RuleCheck"})
 
-# Decides from rule, roles, user and project whether a request is permitted.
+# Returns whether a request with this rule, roles, user and project is permitted.
 Decide = Callable[[str, frozenset[str], str, str], bool]
 
 
 class Policy:
-    """The policy that decides whether a caller's roles permit a rule.
+    """The current policy. Call it with a rule and an identity to check whether the caller's roles permit the rule.
 
     Args:
-        path: Path of a policy file; "" = the table.
+        path: Path of a policy file, "" for the table.
 
-    Raises ``StartRefused``.
+    Raises ``StartRefused`` if the file is invalid.
     """
 
     def __init__(self, path: str = "") -> None:
@@ -110,13 +112,13 @@ class Policy:
         self.load(path)
 
     def listen(self, changed: Callable[[], object]) -> None:
-        """Register ``changed``, which is called after each change of the rules."""
+        """Register a function to call after each load of the rules."""
         self._listeners.append(changed)
 
     def load(self, path: str) -> bool:
-        """Load the file and return whether its rules differ from the former ones.
+        """Load the rules. Return whether they differ from the former rules.
 
-        Raises ``StartRefused`` for an invalid file, and keeps the former rules in that case.
+        If the file is invalid, raise ``StartRefused`` and keep the former rules.
         """
         texts = _read(path) if path else None
         decide = _by_table if texts is None else _by_file(path, texts)
@@ -127,7 +129,7 @@ class Policy:
         return former != texts
 
     def reload(self, path: str, audit: Audit) -> None:
-        """Load the file again. If it is not valid, keep the former rules and log the reason."""
+        """Load the rules again and audit a change. If the file is invalid, keep the former rules and log the error."""
         try:
             changed = self.load(path)
         except StartRefused as refusal:
@@ -153,7 +155,7 @@ def _by_file(path: str, given: Mapping[str, str]) -> Decide:
         from oslo_policy.policy import Enforcer, Rules
     except ImportError as error:
         raise _missing() from error
-    # If it gets all rules, the library neither reads nor watches a file.
+    # With ``rules`` and ``use_conf=False``, the library neither reads nor watches a file.
     enforcer = Enforcer(ConfigOpts(), rules=Rules(checks), use_conf=False)
 
     def decide(rule: str, roles: frozenset[str], user: str, project: str) -> bool:
@@ -168,7 +170,10 @@ def _missing() -> StartRefused:
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the check of every rule, from the file or the table. Raises ``StartRefused``."""
+    """Parse and validate the checks of all rules. Rules that ``given`` lacks come from the table.
+
+    Raises ``StartRefused``.
+    """
     texts = {name: rule.check for name, rule in RULES.items()} | dict(given)
     try:
         from oslo_policy.policy import RuleDefault
@@ -202,7 +207,7 @@ def _read(path: str) -> dict[str, str]:
 
 
 def _faults(check: Any, text: str) -> Iterator[str]:
-    """Yield the errors of a check that oslo.policy has parsed from ``text``."""
+    """Yield the errors in ``check``, which oslo.policy parsed from ``text``."""
     parts = list(_parts(check))
     kinds = [type(part).__name__ for part in parts]
     if kinds.count("FalseCheck") != text.split().count("!"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures of HTTP deliveries by Standard Webhooks 1.0 (criterion E5), for senders and receivers.
+"""Signatures of HTTP deliveries according to Standard Webhooks 1.0, for senders and receivers.
 
 The signed content is ``id.timestamp.body``. A secret is ``whsec_`` followed by the base64 encoding of 24 to 64 bytes.
 """
@@ -22,7 +22,7 @@ MIN_SECRET_SIZE, MOST = 24, 64
 
 
 def new_secret() -> str:
-    """Return a new random secret."""
+    """Generate a random secret."""
     return PREFIX + base64.b64encode(os.urandom(SECRET_SIZE)).decode()
 
 
@@ -40,13 +40,13 @@ def key(secret: str) -> bytes:
 
 
 def signature(secret: str, message: str, timestamp: int, body: bytes) -> str:
-    """Return a signature with its version prefix."""
+    """Return the signature of a delivery, with its version prefix."""
     signed = b"%b.%d.%b" % (message.encode(), timestamp, body)
     return VERSION + base64.b64encode(hmac.digest(key(secret), signed, "sha256")).decode()
 
 
 def headers(secrets: Iterable[str], message: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a delivery, with one signature per secret. There are several during secret rotation."""
+    """Return the headers of a delivery, with one signature per secret. While a secret is rotated, there are two."""
     signatures = [signature(secret, message, timestamp, body) for secret in secrets]
     return {ID: message, TIMESTAMP: str(timestamp)} | ({SIGNATURE: " ".join(signatures)} if signatures else {})
 
