@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition of a server process: store, clock, metrics, use cases, authentication and background work."""
+"""The server process, composed of store, clock, metrics, broker, authentication and background work."""
 
 import atexit
 import gc
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # Seconds between two attempts to open the store.
 RETRY_INTERVAL = 1.0
-# Minimum number of concurrent requests from which a project's share is computed, even with fewer threads.
+# Concurrent requests of the process from which a project's fair share is computed, if it has fewer threads.
 REQUESTS_AT_ONCE = 64
 NO_SNAPSHOT = "zq cannot back up this store or these pools. Use the tools of the store: see backup.md."
 
@@ -60,7 +60,10 @@ NO_SNAPSHOT = "zq cannot back up this store or these pools. Use the tools of the
 class Application:
     """The application of one process with its open store and background threads.
 
-    ``tls`` is reloaded together with the options. The constructor raises ``StartRefused`` or ``Unavailable``.
+    Args:
+        tls: Certificates to reload together with the options.
+
+    Raises ``StartRefused`` or ``Unavailable``.
     """
 
     def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
@@ -171,13 +174,13 @@ class Application:
         reread(self._proxy, certificates, self._keys, *files, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Return a context manager with a snapshot of the store. Raises ``NotBuilt`` if the store has no snapshots."""
+        """Take a snapshot of the store; a context manager. Raises ``NotBuilt`` if the store does not support it."""
         if not isinstance(self._storage, Snapshots):
             raise NotBuilt(NO_SNAPSHOT)
         return self._storage.snapshot()
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
-        """Return the WSGI application that the edge calls, wrapped in Keystone's middleware if configured."""
+        """Return the WSGI application for the edge, which includes Keystone's middleware if configured."""
         wrapped = getattr(self._strategy, "wrapped", None)
         if wrapped is None:
             return self.app
@@ -196,7 +199,7 @@ class Application:
 
 
 def open_stores(chosen: Settings) -> Storage:
-    """Open the store, or all stores if ``pooling`` is on. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store, or the stores of all pools if pooling is on. Raises ``StartRefused`` or ``Unavailable``."""
     catalogue = open_store(chosen)
     if chosen.pooling is None:
         return catalogue
@@ -236,7 +239,7 @@ def _probe(chosen: Settings, uri: str) -> None:
 
 
 def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
-    from zq.serving.metrics.counting import Metrics  # imported late: it reads what multiprocess.begin has set
+    from zq.serving.metrics.counting import Metrics  # must be imported after multiprocess.begin
 
     return Metrics(
         storage,
@@ -257,7 +260,6 @@ def make_broker(
     followers: Followers,
     pools: PoolStores | None = None,
 ) -> Broker:
-    """Create the broker from the settings."""
     return Broker(
         storage,
         clock,
@@ -293,9 +295,9 @@ def _retention(chosen: Settings) -> Retention:
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
-    """Start the probe and metrics listeners, except on the server's own address.
+    """Start the probe and metrics listeners.
 
-    A listener on that address could bind it before the edge, and the edge would then fail to start.
+    A listener with the server's own address is not started, because it could take the address from the edge.
     """
     main = chosen.bind, chosen.port
     if chosen.probes_bind and not overlap(chosen.probes_bind, main):

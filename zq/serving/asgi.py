@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's edge: an ASGI application around the WSGI application.
 
-The event loop reads bodies, waits for messages and sends answers, each within a deadline, so no client occupies a
-thread. The edge calls the WSGI application once for each request. Short requests on an embedded store run on the loop's
-thread, and all others in a thread pool. ``zq.http.pending`` has the objects by which the application delegates waiting
-and streaming to the edge.
+The event loop reads bodies, waits for messages and sends responses, so that a slow client occupies no thread. Each of
+these steps has a deadline. If the store is embedded, short requests run on the event loop's thread. All other requests
+run in a thread pool. ``zq.http.pending`` describes how the application passes long polls and streams to the edge.
 """
 
 import asyncio
@@ -30,17 +29,17 @@ from zq.serving.fairness import FairQueue
 from zq.serving.pool import Deadlines, Pool, Settling
 from zq.storage.inline import Ticket
 
-# Requests that are served under any load, because they need no lookup. Other methods need a credential.
+# Requests that are served even under overload: liveness probes, which need neither credential nor store.
 ALWAYS_SERVED: Final = frozenset({("GET", "/healthz"), ("HEAD", "/healthz")})
-# Maximum bytes of a response that are passed to Granian at a time.
+# Maximum bytes of a response that the edge passes to Granian at once.
 PIECE: Final = 64 << 10
-# Bytes of a received body that extend its deadline by one second.
+# Minimum transfer rate of a body in bytes per second, after the body timeout.
 BODY_RATE: Final = 10_000
-# Maximum total size in bytes of request bodies in memory. Beyond it, the edge rejects requests.
+# Maximum total size of request bodies in memory, in bytes. Above it, the edge rejects requests.
 MAX_BODIES: Final = 256 << 20
-# Maximum total size in bytes of long responses in progress.
+# Maximum total size of long responses in progress, in bytes.
 MAX_UNSENT: Final = 128 << 20
-# Seconds after which the response to a stalled reader may be aborted in favour of other clients.
+# Seconds without progress after which a long response may be aborted in favour of other clients.
 READER_STALL: Final = 1.0
 
 
@@ -48,11 +47,11 @@ class Limits(Struct, frozen=True):
     """Timeouts and limits for clients.
 
     Attributes:
-        body: Timeout of a body in seconds.
-        send: Timeout of sending in seconds.
-        queue: Maximum seconds that a request waits for a thread.
+        body: Timeout for receiving a body in seconds.
+        send: Timeout for sending a part of a response in seconds.
+        queue: Timeout for a request that waits for a thread, in seconds.
         max_body: Maximum body size in bytes.
-        requests_per_address: Maximum number of concurrent requests from one address, or None.
+        requests_per_address: Maximum number of concurrent requests from one address, ``None`` for no limit.
         callers: Headers that identify a caller; see ``fairness``.
     """
 
@@ -71,18 +70,28 @@ class Answer(Struct):
 
 
 class Unsent(Struct):
-    """A long response in progress: its size, and the time at which its reader last accepted data."""
+    """A long response in progress.
+
+    Attributes:
+        size: Size of the body in bytes.
+        moved: Monotonic time at which the client last accepted data.
+    """
 
     size: int
     moved: float
 
 
 class ClientDisconnect(Exception):
-    """The client has disconnected, or its response was aborted."""
+    """The client disconnected, or the edge aborted the response."""
 
 
 class Edge:
-    """The edge of one process. ``app``: the WSGI application. ``inner``: the ``App`` that ``app`` wraps or is."""
+    """The edge of one process.
+
+    Args:
+        app: The WSGI application with all its wrappers.
+        inner: The ``App`` inside ``app``; the same object if there is no wrapper.
+    """
 
     def __init__(
         self, app: Callable[..., Iterable[bytes]], inner: App, limits: Limits, threads: int, loop: Any
@@ -95,7 +104,7 @@ class Edge:
         self.settling = Settling(loop)
         self.deadlines = Deadlines(loop)
         self.addresses: Counter[bytes] = Counter()
-        """The number of concurrent requests by client network."""
+        """Number of concurrent requests by client network."""
         self.last_request = time.monotonic()
         self.body_bytes = 0
         self._app = app
@@ -103,7 +112,7 @@ class Edge:
         self._pauses = 0
 
     def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
-        """Return a coroutine that serves one request. Call this method in the task that awaits the coroutine."""
+        """Serve one request. Call this method in the task that awaits the result."""
         if self.queue.begin_step() or (scope["method"], scope["path"]) in ALWAYS_SERVED:
             return Exchange(self, scope, receive, send).run()
         return self._serve_later(scope, receive, send)
@@ -113,11 +122,14 @@ class Edge:
         await Exchange(self, scope, receive, send).run()
 
     def caller(self, scope: dict[str, Any]) -> bytes:
-        """Return the caller that the request's head identifies."""
+        """Return the caller in the request head; see ``fairness.caller``."""
         return fairness.caller(scope, self.limits.callers)
 
     def call(self, environ: dict[str, Any]) -> Answer:
-        """Call the application; blocks. Ignore the returned answer if the handover has a pending answer or a feed."""
+        """Call the application. Blocks.
+
+        If the application defers the response, the body is empty, and for a long poll the status is not valid either.
+        """
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
         status, headers = begun
@@ -127,7 +139,7 @@ class Edge:
         return Answer(int(status[:3]), encoded, body)
 
     def go_on(self, pending: PendingAnswer) -> Answer | None:
-        """Retry a pending request; blocks. Return None if the request is still pending."""
+        """Poll once more for a pending request. Return the response, or ``None`` if it is still pending. May block."""
         later = self.inner.go_on(pending)
         if later is None:
             return None
@@ -135,22 +147,22 @@ class Edge:
         return Answer(later.status, headers, later.body)
 
     def runs_inline(self, environ: dict[str, Any], body: bytes) -> bool:
-        """Return whether the event loop's thread may run the request.
+        """Return whether the request may run on the event loop's thread.
 
-        The request must be short, and no middleware that may block is involved.
+        It must be short, its credential must be cached, and no wrapper of the application may be involved.
         """
         if self._app is not self.inner or not self.inner.is_short(environ, body):
             return False
         return self.judge is None or self.judge.known(environ) is True
 
     def is_overloaded(self) -> bool:
-        """Return whether a new request would miss its deadline."""
+        """Return whether to reject new requests, because threads, the store or memory are exhausted."""
         return self.pool.is_crowded() or self.settling.waits() > self.limits.queue or self.body_bytes > MAX_BODIES
 
     async def pause(self) -> None:
-        """Delay the answer to a request beyond the project's rate, so that its client does not retry at once.
+        """Wait before the response to a rate-limited request, so that the client does not retry at once.
 
-        At most ``heads.MAX_PAUSED`` answers are delayed at a time; others are sent without a delay.
+        If ``heads.MAX_PAUSED`` responses are already delayed, return at once.
         """
         if self._pauses < heads.MAX_PAUSED:
             self._pauses += 1
@@ -160,7 +172,7 @@ class Edge:
                 self._pauses -= 1
 
     def has_room_for_long_answers(self) -> bool:
-        """Return whether a long response may start, after aborting responses to stalled readers if necessary."""
+        """Return whether memory allows another long response. If it does not, first abort stalled responses."""
         if not self._unsent:
             return True
         total = sum(unsent.size for unsent in self._unsent.values())
@@ -177,7 +189,7 @@ class Edge:
         return total <= MAX_UNSENT
 
     async def send_long(self, body: bytes, send: Send) -> None:
-        """Send a long body in pieces. Raises ``ClientDisconnect`` if the reader stalls or the response is aborted."""
+        """Send a long body in parts. Raises ``ClientDisconnect`` if the client stalls or the response is aborted."""
         task = asyncio.current_task()
         assert task is not None
         self._unsent[task] = unsent = Unsent(len(body), time.monotonic())
@@ -194,7 +206,7 @@ class Edge:
             self._unsent.pop(task, None)
 
     async def send_piece(self, piece: bytes, more: bool, send: Send, patience: Callable[[], float]) -> None:
-        """Send a piece of a response. Raises ``ClientDisconnect`` if the reader stalls for ``patience()`` seconds."""
+        """Send a part of a response. Raises ``ClientDisconnect`` if this takes longer than ``patience()`` seconds."""
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:
@@ -217,12 +229,12 @@ class Exchange:
         self._handover = Handover()
         self._body = b""
         self._closes = False
-        """Close the connection after the response, because part of the body may be unread."""
+        """Whether to close the connection after the response, because part of the body may be unread."""
         self._watch: asyncio.Task[None] | None = None
         environ[HANDOVER] = self._handover
 
     async def run(self) -> None:
-        """Read the request, call the application, and send the answer."""
+        """Read the body, call the application and send the response."""
         edge, address = self._edge, client_network(self._environ["REMOTE_ADDR"])
         edge.last_request = time.monotonic()
         edge.addresses[address] += 1
@@ -254,11 +266,14 @@ class Exchange:
                 self._watch.cancel()
 
     async def _read(self, size: int | None) -> bool:
-        """Read the body unless the application does not need it. Return False if the body was rejected."""
+        """Read the body, unless the application will reject the request without it.
+
+        If reading fails, send an error response and return ``False``.
+        """
         edge, environ = self._edge, self._environ
         self._closes = True
         if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
-            return True  # the application refuses the request by its head
+            return True  # the application rejects the request without its body
         if edge.judge is not None:
             known = edge.judge.known(environ)
             if known is None:
@@ -278,10 +293,10 @@ class Exchange:
         return True
 
     async def _read_pieces(self, size: int | None) -> bool:
-        """Read the body before its deadline. Return whether part of the body is unread.
+        """Read the body. Return whether part of it is unread, because it is too large.
 
         Raises:
-            TimeoutError: The body missed its deadline.
+            TimeoutError: The client sends the body too slowly.
             ClientDisconnect: The body ended early.
         """
         edge, began, more = self._edge, time.monotonic(), True
@@ -359,9 +374,10 @@ class Exchange:
         return self._known_caller
 
     async def _wait(self, waits: PendingAnswer | Feed) -> bool:
-        """Wait until the next attempt is due, and for the caller's turn if a notification ends many waits.
+        """Wait for a notification or a timeout. Return whether a notification came.
 
-        Returns whether a notification ended the wait. Raises ``ClientDisconnect`` if the client has disconnected.
+        If many requests are notified at once, the fair queue limits how many of each caller continue. Raises
+        ``ClientDisconnect``.
         """
         watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
         waits.begin(partial(self._edge.queue.notify, self._caller(), notified))
@@ -377,7 +393,7 @@ class Exchange:
         return was_notified
 
     async def _feed(self, answer: Answer, feed: Feed) -> None:
-        """Send the parts of a feed as they are produced."""
+        """Send a stream until it ends."""
         self._begin(answer)
         while (part := await self._edge.pool.do(feed.step, caller=self._caller(), patient=True)) is not None:
             for at in range(0, len(part), PIECE):
@@ -391,7 +407,7 @@ class Exchange:
         self._send({"type": "http.response.body", "body": b""})
 
     def _watch_client(self) -> "asyncio.Task[None]":
-        """Return a task that ends when the client disconnects. The task discards the unread part of the body."""
+        """Return a task that ends when the client disconnects. It discards the unread part of the body."""
         if self._watch is None:
             self._watch = asyncio.ensure_future(self._until_gone())
         return self._watch
@@ -406,7 +422,7 @@ class Exchange:
         self._refuse(503, reason, "Service unavailable", sentence)
 
     def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
-        """Send an error response without calling the application."""
+        """Send an error response without the application. Count it by ``reason``."""
         if reason is not None:
             refused(reason)
         body = json.dumps({"title": title, "description": sentence}).encode()
@@ -418,12 +434,11 @@ class Exchange:
         self._answer(Answer(status, headers, body))
 
     def _answer(self, answer: Answer) -> None:
-        """Send a response in one piece, which Granian buffers without blocking."""
+        """Send a response that Granian can buffer."""
         self._begin(answer)
         self._send({"type": "http.response.body", "body": answer.body})
 
     def _begin(self, answer: Answer) -> None:
-        """Send the head of a response."""
         headers = answer.headers
         if self._closes or lifecycle.is_stopping():
             headers = [header for header in headers if header[0] != b"connection"] + [(b"connection", b"close")]
@@ -431,7 +446,7 @@ class Exchange:
 
 
 def _may_be_long(environ: dict[str, Any]) -> bool:
-    """Return whether the response may be long, because it returns client data."""
+    """Return whether the response may be long: one with messages or a listing."""
     path: str = environ["PATH_INFO"]
     method: str = environ["REQUEST_METHOD"]
     if method == "GET":
@@ -443,5 +458,4 @@ def _may_be_long(environ: dict[str, Any]) -> bool:
 
 @lru_cache(maxsize=256)
 def _header_name(name: str) -> bytes:
-    """Return a header name in lower case, as bytes."""
     return name.lower().encode("latin-1")

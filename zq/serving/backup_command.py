@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands ``zq-server backup``, ``backup verify`` and ``restore``.
 
-Only the server that has the store open can create a consistent snapshot. This process requests the snapshot through the
-server's control socket and copies the files itself, so that the server has no further work.
+Only the server that has the store open can create a consistent snapshot. ``backup`` requests the snapshot through the
+server's control socket and then copies the files itself, so that the server keeps its capacity for requests.
 """
 
 import argparse
@@ -42,7 +42,7 @@ PAGE: Final = 100
 
 
 def check(given: argparse.Namespace) -> None:
-    """Raise ``StartRefused`` for arguments that do not apply to the command."""
+    """Raise ``StartRefused`` if an argument does not apply to the command."""
     of_backup = given.command == "restore" and given.names
     for what, unused in (
         (f"{' '.join(given.names)[:100]!r}", given.names and given.command not in ("backup", "restore")),
@@ -56,7 +56,7 @@ def check(given: argparse.Namespace) -> None:
 
 
 def on_files(command: Callable[P, int]) -> Callable[P, int]:
-    """Decorate a command to raise ``StartRefused`` for file system errors."""
+    """Decorate a command to convert ``OSError`` to ``StartRefused``."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:
@@ -72,10 +72,12 @@ def on_files(command: Callable[P, int]) -> Callable[P, int]:
 
 @on_files
 def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
-    """Create or verify a backup; return the exit code.
+    """Create or verify a backup. Return the exit code.
 
-    ``socket`` is the path of the server's control socket, or "" if there is none. Raises ``StartRefused`` or
-    ``Unavailable``.
+    Args:
+        socket: Path of the server's control socket, or "" if it has none.
+
+    Raises ``StartRefused`` or ``Unavailable``.
     """
     names = given.names
     if names[:1] == [VERIFY]:
@@ -103,7 +105,7 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
 
 @on_files
 def restore(given: argparse.Namespace) -> int:
-    """Create a new store from a backup; return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
+    """Create a new store from a backup. Return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
     if len(given.names) != 1 or not given.store:
         raise StartRefused("Name the backup and the new store: zq-server restore BACKUP --store rocksdb:///var/lib/zq")
     folder = Path(given.names[0])
@@ -148,7 +150,7 @@ def _each_token(storage: Storage, do: Callable[[Tokens, str], object]) -> int:
 
 
 def _backups(uri: str) -> Backups:
-    """Return the backup interface of the store. Raises ``StartRefused`` if zq cannot back up the store."""
+    """Return the backup functions for the store. Raises ``StartRefused`` if zq cannot back up the store."""
     found = backups(uri)
     if found is None:
         find(uri)  # raises for an unknown scheme

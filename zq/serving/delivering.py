@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line, settings and delivery worker of ``zq-deliver``."""
+"""The process of ``zq-deliver``: command line, settings and delivery worker."""
 
 import argparse
 import logging
@@ -68,7 +68,7 @@ def run(arguments: Sequence[str], asked: Requests) -> None:
 
 
 def _check(chosen: Settings) -> None:
-    """Raise ``StartRefused`` if these settings do not allow delivery by a separate process."""
+    """Raise ``StartRefused`` if a separate process cannot deliver notifications with these settings."""
     if not chosen.shared_store:
         raise StartRefused(
             "zq-deliver needs a store that several processes can open. With an embedded store, zq-server delivers "

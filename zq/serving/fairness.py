@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fair queueing of callers' requests on the event loop's thread.
+"""Fair queueing of requests on the event loop's thread, by caller.
 
-A caller is a credential or a project, identified by text in the request's head (see ``caller``). Clients of one caller
-that receive responses together also send their next requests together. If requests ran in arrival order, another caller
-would wait for all of them.
+A caller is a credential or a project, identified by the request head (see ``caller``). Many clients of one caller may
+send requests at the same time. If requests ran in arrival order, a request of another caller would wait for all of
+them.
 """
 
 import asyncio
@@ -18,23 +18,26 @@ from zq.model.addresses import client_network
 
 # Maximum number of steps of one caller per event loop iteration.
 MAX_STEPS: Final = 4
-# Seconds for which the event loop's thread releases the interpreter after an iteration with several steps, so that
-# Granian's thread can receive requests. The kernel adds about 50 µs.
+# Seconds for which the event loop's thread sleeps after an iteration with many steps, so that Granian's thread gets the
+# interpreter lock and can receive requests. The kernel adds about 50 µs.
 PAUSE: Final = 0.0002
-# Headers that identify the caller, in order of precedence: without credentials, with Keystone, and with the other
-# strategies. The order equals that of authentication, so that a client cannot change its caller by adding headers.
+# Headers that identify the caller, in order of precedence: without authentication, with Keystone, and with other
+# strategies. Authentication uses the same order, so a client cannot become another caller by adding a header.
 PROJECTS: Final = (b"x-project-id", b"x-tenant-id", b"x-tenant", b"authorization")
 KEYSTONE: Final = (b"url-signature", b"x-auth-token", b"x-storage-token", b"authorization")
 CREDENTIALS: Final = (b"url-signature", b"authorization", b"x-auth-token")
-# The access key in an AWS signature, because the rest of the header differs in each request.
+# The access key in an AWS signature. The remainder of the header differs in each request.
 ACCESS_KEY: Final = re.compile(rb"Credential=([^/,\s]+)")
 
 
 def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
-    """Return the project or credential in a request's head, or the client's network if there is none.
+    """Return the project or credential in the request head, or the client's network if there is none.
 
-    ``headers`` lists header names in order of precedence. Credentials are not checked: a client that sends a different
-    invalid one in each request counts as many callers until the server rejects its guessing.
+    The credential is not verified. A client with a different invalid credential in each request therefore counts as
+    many callers, until the failure limit of its address rejects it.
+
+    Args:
+        headers: Header names in order of precedence.
     """
     given = dict(scope["headers"])
     for name in headers:
@@ -47,8 +50,8 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 class FairQueue:
     """A queue that allows each caller ``MAX_STEPS`` steps per event loop iteration.
 
-    The first steps of an iteration are not counted by caller, so a single request costs one comparison. Call all
-    methods but ``notify`` in the loop.
+    The first ``MAX_STEPS`` steps of an iteration are not counted by caller, which costs less. All methods except
+    ``notify`` must be called in the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, has_company: Callable[[], bool]) -> None:
@@ -63,11 +66,11 @@ class FairQueue:
         self._is_notified = False
 
     def notify(self, name: bytes, turn: "asyncio.Future[None]") -> None:
-        """Resolve a future of the loop when this caller may take a step. Thread-safe."""
+        """Resolve the future ``turn`` when this caller may take a step. Thread-safe."""
         self._notices.append((name, turn))
         if not self._is_notified:
             self._is_notified = True
-            with suppress(RuntimeError):  # the loop has ended, and with it the waiting coroutine
+            with suppress(RuntimeError):  # the loop is closed, so no coroutine waits
                 self._loop.call_soon_threadsafe(self._take_notices)
 
     def _take_notices(self) -> None:
@@ -82,7 +85,7 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Begin a step if this iteration has uncounted steps left. If the result is False, await ``wait`` first."""
+        """Take a step if this iteration has uncounted steps left. If not, return ``False``; then await ``wait``."""
         if self._uncounted > 1:
             self._uncounted -= 1
             return True
@@ -93,21 +96,21 @@ class FairQueue:
         return False
 
     async def wait(self, name: bytes) -> None:
-        """Wait until this caller may take a step."""
+        """Wait until this caller may take a step, and take it."""
         if not self._may_step(name):
             turn = self._loop.create_future()
             self._waiting.setdefault(name, deque()).append(turn)
             await turn
 
     def _may_step(self, name: bytes) -> bool:
-        """Count a step of this caller and return True if it may take one in this iteration."""
+        """Take a step of this caller. Return ``False`` if the caller must wait for a later iteration."""
         if self._taken[name] >= MAX_STEPS or name in self._waiting:
             return False
         self._taken[name] += 1
         return True
 
     def _begin_iteration(self) -> None:
-        """Reset the step counts and start the next waiting requests of each caller."""
+        """Reset the step counts and resume waiting requests, up to ``MAX_STEPS`` of each caller."""
         if self._has_company():
             time.sleep(PAUSE)
         self._taken.clear()

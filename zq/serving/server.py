@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server``: command line, settings, application, signals and HTTP server.
+"""``zq-server``: its command line, and the start of the application under Granian or gunicorn.
 
-``zq.serving.server:app`` runs under any WSGI server, with settings from the environment and the file in ``ZQ_CONFIG``.
-``zq-server`` runs the application under Granian or gunicorn. The serving process opens the store after any fork,
-because an embedded store does not survive a fork.
+``zq.serving.server:app`` also runs under other WSGI servers, with settings from the environment and the file in
+``ZQ_CONFIG``. Each serving process opens the store itself, because an embedded store cannot be used after a fork.
 """
 
 import argparse
@@ -50,10 +49,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 PRIVATE = 0o077
-"""The umask: files of the server are private, because the embedded store contains all tenants' messages."""
+"""The umask of the server. Its files are private, because an embedded store contains the messages of all tenants."""
 
 LAST_PATIENCE: Final = 10.0
-"""Seconds after the graceful timeout in which a worker may close its store."""
+"""Seconds after the graceful timeout for a worker to close its store."""
 
 OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "check-store": lambda uri, _: offline.check_store(uri),
@@ -75,7 +74,7 @@ def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
     logs.configure(chosen.log_format, chosen.log_level)
     try:
         made = Application(configuration, tls)
-    except Deposed as error:  # another server took over the store; the supervisor restarts this one
+    except Deposed as error:  # another server has taken over the store
         LOG.critical("%s", error)
         lifecycle.give_up()
     if chosen.control:
@@ -84,9 +83,12 @@ def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
 
 
 def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Callable[..., Iterable[bytes]]:
-    """Open the store and return the WSGI application, for a server that handles signals itself.
+    """Open the store and return the WSGI application, for an HTTP server with its own signal handlers.
 
-    ``tls`` is reloaded together with the options. Raises ``StartRefused`` or ``Unavailable``.
+    Args:
+        tls: Certificates to reload together with the options.
+
+    Raises ``StartRefused`` or ``Unavailable``.
     """
     made = _open(configuration, tls)
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
@@ -113,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _credentials(COMMANDS[arguments[0]], arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
     if given.command or given.init_store:
-        lifecycle.allow_reload()  # this command has no options to reload, so closing its terminal should end it
+        lifecycle.allow_reload()  # a command does not reload, so SIGHUP from a closed terminal must end it
     if given.sample_config:
         settings.print_sample()
         return 0
@@ -142,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
-    """Serve until a signal ends the server; return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
+    """Serve until a signal ends the server. Return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
     chosen = configuration.current
     tls = ServerTls(chosen) if chosen.tls_cert else None
     _announce(chosen)
@@ -170,7 +172,7 @@ def _work(configuration: Configuration, tls: ServerTls | None) -> int:
 
 def _credentials(command: Command, arguments: Sequence[str]) -> int:
     """Run a credential command and return its exit code."""
-    lifecycle.allow_reload()  # this command has no options to reload
+    lifecycle.allow_reload()  # a command does not reload, so SIGHUP from a closed terminal must end it
     given = credential_commands.parse(command, arguments)
     try:
         _export_options(given)
@@ -182,7 +184,7 @@ def _credentials(command: Command, arguments: Sequence[str]) -> int:
 
 
 def _direct(chosen: Settings) -> App:
-    """Return an application for one command, with the store opened in this process."""
+    """Open the store in this process and return an application for one command."""
     audit.configure(chosen.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
@@ -197,7 +199,7 @@ def _connect(chosen: Settings) -> Ask:
 
 
 def _rekey(chosen: Settings) -> int:
-    """Run ``zq-server rekey`` and return its exit code. Raises ``StartRefused`` or ``Unavailable``."""
+    """Wrap all data keys with the first master key; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
     done = request(_connect(chosen), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are wrapped with the first master key of the file.")  # noqa: T201
     if done["left"]:
@@ -209,7 +211,7 @@ def _rekey(chosen: Settings) -> int:
 
 
 def _announce(chosen: Settings) -> None:
-    """Check the preconditions of a start and log its first lines. Raises ``StartRefused`` or ``Unavailable``."""
+    """Check the settings and log the startup messages. Raises ``StartRefused`` or ``Unavailable``."""
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
     find(chosen.uri)
     Policy(chosen.policy_file)
@@ -222,7 +224,7 @@ def _announce(chosen: Settings) -> None:
         LOG.warning(warning)
     lifecycle.defer_reload()  # until the HTTP server can handle it
     if chosen.shared_store:
-        # Report an error here once, instead of once per worker.
+        # Report an error once here, not once per worker.
         open_store(chosen).close()
 
 
@@ -296,10 +298,9 @@ def _count(text: str) -> int:
 
 
 def _export_options(given: argparse.Namespace) -> None:
-    """Store command-line options in the environment, where the serving processes read them.
+    """Copy command-line options to the environment, where the serving processes read them.
 
-    Raises ``StartRefused`` if the store URI contains a password, because every user of the machine can read it in the
-    process list.
+    Raises ``StartRefused`` if the store URI contains a password, which other users could see in the process list.
     """
     if given.store and logs.holds_password(given.store):
         raise StartRefused(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start-up checks and log lines, refusal of unauthenticated exposure, and reload of options."""
+"""Startup checks, startup log lines, and reload of options."""
 
 import logging
 import os
@@ -27,10 +27,7 @@ WAYS_OUT: Final = "or accept the risk with [server] trust_network = true."
 
 
 def lines(chosen: Settings) -> Iterator[str]:
-    """Yield log lines about server, store, addresses and authentication, without passwords.
-
-    Features' addresses are given as URLs for clients on this machine, even if the server listens on all interfaces.
-    """
+    """Yield the startup log lines, without passwords. URLs of features are for clients on this machine."""
     scheme = "https" if chosen.tls_cert else "http"
     host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
     yield f"zq {__version__} starts with {chosen.engine} on {scheme}://{authority(chosen.bind, chosen.port)}."
@@ -50,7 +47,7 @@ def lines(chosen: Settings) -> Iterator[str]:
 
 
 def occupied(chosen: Settings) -> Iterator[str]:
-    """Yield a warning for each address of probes and metrics that this server or another program uses."""
+    """Yield a warning for each address of probes or metrics that is already in use."""
     taken = {"the server": (chosen.bind, chosen.port)}
     for name, option, address in (
         ("Probes", "[probes] bind", chosen.probes_bind),
@@ -67,9 +64,11 @@ def occupied(chosen: Settings) -> Iterator[str]:
 
 
 def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
-    """Reload the mutable options; return ``False`` if they are invalid or no file was named at start.
+    """Reload the mutable options. Return ``False`` if they are invalid or the server has no configuration file.
 
-    ``apply`` applies the new settings in a serving process; the parent process only logs changes that need a restart.
+    Args:
+        apply: Applies the new settings in a serving process. Without ``apply``, as in the parent process, changes that
+            need a restart are logged.
     """
     if configuration.path is None:
         LOG.warning("Options not reloaded: no configuration file was named at start.")
@@ -90,7 +89,7 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
 
 
 def reread(*files: Reloadable | None) -> None:
-    """Reload the files. If a file is invalid, its former content stays in force and an error is logged."""
+    """Reload the files. If a file is invalid, log an error and keep its former content."""
     for each in files:
         if each is not None:
             try:
@@ -100,7 +99,7 @@ def reread(*files: Reloadable | None) -> None:
 
 
 def _store(uri: str) -> str:
-    """Return the store URI for the log, with the absolute directory of an embedded store."""
+    """Return the store URI without secrets for the log. For an embedded store, add the absolute directory."""
     parts = store_uri.split(uri)
     path = unquote(parts.path)
     if parts.scheme == "rocksdb" and not path.startswith("/"):
@@ -109,9 +108,9 @@ def _store(uri: str) -> str:
 
 
 def check_exposure(chosen: Settings) -> list[str]:
-    """Return warnings about the server's exposure.
+    """Return warnings about unprotected access to the server and its store (tenancy 1).
 
-    Raises ``StartRefused`` for an exposure that the operator has not accepted (tenancy 1).
+    Raises ``StartRefused`` for unauthenticated access that the operator has not allowed.
     """
     if not (chosen.auth.strategy or chosen.trust_network):
         _refuse_strangers(chosen)
@@ -127,10 +126,7 @@ def check_exposure(chosen: Settings) -> list[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach the host: a loopback address or ``localhost``.
-
-    Other names do not count, because their addresses may change.
-    """
+    """Return whether the host is ``localhost`` or a loopback address. Other names are not resolved."""
     try:
         return host.lower() == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Event counters of one process, and the page that Prometheus scrapes."""
+"""The metrics of one process, and the page that Prometheus scrapes."""
 
 import atexit
 import math
@@ -23,26 +23,26 @@ from zq.serving.metrics.collector import StoreCollector
 from zq.serving.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind, Options
 from zq.storage.api import Storage
 
-# Maximum number of values in one buffer; the buffers are flushed when one of them is full.
+# Maximum number of values in a buffer. If one buffer is full, all buffers are flushed.
 MAX_BUFFERED: Final = 1000
-# Seconds for which a rendered page is cached, because rendering reads all queues.
+# Seconds for which a rendered page is cached.
 FRESH = 1.0
-# Seconds between two flushes. Other processes see the counts after a flush.
+# Seconds between two flushes. Pages of other processes include the counts after a flush.
 FLUSH_INTERVAL: Final = 1.0
 # HTTP methods that are counted separately.
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # Label of all other methods.
 OTHER: Final = "OTHER"
-# Label of the queues beyond ``max_queues``.
+# Label of all queues beyond ``max_queues``.
 REST: Final = QueueRef("", "")
 
 Request = tuple[str, str, int, bool]
 
 
 class Buffered:
-    """A buffer in front of a metric, because each update of a metric takes microseconds.
+    """A buffer of values for a metric, because each update of a metric takes microseconds.
 
-    ``note`` (one value) and ``extend`` (several values) are thread-safe.
+    ``note`` adds one value, and ``extend`` adds several. Both are thread-safe.
     """
 
     def __init__(self, add: Callable[[list[float]], None]) -> None:
@@ -55,7 +55,7 @@ class Buffered:
         return len(self._values)
 
     def flush(self) -> None:
-        """Add the buffered values to the metric. Only one thread may flush at a time; other threads may add values."""
+        """Add the buffered values to the metric. Must not be called concurrently. Other threads may add values."""
         count = len(self._values)
         if count:
             values = self._values[:count]
@@ -64,7 +64,7 @@ class Buffered:
 
 
 def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds the sum of its values to ``counter`` and their count to ``number``."""
+    """Return a function that adds the sum of values to ``counter`` and the number of values to ``number``."""
 
     def add(values: list[float]) -> None:
         counter.inc(sum(values))
@@ -75,7 +75,7 @@ def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds its values to ``histogram`` and their count to ``number``."""
+    """Return a function that adds values to ``histogram`` and the number of values to ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:
@@ -89,7 +89,7 @@ def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 class Metrics(Events):
-    """The metrics of one process. Create the object after the fork."""
+    """The metrics of one process. The object must be created after the fork."""
 
     def __init__(
         self,
@@ -102,7 +102,11 @@ class Metrics(Events):
         max_streams: int = 0,
         options: Options | None = None,
     ) -> None:
-        """Create all metrics; ``store`` is the scheme of the store URI."""
+        """Create all metrics.
+
+        Args:
+            store: Scheme of the store URI.
+        """
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._options = options or Options()
         about = {"version": __version__, "store": store, "engine": engine}
@@ -153,8 +157,7 @@ class Metrics(Events):
     def page(self) -> bytes:
         """Return all metrics in Prometheus's text format.
 
-        The page lacks the store's metrics while the store is unavailable. Concurrent callers share one rendering, which
-        is cached for ``FRESH`` seconds.
+        The page is cached for ``FRESH`` seconds. While the store is unavailable, the page lacks the store's metrics.
         """
         with self._rendering:
             if time.monotonic() - self._rendered >= FRESH:
@@ -257,7 +260,7 @@ class Metrics(Events):
         self._metrics["sweep_share"].set(share)
 
     def _request(self, method: str, route: str, status: int, waited: bool) -> Buffered:
-        """Return the buffer for these requests; create it on first use."""
+        """Return the buffer for requests with these labels. Create it on first use."""
         with self._lock:
             key = (method, route, status, waited)
             if key not in self._requests:
@@ -269,7 +272,7 @@ class Metrics(Events):
             return self._requests[key]
 
     def _verb(self, verb: str) -> Buffered:
-        """Return the buffer for the durations of this verb; create it on first use."""
+        """Return the buffer for the durations of a verb. Create it on first use."""
         with self._lock:
             if verb not in self._verbs:
                 self._verbs[verb] = Buffered(spread(self._metrics["storage_seconds"].labels(verb)))
@@ -285,13 +288,12 @@ class Metrics(Events):
                 self._refused[reason] = count
 
     def _flush_regularly(self) -> None:
-        """Flush once per ``FLUSH_INTERVAL``, so that the pages of other processes include this process."""
         while True:
             time.sleep(FLUSH_INTERVAL)
             self._flush()
 
     def _tally(self) -> None:
-        """Add the increase of each store total to its counter. A total that decreased has restarted at zero."""
+        """Add the increase of each store total to its counter. If a total decreased, it has restarted at zero."""
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:

@@ -19,7 +19,7 @@ from zq.storage.api import Storage
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The measured controllers by attribute name.
+# Types of the measured controllers, by attribute name.
 CONTROLLERS: Final[dict[str, type]] = {
     "queues": api.QueueController,
     "messages": api.MessageController,
@@ -35,13 +35,13 @@ Notify = Callable[[str, float], None]
 
 
 def timed(storage: Storage, *listeners: Events) -> Storage:
-    """Return a wrapper of ``storage`` that reports the duration of each verb to the listeners' ``store_called``."""
+    """Wrap ``storage`` to report the duration of each verb to ``store_called`` of the listeners."""
     calls = [listener.store_called for listener in listeners]
     return _Timed(storage, calls[0] if len(calls) == 1 else _to_all(calls))
 
 
 class _Timed:
-    """A storage wrapper with measured controllers that delegates everything else."""
+    """A storage wrapper with measured controllers. All other methods delegate to the storage."""
 
     def __init__(self, storage: Storage, notify: Notify) -> None:
         self._storage = storage
@@ -94,7 +94,7 @@ class _Timed:
 
 
 def _timed(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.Missing:
-    """Return the controller with measured verbs; an unsupported controller is returned unchanged."""
+    """Wrap a controller to measure its verbs. A ``Missing`` controller is returned unchanged."""
     if isinstance(controller, capabilities.Missing):
         return controller
     promised = CONTROLLERS[name]
