@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What authentication tells engines of a head: whose body is to be read (attack A4, ``zq.http.heads.Judge``)."""
+"""Authentication by the request head, before the edge reads the body (``zq.http.heads.HeadAuthenticator``)."""
 
 import time
 from io import BytesIO

@@ -66,7 +66,7 @@ class Keystone:
         self,
         app: Application,
         set_aside: Callable[[dict[str, Any]], None],
-        peer_of: Callable[[Mapping[str, Any]], str],
+        get_peer: Callable[[Mapping[str, Any]], str],
         refused: Callable[[Mapping[str, Any], str], None],
         public: Sequence[str] = (),
     ) -> Application:
@@ -74,7 +74,7 @@ class Keystone:
 
         Args:
             set_aside: Removes the client's own identity headers from the environment.
-            peer_of: Returns the caller's address.
+            get_peer: Returns the caller's address.
             refused: Called with the environment and the caller's address if the middleware rejects a request.
             public: Path prefixes that need no token.
         """
@@ -86,7 +86,7 @@ class Keystone:
             if path in OPEN or path.startswith(prefixes) or environ.get("HTTP_URL_SIGNATURE"):
                 return app(environ, start_response)
             set_aside(environ)
-            peer = peer_of(environ)
+            peer = get_peer(environ)
             try:
                 if _digest(environ) not in self._valid:
                     self._failures.check(peer)

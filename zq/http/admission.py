@@ -54,7 +54,7 @@ class Admission:
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
         env = req.env
         target = env[TARGET] if TARGET in env else env.get(OTHER_TARGET, "")
-        if sentence := env.get(heads.REFUSED) or heads.target_refusal(target):
+        if sentence := env.get(heads.REFUSED) or heads.check_target(target):
             _refuse_head(sentence)
         if env.get(heads.WITHHELD) == heads.UNKNOWN:
             raise Unavailable("The credential cannot be checked because the store does not answer. Try again later.")

@@ -70,7 +70,7 @@ def create_app(
     events: Events = NO_EVENTS,
     metrics_page: Callable[[], bytes] | None = bytes,
     audit: Audit = NO_AUDIT,
-    tells_rates: Callable[[], bool] = lambda: True,
+    sends_rate_limits: Callable[[], bool] = lambda: True,
     strategy: Strategy | None = None,
     proxy: ProxyCheck | None = None,
     behind_proxy: bool = False,
@@ -108,7 +108,7 @@ def create_app(
     public = [prefix for feature in features for prefix in feature.public_prefixes]
     page = next((feature.page for feature in features if feature.page is not None), None)
     authentication = Authentication(strategy, proxy, behind_proxy, signatures, checks, public)
-    authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
+    authorization = Authorization(policy or TablePolicy(), broker.quotas, sends_rate_limits)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
         *(each for feature in features for each in feature.middleware),

@@ -9,14 +9,14 @@ import falcon
 from zq import turns
 from zq.http import faults
 from zq.http.authentication import Authentication
-from zq.http.authorization import Answer, Authorization
-from zq.http.pending import HANDOVER, Handover, PendingAnswer
+from zq.http.authorization import Authorization, Response
+from zq.http.pending import HANDOVER, Handover, PendingRequest
 from zq.http.short import ShortRoutes
 from zq.storage.api import Storage
 from zq.storage.inline import LongWalk
 
 
-class Later(NamedTuple):
+class FinalResponse(NamedTuple):
     """The final response to a pending request."""
 
     status: int
@@ -32,11 +32,11 @@ class App(falcon.App[Any, Any]):
     ) -> None:
         self._failures: dict[type[BaseException], Callable[..., Any]] = {}
         self._short = ShortRoutes()
-        super().__init__(response_type=Answer, middleware=list(middleware))
-        self.judge = authentication if authentication.authenticates else None
+        super().__init__(response_type=Response, middleware=list(middleware))
+        self.head_authenticator = authentication if authentication.authenticates else None
         """Authenticates a request before the edge reads its body. ``None`` if callers are not authenticated."""
         self.checks = authentication.checks
-        self.check_of = authentication.check_of
+        self.find_check = authentication.find_check
         self.authorization = authorization
         self._finishing = [each.process_response for each in reversed(middleware) if hasattr(each, "process_response")]
         self._storage = storage
@@ -66,12 +66,12 @@ class App(falcon.App[Any, Any]):
         """
         return self._storage.prompt and not turns.are_taken()
 
-    def has_company(self) -> bool:
+    def has_several_projects(self) -> bool:
         """Return whether several projects have sent requests to this process in the last second."""
         quotas = self.authorization.quotas
         return quotas is not None and quotas.visits.are_of_several(quotas.now())
 
-    def go_on(self, pending: PendingAnswer) -> Later | None:
+    def poll_again(self, pending: PendingRequest) -> FinalResponse | None:
         """Poll once more for a pending request. Return the response, or ``None`` if the request is still pending.
 
         May block.
@@ -84,7 +84,7 @@ class App(falcon.App[Any, Any]):
             answered = pending.attempt()
         except LongWalk:
             answered = False
-            handover.call_for_thread()
+            handover.request_thread()
         except Exception as error:  # noqa: BLE001 - as in Falcon, every error has a handler
             succeeded = False
             self._handler_of(error)(req, resp, error, {})
@@ -98,7 +98,7 @@ class App(falcon.App[Any, Any]):
         headers = resp.headers | {"content-length": str(len(body))}
         if resp.status_code == 204:  # Falcon set both headers when the request became pending
             del headers["content-type"], headers["content-length"]
-        return Later(resp.status_code, list(headers.items()), body)
+        return FinalResponse(resp.status_code, list(headers.items()), body)
 
     def _handler_of(self, error: Exception) -> Callable[..., Any]:
         return next(self._failures[kind] for kind in type(error).__mro__ if kind in self._failures)

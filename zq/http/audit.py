@@ -24,6 +24,6 @@ class AuditCollection:
         page = self._trail.list(project, query.text(req, "marker"), limit, since)
         links = []
         if page.next is not None:
-            given = query.repeated({"limit": limit, "since": since})
+            given = query.format_parameters({"limit": limit, "since": since})
             links = [answers.next_link("/v2/audit", given | {"marker": page.next})]
         resp.data = wire.encode({"entries": page.items, "links": links})

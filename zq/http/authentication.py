@@ -68,7 +68,7 @@ class SignatureCheck(Protocol):
     def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None: ...
 
 
-class Signed:
+class SignedUrlStrategy:
     """The strategy for requests with a ``URL-Signature`` header, which may be empty (contract 10.3)."""
 
     def __init__(self, signatures: SignatureCheck) -> None:
@@ -115,11 +115,11 @@ class Authentication:
             checks: Credential checks of features with their own authentication.
             public: Path prefixes for which GET and HEAD need no credential.
         """
-        self._signed = Signed(signatures)
+        self._signed = SignedUrlStrategy(signatures)
         self._strategy = strategy
         self._proxy = proxy
-        self._asks = strategy is not None or proxy is not None
-        self.authenticates = self._asks or bool(checks)
+        self._is_required = strategy is not None or proxy is not None
+        self.authenticates = self._is_required or bool(checks)
         """Whether some routes require a credential."""
         self._behind_proxy = behind_proxy
         self.checks = checks
@@ -132,7 +132,7 @@ class Authentication:
             req.context.identity = OPERATOR
             return
         strategy = self._signed if SIGNATURE in env else self._strategy
-        if strategy is None and not self._asks:
+        if strategy is None and not self._is_required:
             return
         if not self._harmless.issuperset(env):
             self._strip(env)
@@ -141,9 +141,9 @@ class Authentication:
             return
         if path.startswith(self._public) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
             return
-        if self.check_of(env) is not None:
+        if self.find_check(env) is not None:
             return
-        peer = peer_of(env, True) if self._behind_proxy else env.get("REMOTE_ADDR", "")
+        peer = get_peer(env, True) if self._behind_proxy else env.get("REMOTE_ADDR", "")
         if strategy is not None:
             context = req.context
             context.identity = strategy.authenticate(env, peer)
@@ -152,24 +152,24 @@ class Authentication:
             self._proxy.check(env.setdefault(PRESENTED, {}), peer)
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the edge should read the request body; see ``zq.http.heads.Judge``."""
-        if (check := self.check_of(env)) is not None:
+        """Return whether the edge should read the request body; see ``zq.http.heads.HeadAuthenticator``."""
+        if (check := self.find_check(env)) is not None:
             return check.known(env)
-        if not self._asks or env["PATH_INFO"] in OPEN:
+        if not self._is_required or env["PATH_INFO"] in OPEN:
             return True
         strategy = self._signed if SIGNATURE in env else self._strategy
         if strategy is None:
             return self._proxy is None or self._proxy.known(env)
-        return strategy.known(env, peer_of(env, self._behind_proxy))
+        return strategy.known(env, get_peer(env, self._behind_proxy))
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
         """Look up the credential in the store. Return whether it is valid, or ``None`` if the store is unavailable."""
-        if (check := self.check_of(env)) is not None:
+        if (check := self.find_check(env)) is not None:
             return check.look_up(env)
         strategy = self._signed if SIGNATURE in env else self._strategy
-        return strategy is None or strategy.look_up(env, peer_of(env, self._behind_proxy))
+        return strategy is None or strategy.look_up(env, get_peer(env, self._behind_proxy))
 
-    def check_of(self, env: Mapping[str, Any]) -> CredentialCheck | None:
+    def find_check(self, env: Mapping[str, Any]) -> CredentialCheck | None:
         """Return the feature check that authenticates the request, or ``None`` if the server's strategy does."""
         for check in self.checks:
             if check.applies(env):
@@ -180,7 +180,7 @@ class Authentication:
         """Raise ``NotAuthenticated`` if the credential of a long-running request is no longer valid."""
         strategy = self._signed if SIGNATURE in env else self._strategy
         assert strategy is not None
-        strategy.authenticate(env, peer_of(env, self._behind_proxy))
+        strategy.authenticate(env, get_peer(env, self._behind_proxy))
 
     def _strip(self, env: dict[str, Any]) -> None:
         """Move the client's identity headers to ``PRESENTED``, and cache the names of all other keys."""
@@ -194,7 +194,7 @@ class Authentication:
             self._harmless |= env.keys()
 
 
-def peer_of(env: Mapping[str, Any], behind_proxy: bool) -> str:
+def get_peer(env: Mapping[str, Any], behind_proxy: bool) -> str:
     """Return the caller's address. Behind a proxy, return the last address in ``X-Forwarded-For``."""
     if behind_proxy and (forwarded := env.get("HTTP_X_FORWARDED_FOR")):
         return str(forwarded).rpartition(",")[2].strip()

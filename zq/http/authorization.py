@@ -42,7 +42,7 @@ NONE: Final[Mapping[str, str]] = {}
 ACTIVE: Final = State.ACTIVE
 
 
-class Answer(falcon.Response):
+class Response(falcon.Response):
     """A response to which constant headers can be added without Falcon's checks."""
 
     __slots__ = ()
@@ -62,16 +62,16 @@ class Authorization:
     - ``bounds``: this object, with which a long-running request checks the project's state again.
     """
 
-    def __init__(self, policy: Policy, quotas: Quotas | None, tells: Callable[[], bool]) -> None:
+    def __init__(self, policy: Policy, quotas: Quotas | None, sends_rate_limits: Callable[[], bool]) -> None:
         """Initialize the middleware.
 
         Args:
             quotas: Quotas and rate limits of projects. ``None`` means no limits.
-            tells: Returns whether responses have rate-limit headers.
+            sends_rate_limits: Returns whether responses have rate-limit headers.
         """
         self._policy = policy
         self.quotas = quotas
-        self._tells = tells
+        self._sends_rate_limits = sends_rate_limits
         self._allowances: dict[int, Allowance] = {}
         if isinstance(policy, TablePolicy):
             policy.listen(self._allowances.clear)
@@ -92,11 +92,11 @@ class Authorization:
             allowance = self._remember(identity)
         context.allowance = allowance
         if not (allowance.known.get(rule) or allowance.permits(rule)):
-            raise allowance.refusal(rule, *about(params))
+            raise allowance.refusal(rule, *find_object(params))
         if allowance.scopes is not None:
             _judge(allowance, allowance.scopes, rule, resource, req.method, params)
 
-    def process_response(self, req: falcon.Request, resp: Answer, _resource: object, _req_succeeded: bool) -> None:
+    def process_response(self, req: falcon.Request, resp: Response, _resource: object, _req_succeeded: bool) -> None:
         context = req.context
         if getattr(context, "heavy", None) is not None:
             weight.end(req)
@@ -114,7 +114,7 @@ class Authorization:
         else:
             size = getattr(context, "received", 0) + len(resp.data or b"")
             account.leave(now, getattr(context, "messages", 0), size)
-        if self._tells() and (headers := account.headers(now)):
+        if self._sends_rate_limits() and (headers := account.headers(now)):
             resp.put_headers(headers)
 
     def _remember(self, identity: Identity) -> Allowance:
@@ -188,14 +188,14 @@ def _judge(
     if (own := getattr(resource, "verbs", None)) is not None:
         verb = own.get(method, verb)
     if verb is not None:
-        for name, value in params.items():  # inlined from ``about`` to save a call
+        for name, value in params.items():  # inlined from ``find_object`` to save a call
             if (kind := NAMED.get(name)) is not None:
                 if not scopes.allows(verb, kind, value):
                     raise allowance.refusal(rule, kind, value)
                 return
 
 
-def about(params: Mapping[str, str]) -> tuple[Kind | None, str]:
+def find_object(params: Mapping[str, str]) -> tuple[Kind | None, str]:
     """Return the kind and name of the object in the path, or ``(None, "")`` if there is none."""
     for name, value in params.items():
         kind = NAMED.get(name)

@@ -10,8 +10,8 @@ from zq import wire
 from zq.core.claims import ClaimAnswer, Claims
 from zq.core.waiting import Waiters
 from zq.http import query, weight
-from zq.http.pending import answer
-from zq.http.waiting import polled
+from zq.http.pending import respond
+from zq.http.waiting import long_poll
 from zq.limits import MAX_AGENT
 from zq.model import Holder
 from zq.model.allowance import Allowance
@@ -36,8 +36,8 @@ class ClaimCollection:
         detailed = query.boolean(req, "detailed")
         terms, limit = _terms(req), query.integer(req, "limit")
         ask = partial(self._claims.create, req.context.queue, terms, limit, holder(req, req.context.client))
-        look = weight.admitting(req, limit, ask, takes=True)
-        polled(req, resp, self._waiters, look, partial(_show, req, resp, queue, detailed), takes=True)
+        look = weight.admit_each_poll(req, limit, ask, takes=True)
+        long_poll(req, resp, self._waiters, look, partial(_show, req, resp, queue, detailed), takes=True)
 
 
 class ProjectClaims:
@@ -73,12 +73,12 @@ class ClaimItem:
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
-        renew = partial(self._claims.renew, req.context.queue, claim, wire.claim_terms(query.needed_body(req)), fence)
-        answer(req, resp, renew, partial(_show_nothing, resp))
+        renew = partial(self._claims.renew, req.context.queue, claim, wire.claim_terms(query.require_body(req)), fence)
+        respond(req, resp, renew, partial(_show_nothing, resp))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         release = partial(self._claims.release, req.context.queue, claim, query.integer(req, "delay"))
-        answer(req, resp, release, partial(_show_nothing, resp))
+        respond(req, resp, release, partial(_show_nothing, resp))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         """Create the claim with this name, or return it if it exists (extensions 9)."""
@@ -87,15 +87,15 @@ class ClaimItem:
         ask = partial(
             self._claims.create_named, req.context.queue, claim, terms, limit, fence, holder(req, req.context.client)
         )
-        look = weight.admitting(req, limit, ask, takes=True)
-        polled(req, resp, self._waiters, look, partial(_show, req, resp, queue, detailed), takes=True)
+        look = weight.admit_each_poll(req, limit, ask, takes=True)
+        long_poll(req, resp, self._waiters, look, partial(_show, req, resp, queue, detailed), takes=True)
 
 
 def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
     limit = query.integer(req, "limit")
     seen = claims.list(req.context.project, queue, query.text(req, "marker"), limit)
     page = seen.value
-    link = None if page.next is None else query.repeated({"limit": limit}) | {"marker": page.next}
+    link = None if page.next is None else query.format_parameters({"limit": limit}) | {"marker": page.next}
     return answers.claims(path, page.items, seen.now, link)
 
 

@@ -42,7 +42,7 @@ LEADING_SLASHES: Final = "The path must begin with one slash."
 TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
 
 
-class Judge(Protocol):
+class HeadAuthenticator(Protocol):
     """Authentication by the request head, before the edge reads the body (attack A4).
 
     ``env`` is the WSGI environment without the body. If the credential is not valid, the edge does not read the body.
@@ -58,7 +58,7 @@ class Judge(Protocol):
         ...
 
 
-class CredentialCheck(Judge, Protocol):
+class CredentialCheck(HeadAuthenticator, Protocol):
     """A feature's own authentication by the request head, instead of the server's strategy."""
 
     def applies(self, env: Mapping[str, Any]) -> bool:
@@ -77,10 +77,10 @@ def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
             if plain in seen:
                 return f"The header {plain} must be given once."
             seen.add(plain)
-    return target_refusal(target)
+    return check_target(target)
 
 
-def target_refusal(target: str) -> str | None:
+def check_target(target: str) -> str | None:
     """Check the raw target. Return an error sentence, or ``None`` if it is valid.
 
     Encoded slashes are invalid, because a proxy and the server may interpret ``a%2Fb`` differently. Two leading slashes

@@ -30,7 +30,7 @@ class QueueHistory:
         page, link = seen.value, None
         if page.next is not None:
             repeated = {**given, "limit": limit, "detailed": detailed, "bodies": query.text(req, "bodies")}
-            link = query.repeated(repeated) | {"marker": page.next}
+            link = query.format_parameters(repeated) | {"marker": page.next}
         resp.data = answers.history_page(queue, page.items, seen.now, link, bool(detailed), starts)
 
     def _list(
@@ -56,7 +56,7 @@ class HistoryReplay:
         self._history = history
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
-        terms = extensions.replay_terms(query.needed_body(req))
+        terms = extensions.replay_terms(query.require_body(req))
         weight.admit(req, weight.UNKNOWN, 0 if terms.dry_run else _max_replayed(terms), 0)
         if terms.dry_run:
             req.context.dry_run = True

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deferred responses: a responder passes a long poll or a stream to the edge, so that it occupies no thread.
 
-An edge with an event loop puts a ``Handover`` into the environment. A long poll stores a ``PendingAnswer`` in it, and a
-stream stores a ``Feed``. The edge waits for a notification, calls ``App.go_on`` to poll again, and sends the response
-when it is available.
+An edge with an event loop puts a ``Handover`` into the environment. A long poll stores a ``PendingRequest`` in it, and
+a stream stores a ``Feed``. The edge waits for a notification, calls ``App.poll_again``, and sends the response when it
+is available.
 
 If the environment has no ``Handover``, as under gunicorn, the request's own thread waits.
 """
@@ -20,7 +20,7 @@ from zq.storage.inline import LongWalk
 HANDOVER: Final = "zq.handover"
 
 
-class Wait(Protocol):
+class WaitRegistration(Protocol):
     """The registration of a long poll in a wait queue."""
 
     def left(self) -> float:
@@ -68,8 +68,8 @@ class Feed(Protocol):
         ...
 
 
-class NoWait:
-    """A ``Wait`` that ends at once."""
+class ImmediateRegistration:
+    """A ``WaitRegistration`` that ends at once."""
 
     def left(self) -> float:
         return 0.0
@@ -84,10 +84,10 @@ class NoWait:
         pass
 
 
-NO_WAIT: Final = NoWait()
+IMMEDIATE: Final = ImmediateRegistration()
 
 
-class PendingAnswer:
+class PendingRequest:
     """A long poll that has no response yet.
 
     Args:
@@ -99,7 +99,7 @@ class PendingAnswer:
         self,
         req: falcon.Request,
         resp: falcon.Response,
-        wait: Wait,
+        wait: WaitRegistration,
         look: Callable[[], Any],
         show: Callable[[Any], object],
     ) -> None:
@@ -142,31 +142,31 @@ class PendingAnswer:
 class Handover:
     """The state of a deferred response, shared by the application and the edge."""
 
-    __slots__ = ("feed", "gone", "in_thread", "pending")
+    __slots__ = ("feed", "is_disconnected", "needs_thread", "pending")
 
     def __init__(self) -> None:
-        self.pending: PendingAnswer | None = None
+        self.pending: PendingRequest | None = None
         self.feed: Feed | None = None
-        self.in_thread = False
+        self.needs_thread = False
         """Whether the next poll must run at once on a worker thread, because it may block."""
-        self.gone = False
+        self.is_disconnected = False
         """Whether the client has disconnected."""
 
-    def answer_later(self, pending: PendingAnswer, *, in_thread: bool = False) -> None:
+    def defer(self, pending: PendingRequest, *, needs_thread: bool = False) -> None:
         """Pass a long poll to the edge."""
-        self.pending, self.in_thread = pending, in_thread
+        self.pending, self.needs_thread = pending, needs_thread
 
     def send(self, feed: Feed) -> None:
         """Pass a stream to the edge."""
         self.feed = feed
 
-    def call_for_thread(self) -> None:
+    def request_thread(self) -> None:
         """Request that the next poll run on a worker thread, because the last one would have blocked the event loop."""
-        self.in_thread = True
+        self.needs_thread = True
 
     def begin_attempt(self) -> None:
         """Record that the requested poll has begun."""
-        self.in_thread = False
+        self.needs_thread = False
 
     def end(self) -> None:
         """Record that the response is complete."""
@@ -174,7 +174,7 @@ class Handover:
 
     def note_disconnect(self) -> None:
         """Record that the client has disconnected."""
-        self.gone = True
+        self.is_disconnected = True
 
 
 def is_pending(req: falcon.Request) -> bool:
@@ -183,41 +183,41 @@ def is_pending(req: falcon.Request) -> bool:
     return handover is not None and handover.pending is not None
 
 
-def answer_later(
+def defer(
     req: falcon.Request,
     resp: falcon.Response,
-    wait: Wait,
+    wait: WaitRegistration,
     look: Callable[[], Any],
     show: Callable[[Any], object],
     *,
     attempted: bool = False,
 ) -> None:
-    """Respond with ``show(look())`` as soon as ``look`` returns a result; see ``PendingAnswer``.
+    """Respond with ``show(look())`` as soon as ``look`` returns a result; see ``PendingRequest``.
 
     Args:
         attempted: Whether the first call of ``look`` has already returned ``None``.
     """
-    pending, in_thread = PendingAnswer(req, resp, wait, look, show), False
+    pending, needs_thread = PendingRequest(req, resp, wait, look, show), False
     handover: Handover | None = req.env.get(HANDOVER)
     try:
         if not attempted and pending.attempt():
             return
     except LongWalk:
-        in_thread = True
+        needs_thread = True
     if handover is None:
         pending.drive()
     else:
-        handover.answer_later(pending, in_thread=in_thread)
+        handover.defer(pending, needs_thread=needs_thread)
 
 
-def answer(req: falcon.Request, resp: falcon.Response, look: Callable[[], Any], show: Callable[[Any], object]) -> None:
+def respond(req: falcon.Request, resp: falcon.Response, look: Callable[[], Any], show: Callable[[Any], object]) -> None:
     """Respond with ``show(look())``. If ``look`` would block the event loop, call it again on a worker thread."""
     try:
         found = look()
     except LongWalk:
         handover: Handover = req.env[HANDOVER]
-        handover.answer_later(
-            PendingAnswer(req, resp, NO_WAIT, lambda: (look(),), lambda held: show(*held)), in_thread=True
+        handover.defer(
+            PendingRequest(req, resp, IMMEDIATE, lambda: (look(),), lambda held: show(*held)), needs_thread=True
         )
     else:
         show(found)

@@ -106,7 +106,7 @@ def trace_attributes(req: falcon.Request) -> Mapping[str, AttributeValue]:
     return trace_context(parent, req.env.get("HTTP_TRACESTATE", "")) if parent else {}
 
 
-def repeated(given: dict[str, Any]) -> dict[str, str]:
+def format_parameters(given: dict[str, Any]) -> dict[str, str]:
     """Format the query parameters of the link to the next page. ``None`` and "" are omitted."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
@@ -198,7 +198,7 @@ def _read(req: falcon.Request, size: int) -> bytes:
     return raw
 
 
-def needed_body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
+def require_body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
     """Read and return the body. Raises ``InvalidBody`` if it is empty, and the errors of ``body``."""
     raw = body(req, bound)
     if not raw:

@@ -14,8 +14,8 @@ from msgspec import UNSET
 from zq.audit import Audit, Entry
 from zq.core.trail import Trail
 from zq.events import Events
-from zq.http.authentication import peer_of
-from zq.http.authorization import Answer, about
+from zq.http.authentication import get_peer
+from zq.http.authorization import Response, find_object
 from zq.http.faults import context
 from zq.http.pending import is_pending
 
@@ -56,7 +56,7 @@ class RequestLog:
         self._trail = trail
         self._behind_proxy = behind_proxy
 
-    def process_request(self, req: falcon.Request, resp: Answer) -> None:
+    def process_request(self, req: falcon.Request, resp: Response) -> None:
         req.context.began = time.monotonic()
         # A version 4 UUID from the process's own generator, which avoids a system call. The id need not be
         # unpredictable.
@@ -120,7 +120,7 @@ def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: boo
         request_id=context.request_id,
         project=identity.project if identity else "",
         credential=identity.credential if identity else "",
-        peer=peer_of(req.env, behind_proxy),
+        peer=get_peer(req.env, behind_proxy),
         method=req.method,
         route=req.uri_template or "",
         rule=getattr(context, "rule", ""),
@@ -146,5 +146,5 @@ def _object(req: falcon.Request, resource: object) -> str:
     for thing in ("pool", "flavor"):
         if thing in params:
             return f"{thing} {params[thing][:MAX_SHOWN]}"
-    kind, name = about(params)
+    kind, name = find_object(params)
     return f"{kind} {name}" if kind else str(req.params.get("project", ""))

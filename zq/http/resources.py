@@ -51,7 +51,7 @@ class ResourceCollection:
         page = self._resources.list(req.context.project, query.text(req, "marker"), limit, name, filters, visible)
         links = []
         if page.next is not None:
-            given = query.repeated({"limit": limit, "detailed": detailed, "name": name} | repeated)
+            given = query.format_parameters({"limit": limit, "detailed": detailed, "name": name} | repeated)
             if page.cut:  # the link must keep the filters
                 given = {**{key: str(req.params[key]) for key in filters}, **given}
             links = [answers.next_link(f"/v2/{self._key}", given | {"marker": page.next})]

@@ -144,7 +144,7 @@ class EventStream:
                 raise StopIteration
             if not self._fetch(CHECK_INTERVAL) and time.monotonic() - self._looked >= CHECK_INTERVAL:
                 self._looked = time.monotonic()
-                if self._looked - self._sent < HEARTBEAT and not waiting.hung_up(self._connection):
+                if self._looked - self._sent < HEARTBEAT and not waiting.is_closed_by_peer(self._connection):
                     return b""  # lets the edge detect a disconnected reader
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
         self._sent = time.monotonic()

@@ -115,7 +115,9 @@ class _Collection(_Project):
         page = self._tokens.list(project or "", query.text(req, "marker"), limit)
         links = []
         if page.next is not None:
-            given = query.repeated({"limit": query.integer(req, "limit"), "project": query.text(req, "project")})
+            given = query.format_parameters(
+                {"limit": query.integer(req, "limit"), "project": query.text(req, "project")}
+            )
             links = [answers.next_link(self.path, given | {"marker": page.next})]
         resp.data = wire.encode({"tokens": [_shown(token) for token in page.items], "links": links})
 

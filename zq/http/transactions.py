@@ -29,7 +29,7 @@ class WorkCollection:
         seen = self._transactions.list(req.context.project, self._work, marker, limit, visible)
         links = []
         if seen.value.next is not None:
-            given = query.repeated({"limit": limit}) | {"marker": seen.value.next}
+            given = query.format_parameters({"limit": limit}) | {"marker": seen.value.next}
             links = [answers.next_link(f"/v2/{self._word}", given)]
         items = [extensions.work(one, seen.now) for one in seen.value.items]
         resp.data = wire.encode({self._word: items, "links": links})
@@ -71,7 +71,7 @@ class CommitCollection(WorkCollection):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
-        terms = extensions.commit_terms(query.needed_body(req, MAX_COMMIT_BODY))
+        terms = extensions.commit_terms(query.require_body(req, MAX_COMMIT_BODY))
         weight.admit(req, weight.UNKNOWN)
         committed = self._transactions.commit(req.context.project, terms, fence, req.context.allowance)
         _mark_open(resp, committed)

@@ -13,7 +13,7 @@ import falcon
 from zq.core.waiting import Polled, Waiters
 from zq.http import query
 from zq.http.authentication import check_again
-from zq.http.pending import HANDOVER, Handover, answer, answer_later
+from zq.http.pending import HANDOVER, Handover, defer, respond
 from zq.model import QueueRef
 
 T = TypeVar("T")
@@ -23,7 +23,7 @@ HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLE
 FOUND: Final = attrgetter("found")
 
 
-def polled(
+def long_poll(
     req: falcon.Request,
     resp: falcon.Response,
     waiters: Waiters,
@@ -35,10 +35,10 @@ def polled(
     """Respond with ``show(ask())`` as soon as ``ask`` returns a non-empty result, or when ``wait`` seconds are over."""
     wait = query.integer(req, "wait")
     if not wait:
-        if takes and is_gone(req):
+        if takes and is_disconnected(req):
             resp.status = falcon.HTTP_204
         else:
-            answer(req, resp, ask, show)
+            respond(req, resp, ask, show)
         return
 
     def show_outcome(outcome: Polled[T]) -> None:
@@ -68,14 +68,14 @@ def poll(
         takes: Whether ``ask`` claims or pops messages. If so, it is not called after the client has disconnected.
     """
     req.context.waits = bool(wait)
-    if takes and is_gone(req):
+    if takes and is_disconnected(req):
         resp.status = falcon.HTTP_204
         return
     if wait:
         visit = waiters.enter(queue, wait, takes=takes, check=check_again(req), paused=paused)
-        answer_later(req, resp, visit, partial(visit.look, ask, FOUND, partial(is_gone, req)), show)
+        defer(req, resp, visit, partial(visit.look, ask, FOUND, partial(is_disconnected, req)), show)
         return
-    answer(req, resp, lambda: Polled(ask()), show)
+    respond(req, resp, lambda: Polled(ask()), show)
 
 
 def connection(req: falcon.Request) -> socket.socket | None:
@@ -84,7 +84,7 @@ def connection(req: falcon.Request) -> socket.socket | None:
     return found
 
 
-def hung_up(caller: socket.socket | None) -> bool:
+def is_closed_by_peer(caller: socket.socket | None) -> bool:
     """Return whether the client has closed its side of the connection. Return ``False`` without a socket."""
     if caller is None:
         return False
@@ -93,7 +93,7 @@ def hung_up(caller: socket.socket | None) -> bool:
     return bool(poll.poll(0))
 
 
-def is_gone(req: falcon.Request) -> bool:
+def is_disconnected(req: falcon.Request) -> bool:
     """Return whether the client has disconnected."""
     handover: Handover | None = req.env.get(HANDOVER)
-    return hung_up(connection(req)) if handover is None else handover.gone
+    return is_closed_by_peer(connection(req)) if handover is None else handover.is_disconnected

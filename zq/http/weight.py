@@ -31,14 +31,14 @@ MESSAGE_SIZE: Final = 1024
 MIN_MESSAGE_SIZE: Final = 10
 
 
-class Found(Protocol):
+class PollResult(Protocol):
     """The result of a poll, with a true value in ``found`` if it is non-empty."""
 
     @property
     def found(self) -> object: ...
 
 
-T = TypeVar("T", bound=Found)
+T = TypeVar("T", bound=PollResult)
 
 
 class HeavyRequest(Struct):
@@ -101,12 +101,12 @@ def admit_page(req: falcon.Request, limit: int | None) -> None:
 
 def admit_post(req: falcon.Request, raw: bytes) -> bytes:
     """Admit a request that posts the messages in ``raw``, and return ``raw``. Raises ``TooManyRequests``."""
-    if len(raw) > MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE and (count := posted(raw)) > MAX_LIGHT_MESSAGES:
+    if len(raw) > MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE and (count := max_posted_messages(raw)) > MAX_LIGHT_MESSAGES:
         admit(req, count, count, len(raw))
     return raw
 
 
-def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, takes: bool) -> Callable[[], T]:
+def admit_each_poll(req: falcon.Request, limit: int | None, look: Callable[[], T], *, takes: bool) -> Callable[[], T]:
     """Wrap ``look``, which polls for up to ``limit`` messages, so that each call is admitted as a heavy request.
 
     The request counts as heavy only during the call. If the call finds messages, it counts until the response is sent.
@@ -128,7 +128,7 @@ def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, 
     return admitted
 
 
-def posted(raw: bytes) -> int:
+def max_posted_messages(raw: bytes) -> int:
     """Return an upper bound of the number of messages in the body of a post, or 0 if the body is short."""
     if len(raw) <= MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE:
         return 0

@@ -26,7 +26,7 @@ from zq.errors import NotBuilt, Unavailable
 from zq.events import Events, Observers
 from zq.http.app import create_app
 from zq.http.application import App
-from zq.http.authentication import peer_of, set_aside
+from zq.http.authentication import get_peer, set_aside
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.model.stats import Snapshot
@@ -130,7 +130,7 @@ class Application:
             self.broker,
             policy=self._policy,
             audit=self._audit,
-            tells_rates=lambda: configuration.current.quota_headers,
+            sends_rate_limits=lambda: configuration.current.quota_headers,
             strict_client_id=chosen.strict_client_id,
             admin_mode=chosen.admin_mode,
             trusting=chosen.trust_network,
@@ -185,7 +185,7 @@ class Application:
         if wrapped is None:
             return self.app
         chosen = self._configuration.current
-        peer = partial(peer_of, behind_proxy=chosen.behind_proxy)
+        peer = partial(get_peer, behind_proxy=chosen.behind_proxy)
         behind: Callable[..., Iterable[bytes]] = wrapped(
             self.app,
             set_aside,
@@ -195,7 +195,7 @@ class Application:
         )
         if not self.app.checks:
             return behind
-        return lambda env, start: (self.app if self.app.check_of(env) else behind)(env, start)
+        return lambda env, start: (self.app if self.app.find_check(env) else behind)(env, start)
 
 
 def open_stores(chosen: Settings) -> Storage:

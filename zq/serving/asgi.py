@@ -21,7 +21,7 @@ from zq.events import Refusal, refused
 from zq.http import heads
 from zq.http.application import App
 from zq.http.features import Receive, Send
-from zq.http.pending import HANDOVER, Feed, Handover, PendingAnswer
+from zq.http.pending import HANDOVER, Feed, Handover, PendingRequest
 from zq.model.addresses import client_network
 from zq.serving import fairness, lifecycle
 from zq.serving.environ import add_body, announced_size, environment
@@ -98,9 +98,9 @@ class Edge:
     ) -> None:
         self.limits = limits
         self.inner = inner
-        self.judge = getattr(app, "judge", None)
-        self.queue = FairQueue(loop, inner.has_company)
-        self.pool = Pool(threads, limits.queue, loop, inner.has_company)
+        self.head_authenticator = getattr(app, "head_authenticator", None)
+        self.queue = FairQueue(loop, inner.has_several_projects)
+        self.pool = Pool(threads, limits.queue, loop, inner.has_several_projects)
         self.settling = Settling(loop)
         self.deadlines = Deadlines(loop)
         self.addresses: Counter[bytes] = Counter()
@@ -138,9 +138,9 @@ class Edge:
         body = b"" if handover.pending is not None or handover.feed is not None else b"".join(parts)
         return Answer(int(status[:3]), encoded, body)
 
-    def go_on(self, pending: PendingAnswer) -> Answer | None:
+    def poll_again(self, pending: PendingRequest) -> Answer | None:
         """Poll once more for a pending request. Return the response, or ``None`` if it is still pending. May block."""
-        later = self.inner.go_on(pending)
+        later = self.inner.poll_again(pending)
         if later is None:
             return None
         headers = [(_header_name(name), value.encode("latin-1")) for name, value in later.headers]
@@ -153,7 +153,7 @@ class Edge:
         """
         if self._app is not self.inner or not self.inner.is_short(environ, body):
             return False
-        return self.judge is None or self.judge.known(environ) is True
+        return self.head_authenticator is None or self.head_authenticator.known(environ) is True
 
     def is_overloaded(self) -> bool:
         """Return whether to reject new requests, because threads, the store or memory are exhausted."""
@@ -274,10 +274,10 @@ class Exchange:
         self._closes = True
         if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
             return True  # the application rejects the request without its body
-        if edge.judge is not None:
-            known = edge.judge.known(environ)
+        if edge.head_authenticator is not None:
+            known = edge.head_authenticator.known(environ)
             if known is None:
-                known = await edge.pool.do(partial(edge.judge.look_up, environ), caller=self._caller())
+                known = await edge.pool.do(partial(edge.head_authenticator.look_up, environ), caller=self._caller())
             if not known:
                 environ[heads.WITHHELD] = heads.UNKNOWN if known is None else True
                 return True
@@ -341,19 +341,19 @@ class Exchange:
                     self._watch_client()
                 answer = await edge.pool.do(partial(edge.call, environ), caller=self._caller())
             while (pending := handover.pending) is not None:
-                if not handover.in_thread:
+                if not handover.needs_thread:
                     was_notified = await self._wait(pending)
                     if inline and not was_notified and not edge.queue.begin_step():
                         await edge.queue.wait(self._caller())
-                if inline and not handover.in_thread and edge.inner.is_prompt():
+                if inline and not handover.needs_thread and edge.inner.is_prompt():
                     ticket = Ticket()
                     with ticket:
-                        answer = edge.go_on(pending)
+                        answer = edge.poll_again(pending)
                     if ticket.wait is not None:
                         await edge.settling.settle(ticket)
                 else:
                     handover.begin_attempt()
-                    answer = await edge.pool.do(partial(edge.go_on, pending), caller=self._caller(), patient=True)
+                    answer = await edge.pool.do(partial(edge.poll_again, pending), caller=self._caller(), patient=True)
         except Unavailable as error:  # the changes could not be made durable
             self._refuse(503, None, "Service unavailable", str(error))
             return
@@ -373,7 +373,7 @@ class Exchange:
             self._known_caller = self._edge.caller(self._scope)
         return self._known_caller
 
-    async def _wait(self, waits: PendingAnswer | Feed) -> bool:
+    async def _wait(self, waits: PendingRequest | Feed) -> bool:
         """Wait for a notification or a timeout. Return whether a notification came.
 
         If many requests are notified at once, the fair queue limits how many of each caller continue. Raises
@@ -384,7 +384,7 @@ class Exchange:
         try:
             await asyncio.wait({notified, watch}, timeout=waits.left(), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if isinstance(waits, PendingAnswer):
+            if isinstance(waits, PendingRequest):
                 waits.end()
             was_notified = notified.done()
             notified.cancel()

@@ -54,10 +54,10 @@ class FairQueue:
     ``notify`` must be called in the event loop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, has_company: Callable[[], bool]) -> None:
-        """Create the queue. ``has_company`` returns whether several projects have recently sent requests."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, has_several_projects: Callable[[], bool]) -> None:
+        """Create the queue. ``has_several_projects`` returns whether several projects have recently sent requests."""
         self._loop = loop
-        self._has_company = has_company
+        self._has_several_projects = has_several_projects
         self._uncounted = MAX_STEPS
         """Number of remaining steps in this iteration that are not counted by caller."""
         self._taken: Counter[bytes] = Counter()
@@ -111,7 +111,7 @@ class FairQueue:
 
     def _begin_iteration(self) -> None:
         """Reset the step counts and resume waiting requests, up to ``MAX_STEPS`` of each caller."""
-        if self._has_company():
+        if self._has_several_projects():
             time.sleep(PAUSE)
         self._taken.clear()
         for name, waiting in list(self._waiting.items()):

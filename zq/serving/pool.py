@@ -124,12 +124,12 @@ class Pool:
     """
 
     def __init__(
-        self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop, has_company: Callable[[], bool]
+        self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop, has_several_projects: Callable[[], bool]
     ) -> None:
-        """Start the threads. ``has_company`` returns whether several projects have recently sent requests."""
+        """Start the threads. ``has_several_projects`` returns whether several projects have recently sent requests."""
         self._loop = loop
         self._timeout = timeout
-        self._has_company = has_company
+        self._has_several_projects = has_several_projects
         self._share = Share(max(1, threads - max(1, threads // 4)))
         self._results = Results(loop)
         self._waiting: deque[Job] = deque()
@@ -173,7 +173,7 @@ class Pool:
 
     def _max_threads(self) -> int:
         """Return the maximum number of threads for one caller now."""
-        return self._share.threads if self._has_company() else self._share.max_threads
+        return self._share.threads if self._has_several_projects() else self._share.max_threads
 
     def _start(self, job: Job) -> None:
         if job.caller is not None:
