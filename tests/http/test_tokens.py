@@ -17,8 +17,8 @@ from tests.tables import every_row
 from zq import audit
 from zq.audit import Audit
 from zq.auth import check, open_tokens
-from zq.auth.credentials import Bearers
-from zq.auth.tokens import ADMINS, DENIED, KIND, MAX_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
+from zq.auth.credentials import BearerStrategy
+from zq.auth.tokens import ADMINS, DENIED, KIND, MAX_TOKENS, Grant, NewToken, Tokens, TokenVerifier, parse_token
 from zq.clock import ManualClock
 from zq.errors import NotFound, QuotaExceeded, StartRefused
 from zq.http.tokens import TokenItem
@@ -46,7 +46,7 @@ def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
     """A server whose callers have tokens; what was revoked is known at once."""
     moments = iter(range(10, 10**9, 10))
     verifier = TokenVerifier(storage.documents, clock)
-    return compose(app={"strategy": Bearers(verifier, bare=True, monotonic=lambda: float(next(moments)))})
+    return compose(app={"strategy": BearerStrategy(verifier, bare=True, monotonic=lambda: float(next(moments)))})
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ def test_the_form_of_a_token(tokens: Tokens) -> None:
     text = tokens.create(Grant(project="form")).text
     assert len(text) == 64
     assert [len(part) for part in text.split("_")] == [2, 10, 43, 6]
-    assert parse(text) is not None
+    assert parse_token(text) is not None
     for place in range(64):
         other = "1" if text[place] != "1" else "2"
-        assert parse(text[:place] + other + text[place + 1 :]) is None
-        assert parse(text[:place]) is None
-    assert parse(text + "\n") is None
+        assert parse_token(text[:place] + other + text[place + 1 :]) is None
+        assert parse_token(text[:place]) is None
+    assert parse_token(text + "\n") is None
 
 
 def test_the_store_has_no_secret(tokens: Tokens, storage: Storage, clock: ManualClock, project_suffix: str) -> None:
@@ -151,7 +151,7 @@ def test_a_token_revoked_amid_its_rotation_stays_revoked(tokens: Tokens, monkeyp
     old = tokens.create(Grant(project="amid")).token
     create = tokens.create
 
-    def revoked_meanwhile(grant: Grant) -> Made:
+    def revoked_meanwhile(grant: Grant) -> NewToken:
         tokens.revoke(old.id)
         return create(grant)
 
@@ -485,7 +485,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
         tokens = open_tokens(options, fresh.documents, clock, Audit())
         assert tokens.has_admin()
     other = Tokens(fresh.documents, clock).create(Grant(project="p")).token.id
-    tokens.revoke(parse(text)[0])  # type: ignore[index]
+    tokens.revoke(parse_token(text)[0])  # type: ignore[index]
     assert not tokens.has_admin()
     assert tokens.get(other)
     assert not open_tokens(options, fresh.documents, clock, Audit()).has_admin(), "it stays revoked"
@@ -493,7 +493,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     with pytest.raises(StartRefused, match="bootstrap_token_file must contain a token"):
         open_tokens(options, fresh.documents, clock, Audit())
     with pytest.raises(NotFound):
-        tokens.get(parse(text)[0])  # type: ignore[index]
+        tokens.get(parse_token(text)[0])  # type: ignore[index]
     for each in (storage, fresh):
         each.close()
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from zq.audit import Audit, Entry
 from zq.auth.certificates import Certificates, read_holders
-from zq.auth.credentials import Bearers
+from zq.auth.credentials import BearerStrategy
 from zq.auth.files import read_private
 from zq.auth.proxy import ProxySecrets, read_secrets
-from zq.auth.tokens import Tokens, TokenVerifier, default_bound, parse
+from zq.auth.tokens import Tokens, TokenVerifier, default_max_tokens, parse_token
 from zq.clock import Clock
 from zq.errors import StartRefused
 from zq.model.identity import ADMIN, ALGORITHMS, AuthOptions, JwtOptions
@@ -32,7 +32,7 @@ def open_tokens(
     documents: DocumentController,
     clock: Clock,
     audit: Audit,
-    most: Callable[[str], int] = default_bound,
+    most: Callable[[str], int] = default_max_tokens,
 ) -> Tokens:
     """Create the store of tokens, and store the bootstrap token if one is configured.
 
@@ -55,7 +55,7 @@ def _bootstrap_token(path: str) -> str:
     """Read and check the bootstrap token. Raises ``StartRefused``."""
     option = "[auth] bootstrap_token_file"
     text = read_private(option, path).decode("ascii", "replace").strip()
-    if parse(text) is None:
+    if parse_token(text) is None:
         raise StartRefused(f"{option} must contain a token as printed by zq-server token create; {path} does not.")
     return text
 
@@ -102,9 +102,9 @@ def check_jwt(options: JwtOptions) -> None:
         )
 
 
-def strategy_of(
+def create_strategy(
     options: Callable[[], AuthOptions], documents: DocumentController, clock: Clock, path: str | None = None
-) -> "Bearers | Keystone | ProxySecrets | None":
+) -> "BearerStrategy | Keystone | ProxySecrets | None":
     """Create the configured strategy. Return ``None`` if authentication is off.
 
     Args:
@@ -121,10 +121,12 @@ def strategy_of(
     tokens = TokenVerifier(documents, clock)
     if chosen.strategy == "token":
         certificates = Certificates(lambda: options().certificates, clock) if chosen.certificates else None
-        return Bearers(tokens, bare=True, certificates=certificates)
+        return BearerStrategy(tokens, bare=True, certificates=certificates)
     if chosen.strategy in ("jwt", "token,jwt"):
         verifier = _jwt_verifier(chosen.jwt, documents, clock)
-        bearers = Bearers(*([tokens] if "token" in chosen.strategy else []), verifier, bare="token" in chosen.strategy)
+        bearers = BearerStrategy(
+            *([tokens] if "token" in chosen.strategy else []), verifier, bare="token" in chosen.strategy
+        )
         verifier.listen(bearers.forget)
         verifier.start()
         return bearers

@@ -25,7 +25,7 @@ from zq.model.identity import CERTIFICATE, MEMBER, Identity
 OPTION: Final = "[auth] certificates"
 
 
-class Holder(Struct, frozen=True, forbid_unknown_fields=True):
+class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
     """An entry of the file. Without ``scopes``, the certificate grants access to the whole project."""
 
     project: str
@@ -61,7 +61,7 @@ def read_holders(path: str) -> dict[str, Identity]:
     """Read the file and return identities by subject. Raises ``StartRefused``."""
     try:
         with open(path, "rb") as file:
-            given = msgspec.convert(tomllib.load(file), dict[str, Holder])
+            given = msgspec.convert(tomllib.load(file), dict[str, CertificateEntry])
         return {subject: _identity(subject, holder) for subject, holder in given.items()}
     except OSError as error:
         raise StartRefused(f"{OPTION} cannot be read: {path}: {error.strerror}.") from error
@@ -69,7 +69,7 @@ def read_holders(path: str) -> dict[str, Identity]:
         raise StartRefused(f"{OPTION} must define the project of each subject: {path}: {error}") from error
 
 
-def _identity(subject: str, holder: Holder) -> Identity:
+def _identity(subject: str, holder: CertificateEntry) -> Identity:
     project_id(holder.project)
     chosen = None if holder.scopes is None else tuple(holder.scopes)
     if chosen == ():

@@ -18,7 +18,7 @@ from zq.model.identity import Identity
 # Maximum number of entries in a cache.
 CACHE_SIZE: Final = 10_000
 # Seconds for which an invalid credential is cached.
-NEGATIVE: Final = 1.0
+NEGATIVE_CACHE_TTL: Final = 1.0
 # Allowed rate of failures of one address, per second.
 FAILURES: Final = 10.0
 # Allowed burst of failures.
@@ -29,7 +29,7 @@ NOT_VALID: Final = 'Bearer realm="zq", error="invalid_token"'
 NEEDED: Final = "A credential is required: Authorization: Bearer <token>."
 
 
-class Known(Struct, frozen=True):
+class CachedLookup(Struct, frozen=True):
     """The cached result of a credential lookup.
 
     Attributes:
@@ -46,7 +46,7 @@ class Known(Struct, frozen=True):
 class Verifier(Protocol):
     """A verifier of credentials in one format."""
 
-    def takes(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Return whether the text has the verifier's format."""
         ...
 
@@ -87,7 +87,7 @@ class FailureLimit:
             self._debts[peer] = max(self._debts.get(peer, 0.0), now) + 1 / FAILURES
 
 
-class Bearers:
+class BearerStrategy:
     """The strategies ``token``, ``jwt`` and ``token,jwt``. The first verifier with a matching format decides.
 
     Args:
@@ -110,8 +110,8 @@ class Bearers:
         self._lock = threading.Lock()
         # Keys are digests, so that no secret stays in memory. Every request reads this cache, so it is a plain
         # dictionary. Expired entries are kept, because a credential that was valid is exempt from the failure limit.
-        self._valid: dict[bytes, Known] = {}
-        self._invalid: FIFOCache[bytes, Known] = FIFOCache(CACHE_SIZE)
+        self._valid: dict[bytes, CachedLookup] = {}
+        self._invalid: FIFOCache[bytes, CachedLookup] = FIFOCache(CACHE_SIZE)
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Return the caller's identity. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``."""
@@ -148,7 +148,7 @@ class Bearers:
             return False
         if key not in self._valid and self._failures.exceeded(peer):
             return False
-        return None if any(each.takes(text) for each in self._verifiers) else False
+        return None if any(each.matches(text) for each in self._verifiers) else False
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
         """Look up the credential in the store. Return whether it is valid, or ``None`` if the store is unavailable."""
@@ -174,7 +174,7 @@ class Bearers:
             return value
         return value[len(BEARER) :].strip() if value[: len(BEARER)].lower() == BEARER else ""
 
-    def _look_up(self, key: bytes, text: str, peer: str) -> Known:
+    def _look_up(self, key: bytes, text: str, peer: str) -> CachedLookup:
         """Verify the credential and cache the result.
 
         Raises:
@@ -184,17 +184,17 @@ class Bearers:
         if key not in self._valid:
             self._failures.check(peer)
         now = self._monotonic()
-        known: Known | None = self._invalid.get(key)
+        known: CachedLookup | None = self._invalid.get(key)
         if known is not None and now < known.until:
             return known
-        found = next((each.verify(text) for each in self._verifiers if each.takes(text)), "Its form is unknown.")
+        found = next((each.verify(text) for each in self._verifiers if each.matches(text)), "Its form is unknown.")
         with self._lock:
             if isinstance(found, str):
                 self._valid.pop(key, None)
-                known = self._invalid[key] = Known(None, now + NEGATIVE, found)
+                known = self._invalid[key] = CachedLookup(None, now + NEGATIVE_CACHE_TTL, found)
             else:
                 self._valid.pop(key, None)
                 if len(self._valid) >= CACHE_SIZE:
                     del self._valid[next(iter(self._valid))]  # the oldest
-                known = self._valid[key] = Known(found[0], now + found[1])
+                known = self._valid[key] = CachedLookup(found[0], now + found[1])
         return known

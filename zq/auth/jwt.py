@@ -20,9 +20,9 @@ from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
 # Maximum seconds for which a valid token is cached.
-POSITIVE: Final = 300.0
+MAX_CACHE_TTL: Final = 300.0
 # Seconds between two reads of the revoked tokens.
-DENIED_EVERY: Final = 5.0
+DENIED_INTERVAL: Final = 5.0
 # Number of revoked tokens read at a time.
 PAGE_SIZE: Final = 500
 # Maximum number of keys tried for a token without a key id.
@@ -52,7 +52,7 @@ class JwtVerifier:
         self._keys.start()
         threading.Thread(target=self._run, name="zq-jwt", daemon=True).start()
 
-    def takes(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Return whether the text has the three parts of a signed token."""
         return text.count(".") == 2
 
@@ -141,7 +141,7 @@ class JwtVerifier:
             credential=credential_name(id if isinstance(id, str) else user),
             expires=expires + options.leeway,
         )
-        return identity, min(POSITIVE, expires + options.leeway - now)
+        return identity, min(MAX_CACHE_TTL, expires + options.leeway - now)
 
     def _run(self) -> None:
         while True:
@@ -151,7 +151,7 @@ class JwtVerifier:
                 LOG.debug("The list of revoked tokens cannot be read: %s", error)
             except Exception:  # the thread must survive, because revocations depend on it
                 LOG.exception("The list of revoked tokens cannot be read.")
-            time.sleep(DENIED_EVERY)
+            time.sleep(DENIED_INTERVAL)
 
 
 def credential_name(id: str) -> str:

@@ -42,7 +42,7 @@ Application = Callable[..., Iterable[bytes]]
 
 
 class Keystone:
-    """The adapter of the middleware: ``wrapped`` installs it, and ``authenticate`` returns its result."""
+    """The adapter of the middleware: ``wrap`` installs it, and ``authenticate`` returns its result."""
 
     def __init__(self, path: str | None, clock: Clock) -> None:
         """Configure the middleware from the file ``path`` and the environment. Raises ``StartRefused``."""
@@ -62,7 +62,7 @@ class Keystone:
         if not 0 <= cached <= MAX_CACHED:
             raise StartRefused(f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED}; it is {cached}.")
 
-    def wrapped(
+    def wrap(
         self,
         app: Application,
         set_aside: Callable[[dict[str, Any]], None],

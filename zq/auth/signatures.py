@@ -62,16 +62,16 @@ FIELDS: Final = ("HTTP_URL_SIGNATURE", "HTTP_URL_PATHS", "HTTP_URL_METHODS", "HT
 NOTHING: Final = ("-", ("/v2/queues/-/messages",), frozenset({"GET"}), 0.0)
 
 
-def scope_of(queue: str, methods: Iterable[str]) -> str:
+def make_scope(queue: str, methods: Iterable[str]) -> str:
     """Return the scope of a signature for these methods."""
     verbs = {verb for method in methods for verb in METHODS[method]}
     return f"{'+'.join(sorted(verbs))}:queue/{queue}"
 
 
-def moment(text: str) -> Seconds:
+def parse_time(text: str) -> Seconds:
     """Parse an ISO 8601 date and time, truncated to seconds. Without an offset, the time is in UTC.
 
-    Raises ``ValueError`` for invalid text, and for a time outside the years 1 to 9999, which ``shown`` cannot format.
+    Raises ``ValueError`` for invalid text, and for a time outside the years 1 to 9999, which cannot be formatted.
     """
     if _MOMENT.fullmatch(text) is None:
         raise ValueError("not a date and time")
@@ -83,12 +83,12 @@ def moment(text: str) -> Seconds:
         raise ValueError("the year must be 1 to 9999 in UTC") from None
 
 
-def shown(expires: Seconds) -> str:
+def format_time(expires: Seconds) -> str:
     """Format a time for the signed text."""
     return datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def derived(secret: bytes, label: str) -> bytes:
+def derive_key(secret: bytes, label: str) -> bytes:
     """Derive a 32-byte key for the purpose ``label``: HKDF-SHA256 (RFC 5869) without salt."""
     extracted = hmac.digest(bytes(32), secret, "sha256")
     return hmac.digest(extracted, label.encode() + b"\x01", "sha256")
@@ -102,7 +102,7 @@ def signature(key: bytes, paths: Iterable[str], methods: Iterable[str], project:
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
-class Share(Struct, frozen=True):
+class CachedSignature(Struct, frozen=True):
     """A valid signature in the cache. ``until`` is the monotonic time at which it must be verified again."""
 
     identity: Identity
@@ -143,7 +143,7 @@ class Signatures:
         self._monotonic = monotonic
         self._failures = FailureLimit(monotonic)
         self._lock = threading.Lock()
-        self._shares: FIFOCache[tuple[str, ...], Share] = FIFOCache(CACHE_SIZE)
+        self._shares: FIFOCache[tuple[str, ...], CachedSignature] = FIFOCache(CACHE_SIZE)
         # Revocation count and expiry of the cache entry, by project.
         self._epochs: FIFOCache[str, tuple[int, float]] = FIFOCache(CACHE_SIZE)
 
@@ -157,8 +157,8 @@ class Signatures:
         secrets = self.options().secrets
         if not secrets:
             raise Invalid("This server cannot sign URLs: [signed_url] secret_key is not set.")
-        key = key_of(secrets[0], project, self._epoch(project)[0])
-        return signature(key, paths, methods, project, shown(expires))
+        key = derive_signing_key(secrets[0], project, self._epoch(project)[0])
+        return signature(key, paths, methods, project, format_time(expires))
 
     def sign_confirmation(self, project: str, path: str, expires: Seconds) -> str:
         """Return a signature for PUT on a path that confirms a subscription, or "" if no secret is configured.
@@ -166,8 +166,8 @@ class Signatures:
         Raises ``Unavailable``.
         """
         secrets = self.options().secrets
-        key = confirming_key_of(secrets[0], project, self._epoch(project)[0]) if secrets else b""
-        return signature(key, [path], ["PUT"], project, shown(expires)) if secrets else ""
+        key = derive_confirmation_key(secrets[0], project, self._epoch(project)[0]) if secrets else b""
+        return signature(key, [path], ["PUT"], project, format_time(expires)) if secrets else ""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None:
         """Return the identity of a signed request, or ``None`` if the signature is not valid for it.
@@ -179,12 +179,12 @@ class Signatures:
         if not self.options().secrets:
             return None
         values = (project, *[env.get(name, "") for name in FIELDS])
-        share = self._fresh(values)
+        share = self._get_cached(values)
         if share is None:
             # A signature that was valid is exempt from the failure limit.
             if values not in self._shares:
                 self._failures.check(peer)
-            share = self._verified(values)
+            share = self._verify(values)
         if share is None or not self._covers(share, env):
             self._failures.count(peer)
             return None
@@ -196,7 +196,7 @@ class Signatures:
         The call does not count as an authentication attempt.
         """
         values = (project, *[env.get(name, "") for name in FIELDS])
-        share = self._fresh(values)
+        share = self._get_cached(values)
         if share is not None:
             return self._covers(share, env)
         limited = values not in self._shares and self._failures.exceeded(peer)
@@ -205,7 +205,7 @@ class Signatures:
     def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
         """Verify the signature. Return whether it is valid, or ``None`` if the store is unavailable."""
         try:
-            return self._covers(self._verified((project, *[env.get(name, "") for name in FIELDS])), env)
+            return self._covers(self._verify((project, *[env.get(name, "") for name in FIELDS])), env)
         except Unavailable:
             return None
 
@@ -228,26 +228,26 @@ class Signatures:
             for values, share in list(self._shares.items()):
                 self._shares[values] = structs.replace(share, until=-math.inf)
 
-    def _fresh(self, values: tuple[str, ...]) -> Share | None:
-        share: Share | None = self._shares.get(values)
+    def _get_cached(self, values: tuple[str, ...]) -> CachedSignature | None:
+        share: CachedSignature | None = self._shares.get(values)
         return None if share is None or share.until <= self._monotonic() else share
 
-    def _covers(self, share: Share | None, env: Mapping[str, Any]) -> bool:
+    def _covers(self, share: CachedSignature | None, env: Mapping[str, Any]) -> bool:
         return (
             share is not None
             and share.expires > self.clock.now()
             and share.covers(str(env["REQUEST_METHOD"]), env["PATH_INFO"])
         )
 
-    def _verified(self, values: tuple[str, ...]) -> Share | None:
+    def _verify(self, values: tuple[str, ...]) -> CachedSignature | None:
         """Verify a signature. The duration does not reveal why a signature is not valid."""
         project, given, *_ = values
         parts = _read(values)
         named, paths, methods, expires = parts or NOTHING
         epoch, until = self._epoch(named)
-        key = confirming_key_of if _CONFIRM.fullmatch(paths[0]) else key_of
+        key = derive_confirmation_key if _CONFIRM.fullmatch(paths[0]) else derive_signing_key
         ours = [
-            signature(key(secret, named, epoch), paths, methods, named, shown(expires))
+            signature(key(secret, named, epoch), paths, methods, named, format_time(expires))
             for secret in self.options().secrets
         ]
         matches = [hmac.compare_digest(each.encode(), given.encode()) for each in ours]
@@ -257,9 +257,9 @@ class Signatures:
             return None
         _, _, things, queue, *_ = paths[0].split("/")
         name = f"share:{blake2b(given.encode(), digest_size=4).hexdigest()}"
-        scope = f"manage:{things[:-1]}/{queue}" if key is confirming_key_of else scope_of(queue, methods)
+        scope = f"manage:{things[:-1]}/{queue}" if key is derive_confirmation_key else make_scope(queue, methods)
         identity = Identity(project, scopes=(scope,), credential=name, expires=expires)
-        share = Share(identity, paths, methods, expires, until)
+        share = CachedSignature(identity, paths, methods, expires, until)
         with self._lock:
             self._shares[values] = share
         return share
@@ -276,14 +276,14 @@ class Signatures:
         return known
 
 
-def key_of(secret: str, project: str, epoch: int) -> bytes:
+def derive_signing_key(secret: str, project: str, epoch: int) -> bytes:
     """Return the key that signs a project's URLs. Before the first revocation, it is the secret, as in Zaqar."""
-    return derived(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
+    return derive_key(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
 
 
-def confirming_key_of(secret: str, project: str, epoch: int) -> bytes:
+def derive_confirmation_key(secret: str, project: str, epoch: int) -> bytes:
     """Return the key that signs URLs for confirming a project's subscriptions."""
-    return derived(secret.encode(), f"confirm {epoch} {project}")
+    return derive_key(secret.encode(), f"confirm {epoch} {project}")
 
 
 def _read(values: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str], Seconds] | None:
@@ -291,7 +291,7 @@ def _read(values: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str]
     project, _, paths, methods, expires = values
     try:
         limits.project_id(project)
-        until = moment(expires)
+        until = parse_time(expires)
     except (InvalidName, ValueError):
         return None
     if _CONFIRM.fullmatch(paths) and methods == "PUT":

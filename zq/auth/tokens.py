@@ -53,7 +53,7 @@ CRC_LENGTH: Final = 6
 FORM: Final = re.compile(r"(zq_([0-9A-Za-z]{10})_([0-9A-Za-z]{43}))_([0-9A-Za-z]{6})", re.ASCII)
 TOKEN_ID: Final = re.compile(r"[0-9A-Za-z]{10}", re.ASCII)
 # Seconds for which a valid token is cached.
-POSITIVE: Final = 5.0
+CACHE_TTL: Final = 5.0
 # Seconds after which a process records the use of a token again.
 USE_INTERVAL: Final = 3600.0
 # Seconds after which a rotated token expires.
@@ -68,7 +68,7 @@ MAX_TOKENS: Final = 100
 PAGE_SIZE: Final = 100
 
 
-class Stored(Struct, frozen=True):
+class StoredToken(Struct, frozen=True):
     """A token in the store.
 
     Attributes:
@@ -91,11 +91,11 @@ class Token(NamedTuple):
     """A token with its id. ``used`` is the hour of the last use, ``None`` if the token was never used."""
 
     id: str
-    stored: Stored
+    stored: StoredToken
     used: Seconds | None = None
 
 
-class Made(NamedTuple):
+class NewToken(NamedTuple):
     """A new token and its text, which contains the secret and cannot be retrieved later."""
 
     token: Token
@@ -122,7 +122,7 @@ class Grant(Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
-def encode(number: int, length: int) -> str:
+def encode_base62(number: int, length: int) -> str:
     """Return the last ``length`` digits of a number in base 62."""
     digits = []
     for _ in range(length):
@@ -131,26 +131,26 @@ def encode(number: int, length: int) -> str:
     return "".join(reversed(digits))
 
 
-def write(id: str, secret: str) -> str:
+def format_token(id: str, secret: str) -> str:
     """Format the text of a token."""
     text = f"zq_{id}_{secret}"
-    return f"{text}_{encode(zlib.crc32(text.encode()), CRC_LENGTH)}"
+    return f"{text}_{encode_base62(zlib.crc32(text.encode()), CRC_LENGTH)}"
 
 
-def parse(text: str) -> tuple[str, str] | None:
+def parse_token(text: str) -> tuple[str, str] | None:
     """Return the id and secret in the text of a token, or ``None`` if the format or checksum is not valid."""
     found = FORM.fullmatch(text)
-    if found is None or encode(zlib.crc32(found[1].encode()), CRC_LENGTH) != found[4]:
+    if found is None or encode_base62(zlib.crc32(found[1].encode()), CRC_LENGTH) != found[4]:
         return None
     return found[2], found[3]
 
 
-def digest(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     """Return the SHA-256 of a secret in hex."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def default_bound(_project: str) -> int:
+def default_max_tokens(_project: str) -> int:
     """Return the maximum number of tokens of a project on a server without quotas."""
     return MAX_TOKENS
 
@@ -172,7 +172,7 @@ class Tokens:
         clock: Clock,
         max_days: int = 366,
         denied_for: int = 86460,
-        most: Callable[[str], int] = default_bound,
+        most: Callable[[str], int] = default_max_tokens,
     ) -> None:
         self._documents = documents
         self._clock = clock
@@ -182,14 +182,14 @@ class Tokens:
         """Held while a token is counted and stored, so that concurrent creations do not reject each other."""
         self.max_days = max_days
 
-    def create(self, grant: Grant, secret: str = "", id: str = "") -> Made:
+    def create(self, grant: Grant, secret: str = "", id: str = "") -> NewToken:
         """Create a token. ``id`` and ``secret`` are random by default. Raises ``QuotaExceeded``."""
         now = self._clock.now()
-        id = id or encode(int.from_bytes(os.urandom(16)), ID_LENGTH)
-        secret = secret or encode(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
+        id = id or encode_base62(int.from_bytes(os.urandom(16)), ID_LENGTH)
+        secret = secret or encode_base62(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
         expires = now + min(grant.days, self.max_days) * DAY
-        stored = Stored(
-            hash=digest(secret),
+        stored = StoredToken(
+            hash=hash_secret(secret),
             project=grant.project,
             user=grant.user,
             name=grant.name,
@@ -201,7 +201,7 @@ class Tokens:
         )
         with self._creating:
             self._put(id, stored, now)
-        return Made(Token(id, stored), write(id, secret))
+        return NewToken(Token(id, stored), format_token(id, secret))
 
     def get(self, id: str, project: str | None = None) -> Token:
         """Return the token, which must belong to ``project`` unless that is ``None``. Raises ``NotFound``."""
@@ -239,7 +239,7 @@ class Tokens:
         now = self._clock.now()
         self._documents.put(DocumentRef("", DENIED, jti), b"{}", now, expires=now + self._denied_for)
 
-    def rotate(self, id: str, project: str | None = None, by: str = "", expires: Seconds | None = None) -> Made:
+    def rotate(self, id: str, project: str | None = None, by: str = "", expires: Seconds | None = None) -> NewToken:
         """Create a replacement with the same rights and lifetime, and let the old token expire within a day.
 
         The replacement expires at ``expires`` if that is earlier. Raises ``NotFound`` or ``QuotaExceeded``.
@@ -273,14 +273,14 @@ class Tokens:
                 self._remember_end(id, stored, now)
                 return
 
-    def _remember_end(self, id: str, stored: Stored, now: Seconds) -> None:
+    def _remember_end(self, id: str, stored: StoredToken, now: Seconds) -> None:
         """Record that an administrator token was revoked or rotated, so that ``adopt`` does not accept it again."""
         if ADMIN in stored.roles:
             self._documents.put(DocumentRef("", REVOKED, id), b"{}", now)
 
     def was_revoked(self, text: str) -> bool:
         """Return whether ``text`` is an administrator token that was revoked or rotated."""
-        parts = parse(text)
+        parts = parse_token(text)
         return (
             parts is not None and self._documents.get(DocumentRef("", REVOKED, parts[0]), self._clock.now()) is not None
         )
@@ -302,7 +302,7 @@ class Tokens:
         It is not stored if an administrator token exists, or if it was revoked. Raises ``ValueError`` if ``text`` is
         not a token.
         """
-        parts = parse(text)
+        parts = parse_token(text)
         if parts is None:
             raise ValueError("no token")
         if self.was_revoked(text) or self.has_admin():
@@ -311,13 +311,13 @@ class Tokens:
         self.create(grant, parts[1], parts[0])
         return True
 
-    def _read(self, id: str, now: Seconds) -> Stored | None:
+    def _read(self, id: str, now: Seconds) -> StoredToken | None:
         if TOKEN_ID.fullmatch(id) is None:
             return None
         document = self._documents.get(DocumentRef("", KIND, id), now)
         return None if document is None else _stored(document)
 
-    def _put(self, id: str, stored: Stored, now: Seconds) -> None:
+    def _put(self, id: str, stored: StoredToken, now: Seconds) -> None:
         """Store the token. Raises ``QuotaExceeded``.
 
         The tokens are counted again after the index entry was written. If there are too many, the entry is deleted.
@@ -343,18 +343,18 @@ class Tokens:
         return len(self._documents.list(index.project, index.kind, "", "", most, now).items)
 
 
-def _is_of(stored: Stored, project: str | None) -> bool:
+def _is_of(stored: StoredToken, project: str | None) -> bool:
     """Return whether the token belongs to the project, or ``True`` if ``project`` is ``None``."""
     return project is None or (project == stored.project and ADMIN not in stored.roles)
 
 
-def _index(id: str, stored: Stored) -> DocumentRef:
+def _index(id: str, stored: StoredToken) -> DocumentRef:
     """Return the reference of the token's index entry."""
     return DocumentRef("", ADMINS, id) if ADMIN in stored.roles else DocumentRef(stored.project, KIND, id)
 
 
-def _stored(document: Document) -> Stored:
-    return msgspec.json.decode(document.value, type=Stored)
+def _stored(document: Document) -> StoredToken:
+    return msgspec.json.decode(document.value, type=StoredToken)
 
 
 class TokenVerifier:
@@ -370,13 +370,13 @@ class TokenVerifier:
         # Monotonic time, by token id, before which no further use is recorded.
         self._noted: FIFOCache[str, float] = FIFOCache(10_000)
 
-    def takes(self, text: str) -> bool:
+    def matches(self, text: str) -> bool:
         """Return whether the text has the prefix of a zq token."""
         return text.startswith("zq_")
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
         """Verify a token; see ``zq.auth.credentials.Verifier``. Raises ``Unavailable``."""
-        parts = parse(text)
+        parts = parse_token(text)
         if parts is None:
             return "Its form or checksum is not valid."
         id, secret = parts
@@ -385,7 +385,7 @@ class TokenVerifier:
         if document is None:
             return f"The token {id} is unknown, revoked or expired."
         stored = _stored(document)
-        if not compare_digest(digest(secret), stored.hash) or stored.expires <= now:
+        if not compare_digest(hash_secret(secret), stored.hash) or stored.expires <= now:
             return f"The token {id} has another secret or has expired."
         self._record_use(id, stored, now)
         identity = Identity(
@@ -396,9 +396,9 @@ class TokenVerifier:
             credential=id,
             expires=stored.expires,
         )
-        return identity, min(POSITIVE, stored.expires - now)
+        return identity, min(CACHE_TTL, stored.expires - now)
 
-    def _record_use(self, id: str, stored: Stored, now: Seconds) -> None:
+    def _record_use(self, id: str, stored: StoredToken, now: Seconds) -> None:
         """Record the use of the token, at most once per ``USE_INTERVAL`` in each process."""
         moment = self._monotonic()
         with self._lock:

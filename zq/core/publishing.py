@@ -94,7 +94,7 @@ class Publishing:
         Raises ``Invalid``, ``KeyReused``, ``QuotaExceeded``.
         """
         rules = self._topics.rules(topic)
-        posted = wire.posted(raw)
+        posted = wire.parse_post(raw)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
         entries = [self._entry(topic, message, rules, hops) for part in slices(posted) for message in part]
         if idempotency_key is not None:  # the topics of a project share one log and its idempotency keys
@@ -185,7 +185,7 @@ class Publishing:
             for batch in self._log.read(topic.project, sequence - 1, 1, Pattern(topic.name)).batches:
                 yield from (message for message in batch.messages(sequence - 1, now) if message.sequence == sequence)
 
-    def _entry(self, topic: TopicRef, posted: wire.Posted, rules: TopicRules, hops: int) -> Entry:
+    def _entry(self, topic: TopicRef, posted: wire.PostedMessage, rules: TopicRules, hops: int) -> Entry:
         ttl = rules.ttl
         if posted.attributes is not UNSET:
             raise Invalid("attributes must not be given: only messages of queues have them.")

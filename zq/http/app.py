@@ -91,7 +91,7 @@ def create_app(
         allowed_hosts: Returns the accepted ``Host`` names. Called for each request.
         log_requests: Returns whether requests are logged. Called for each request.
         metrics_page: Renders ``/metrics``. ``None`` omits the route.
-        tells_rates: Returns whether responses have rate-limit headers.
+        sends_rate_limits: Returns whether responses have rate-limit headers.
         strategy: Authenticates callers. Without ``strategy`` and ``proxy``, the server trusts identity headers.
         proxy: Verifies that a request came through the authenticating proxy. Excludes ``strategy``.
         behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.

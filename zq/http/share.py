@@ -6,7 +6,7 @@ from typing import Any, Final
 import falcon
 
 from zq import wire
-from zq.auth.signatures import METHODS, PATHS, Signatures, moment, scope_of, shown
+from zq.auth.signatures import METHODS, PATHS, Signatures, format_time, make_scope, parse_time
 from zq.errors import Invalid, InvalidBody, NotAuthorized
 from zq.http import query
 from zq.model import QueueRef, Seconds
@@ -32,7 +32,7 @@ class QueueShare:
         paths = _check_names("paths", terms.paths, PATHS) or ["messages"]
         methods = _check_names("methods", terms.methods, METHODS) or ["GET"]
         identity: Identity = req.context.identity
-        if exceed(parse([scope_of(queue, methods)]), parse(identity.scopes)):
+        if exceed(parse([make_scope(queue, methods)]), parse(identity.scopes)):
             raise NotAuthorized(EXCEEDS_SIGNER)
         expires = self._expiry(terms, identity)
         resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))
@@ -44,11 +44,11 @@ class QueueShare:
         if terms.expires is None:
             return min(now + DEFAULT, last)
         try:
-            asked = moment(terms.expires)
+            asked = parse_time(terms.expires)
         except ValueError as error:
             raise InvalidBody("expires must be an ISO 8601 date and time, such as 2030-01-01T00:00:00.") from error
         if not now < asked <= last:
-            raise Invalid(f"expires must be between now and {shown(last)}, not {shown(asked)}.")
+            raise Invalid(f"expires must be between now and {format_time(last)}, not {format_time(asked)}.")
         return asked
 
     def _signed(self, queue: QueueRef, paths: list[str], methods: list[str], expires: Seconds) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class QueueShare:
             "paths": whole,
             "methods": sorted(methods),
             "project": queue.project,
-            "expires": shown(expires),
+            "expires": format_time(expires),
             "signature": self._signatures.sign(queue.project, whole, methods, expires),
         }
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from zq import __version__, limits, wire
 from zq.auth.policy import RULES
-from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, Made, Stored, Token, Tokens
+from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, NewToken, StoredToken, Token, Tokens
 from zq.errors import Invalid, InvalidParameter, NotAuthorized
 from zq.http import query
 from zq.http.features import Page
@@ -23,7 +23,7 @@ from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, MEMBER, Identity
 from zq.model.scopes import Kind, Verb, exceed, parse
 from zq.wire import answers
-from zq.wire.tokens import TokenTerms, known_as, shown, token_terms
+from zq.wire.tokens import TokenTerms, identity_document, token_document, token_terms
 
 # Maximum number of tokens per page.
 MAX_PAGE: Final = 100
@@ -72,7 +72,7 @@ class _Project:
             raise NotAuthorized(EXCEEDS_MAKER)
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
-    def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
+    def _refuse_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
         """Raise ``NotAuthorized`` if a token with these terms would have more rights than its maker."""
         if _exceeds(terms, maker):
             raise NotAuthorized(EXCEEDS_MAKER)
@@ -101,7 +101,7 @@ class _AnyProject(_Project):
         self._refuse_excess(grant, maker)
         return grant
 
-    def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
+    def _refuse_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
         if maker.scopes is not None and (terms.project != maker.project or _exceeds(terms, maker)):
             raise NotAuthorized(EXCEEDS_MAKER)
 
@@ -157,7 +157,7 @@ class WhoAmI:
     policy = {"GET": "identity:get"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        resp.data = wire.encode(known_as(req.context.identity))
+        resp.data = wire.encode(identity_document(req.context.identity))
 
 
 class Me:
@@ -294,17 +294,17 @@ def _grantable_roles(maker: Identity) -> frozenset[str]:
     return maker.roles - {ADMIN} or frozenset({MEMBER})
 
 
-def _exceeds(terms: Grant | Stored, maker: Identity) -> bool:
+def _exceeds(terms: Grant | StoredToken, maker: Identity) -> bool:
     """Return whether a token with these terms would have more rights than its maker, or another user."""
     other = terms.user not in ("", maker.user) or not _grantable_roles(maker) | maker.roles >= {*terms.roles}
     return other or exceed(parse(terms.scopes), parse(maker.scopes))
 
 
 def _shown(token: Token) -> dict[str, Any]:
-    return shown(token.id, token.stored, token.used)
+    return token_document(token.id, token.stored, token.used)
 
 
-def _show_once(resp: falcon.Response, path: str, made: Made) -> None:
+def _show_once(resp: falcon.Response, path: str, made: NewToken) -> None:
     resp.status = falcon.HTTP_201
     resp.set_header("Location", f"{path}/{made.token.id}")
     resp.set_header("Cache-Control", "no-store")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from zq import audit
 from zq.audit import Audit
-from zq.auth import open_tokens, strategy_of
+from zq.auth import create_strategy, open_tokens
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
-from zq.auth.tokens import default_bound
+from zq.auth.tokens import default_max_tokens
 from zq.clock import Clock, StoreClock
 from zq.core import Broker
 from zq.core.followers import Followers
@@ -76,7 +76,7 @@ class Application:
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents
-        self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
+        self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
         storage = timed(self._storage, self._metrics, monitor)
         self.broker = make_broker(
             chosen,
@@ -124,7 +124,7 @@ class Application:
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
         quotas = self.broker.quotas
-        bound = default_bound if quotas is None else lambda project: quotas.of(project).quota.tokens
+        bound = default_max_tokens if quotas is None else lambda project: quotas.of(project).quota.tokens
         tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit, bound)
         return create_app(
             self.broker,
@@ -181,12 +181,12 @@ class Application:
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
         """Return the WSGI application for the edge, which includes Keystone's middleware if configured."""
-        wrapped = getattr(self._strategy, "wrapped", None)
-        if wrapped is None:
+        wrap = getattr(self._strategy, "wrap", None)
+        if wrap is None:
             return self.app
         chosen = self._configuration.current
         peer = partial(get_peer, behind_proxy=chosen.behind_proxy)
-        behind: Callable[..., Iterable[bytes]] = wrapped(
+        behind: Callable[..., Iterable[bytes]] = wrap(
             self.app,
             set_aside,
             peer,

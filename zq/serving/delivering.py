@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from zq import logs
-from zq.auth import strategy_of
+from zq.auth import create_strategy
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.signatures import Signatures
 from zq.clock import StoreClock
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str], asked: Requests) -> None:
     keys = MasterKeys(chosen.message_encryption_key_file, sealing.keys.replace)
     keystone = None
     if chosen.auth.strategy == "keystone":
-        keystone = strategy_of(lambda: configuration.current.auth, storage.documents, clock, configuration.path)
+        keystone = create_strategy(lambda: configuration.current.auth, storage.documents, clock, configuration.path)
 
     def share() -> ShareOptions:
         return configuration.current.share

@@ -41,7 +41,7 @@ QUEUE_RULES: Final = (
 )
 
 
-class Posted(Struct):
+class PostedMessage(Struct):
     """One message in a post. ``delay`` stays raw, because some queues ignore it, even if invalid (contract 7.2)."""
 
     body: Raw
@@ -54,7 +54,7 @@ class Posted(Struct):
 class Post(Struct):
     """The body of a post."""
 
-    messages: list[Posted]
+    messages: list[PostedMessage]
 
 
 class ClaimTerms(Struct):
@@ -92,7 +92,7 @@ _value_decoder: Final = msgspec.json.Decoder()
 _delay_decoder: Final = msgspec.json.Decoder(int)
 
 
-def posted(raw: bytes) -> list[Posted]:
+def parse_post(raw: bytes) -> list[PostedMessage]:
     """Parse the body of a post, which must contain at least one message. Raises ``InvalidBody``."""
     messages = decode(_post_decoder, raw).messages
     if not messages:
@@ -100,7 +100,7 @@ def posted(raw: bytes) -> list[Posted]:
     return messages
 
 
-def posted_delay(delay: Raw | UnsetType) -> int | None:
+def parse_delay(delay: Raw | UnsetType) -> int | None:
     """Parse the delay of a posted message. Return ``None`` if it has none. Raises ``InvalidBody``."""
     if delay is UNSET:
         return None

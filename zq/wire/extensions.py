@@ -86,7 +86,7 @@ def replay_terms(raw: bytes) -> ReplayTerms:
     return decode(_replay_decoder, raw)
 
 
-def moment(text: str) -> Seconds | None:
+def parse_time(text: str) -> Seconds | None:
     """Parse an ISO 8601 date and time, rounded to milliseconds. Return ``None`` if the text is not valid.
 
     Without an offset, the time is in UTC.
@@ -164,10 +164,10 @@ def work(one: KnownWork, now: Seconds) -> dict[str, Any]:
     return shown | figures | _since("decided", one.decided, now)
 
 
-def _since(field: str, moment: Seconds | None, now: Seconds) -> dict[str, Any]:
-    if moment is None:
+def _since(field: str, parse_time: Seconds | None, now: Seconds) -> dict[str, Any]:
+    if parse_time is None:
         return {field: None, "age": None}
-    return {field: timestamp(moment), "age": age(moment, now)}
+    return {field: timestamp(parse_time), "age": age(parse_time, now)}
 
 
 def epoch(number: int) -> bytes:

@@ -44,7 +44,7 @@ def share_terms(raw: bytes) -> ShareTerms:
     return wire.decode(_share_decoder, raw) if raw else ShareTerms()
 
 
-def known_as(identity: Identity) -> dict[str, Any]:
+def identity_document(identity: Identity) -> dict[str, Any]:
     """Return the document of ``/v2/whoami``. ``credential`` is "" if the caller is not authenticated."""
     return {
         "project": identity.project,
@@ -56,11 +56,11 @@ def known_as(identity: Identity) -> dict[str, Any]:
     }
 
 
-def shown(id: str, stored: Any, used: Seconds | None) -> dict[str, Any]:
+def token_document(id: str, stored: Any, used: Seconds | None) -> dict[str, Any]:
     """Return the document of a token, without the secret.
 
     Args:
-        stored: The token in the store, ``zq.auth.tokens.Stored``.
+        stored: The token in the store, ``zq.auth.tokens.StoredToken``.
         used: Time of the last use, or ``None``.
     """
     return {

@@ -18,7 +18,8 @@ VERSION: Final = "v1,"
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 # Size in bytes of a new secret, and the bounds of a valid one.
 SECRET_SIZE: Final = 32
-MIN_SECRET_SIZE, MOST = 24, 64
+MIN_SECRET_SIZE: Final = 24
+MAX_SECRET_SIZE: Final = 64
 
 
 def new_secret() -> str:
@@ -32,9 +33,10 @@ def key(secret: str) -> bytes:
         raw = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except binascii.Error:
         raw = b""
-    if not MIN_SECRET_SIZE <= len(raw) <= MOST:
+    if not MIN_SECRET_SIZE <= len(raw) <= MAX_SECRET_SIZE:
         raise Invalid(
-            f"A webhook secret must be whsec_ followed by the base64 encoding of {MIN_SECRET_SIZE} to {MOST} bytes."
+            f"A webhook secret must be whsec_ followed by the base64 encoding of {MIN_SECRET_SIZE} to "
+            f"{MAX_SECRET_SIZE} bytes."
         )
     return raw
 
@@ -51,7 +53,7 @@ def headers(secrets: Iterable[str], message: str, timestamp: int, body: bytes) -
     return {ID: message, TIMESTAMP: str(timestamp)} | ({SIGNATURE: " ".join(signatures)} if signatures else {})
 
 
-def verified(secret: str, given: Mapping[str, str], body: bytes, now: float, tolerance: float) -> str:
+def verify(secret: str, given: Mapping[str, str], body: bytes, now: float, tolerance: float) -> str:
     """Verify a delivery and return its id.
 
     Args:
