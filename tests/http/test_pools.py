@@ -19,7 +19,7 @@ from zq.limits import Limits
 from zq.model import QueueRef
 from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
-from zq.serving.features import features_of
+from zq.serving.features import create_features
 from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -107,7 +107,7 @@ def test_the_routes_are_there_with_both_options_only(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, "true")
     storage = connect("memory:")
     core = Broker(storage, ManualClock(1.0))
-    features = features_of(Configuration(), core, Observers(), None, storage.documents, lambda _uri: None)
+    features = create_features(Configuration(), core, Observers(), None, storage.documents, lambda _uri: None)
     api = Api(create_app(core, admin_mode=True, trusting=True, features=features))
     for path in ("/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"):
         api.get(path, 404, ADMIN)

@@ -32,14 +32,14 @@ from zq.model.expiry import Expiry
 from zq.model.stats import Snapshot
 from zq.model.topics import Retention
 from zq.serving import lifecycle, probes
-from zq.serving.features import EXTENSIONS, features_of, followers_of
-from zq.serving.listening import authority, overlap
+from zq.serving.features import EXTENSIONS, create_features, create_followers
+from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.serving.metrics.definitions import Options
-from zq.serving.metrics.timed import timed
+from zq.serving.metrics.timed import measure_verbs
 from zq.serving.settings import Configuration, Settings
-from zq.serving.startup import reread
+from zq.serving.startup import reload_files
 from zq.serving.tls import ServerTls
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -70,30 +70,30 @@ class Application:
         self._configuration = configuration
         self._tls = tls
         chosen = configuration.current
-        with lifecycle.ending_at_once():
+        with lifecycle.exit_at_once():
             self._storage = open_stores(chosen)
         self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents
         self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
-        storage = timed(self._storage, self._metrics, monitor)
+        storage = measure_verbs(self._storage, self._metrics, monitor)
         self.broker = make_broker(
             chosen,
             storage,
             self._clock,
             self._events,
-            followers_of(chosen, storage, self._clock),
+            create_followers(chosen, storage, self._clock),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self.features = features_of(
+        self.features = create_features(
             configuration, self.broker, self._events, self._strategy, documents, partial(_probe, chosen)
         )
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
-        lifecycle.at_end(self._audit.log_counted)
+        lifecycle.register_exit(self._audit.log_counted)
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
@@ -114,7 +114,7 @@ class Application:
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
-        lifecycle.at_end(self.broker.trail.finish)  # must run before the store is closed
+        lifecycle.register_exit(self.broker.trail.finish)  # must run before the store is closed
         for feature in self.features:
             feature.start()
             atexit.register(feature.stop)  # must run before the store is closed
@@ -171,7 +171,7 @@ class Application:
         self._policy.reload(new.policy_file, self._audit)
         certificates = getattr(self._strategy, "certificates", None)
         files = [file for feature in self.features for file in feature.files]
-        reread(self._proxy, certificates, self._keys, *files, self._tls)
+        reload_files(self._proxy, certificates, self._keys, *files, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         """Take a snapshot of the store; a context manager. Raises ``NotBuilt`` if the store does not support it."""
@@ -301,9 +301,9 @@ def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metric
     """
     main = chosen.bind, chosen.port
     if chosen.probes_bind and not overlap(chosen.probes_bind, main):
-        where = f"Probes: http://{authority(*chosen.probes_bind)}/readyz and /healthz."
+        where = f"Probes: http://{format_authority(*chosen.probes_bind)}/readyz and /healthz."
         probes.serve("probes", *chosen.probes_bind, pages, where)
     if chosen.metrics_port and not overlap((chosen.metrics_bind, chosen.metrics_port), main):
         pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}
-        where = f"Metrics: http://{authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
+        where = f"Metrics: http://{format_authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
         probes.serve("metrics", chosen.metrics_bind, chosen.metrics_port, pages, where)

@@ -26,7 +26,7 @@ from zq.model.addresses import client_network
 from zq.serving import fairness, lifecycle
 from zq.serving.environ import add_body, announced_size, environment
 from zq.serving.fairness import FairQueue
-from zq.serving.pool import Deadlines, Pool, Settling
+from zq.serving.pool import Deadlines, DurabilityWaiter, Pool
 from zq.storage.inline import Ticket
 
 # Requests that are served even under overload: liveness probes, which need neither credential nor store.
@@ -63,13 +63,13 @@ class Limits(Struct, frozen=True):
     callers: tuple[bytes, ...] = fairness.PROJECTS
 
 
-class Answer(Struct):
+class Response(Struct):
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
 
 
-class Unsent(Struct):
+class LongResponse(Struct):
     """A long response in progress.
 
     Attributes:
@@ -101,14 +101,14 @@ class Edge:
         self.head_authenticator = getattr(app, "head_authenticator", None)
         self.queue = FairQueue(loop, inner.has_several_projects)
         self.pool = Pool(threads, limits.queue, loop, inner.has_several_projects)
-        self.settling = Settling(loop)
+        self.durability = DurabilityWaiter(loop)
         self.deadlines = Deadlines(loop)
         self.addresses: Counter[bytes] = Counter()
         """Number of concurrent requests by client network."""
         self.last_request = time.monotonic()
         self.body_bytes = 0
         self._app = app
-        self._unsent: dict[asyncio.Task[Any], Unsent] = {}
+        self._unsent: dict[asyncio.Task[Any], LongResponse] = {}
         self._pauses = 0
 
     def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
@@ -125,7 +125,7 @@ class Edge:
         """Return the caller in the request head; see ``fairness.caller``."""
         return fairness.caller(scope, self.limits.callers)
 
-    def call(self, environ: dict[str, Any]) -> Answer:
+    def call(self, environ: dict[str, Any]) -> Response:
         """Call the application. Blocks.
 
         If the application defers the response, the body is empty, and for a long poll the status is not valid either.
@@ -136,15 +136,15 @@ class Edge:
         encoded = [(_header_name(name), value.encode("latin-1")) for name, value in headers]
         handover = environ[HANDOVER]
         body = b"" if handover.pending is not None or handover.feed is not None else b"".join(parts)
-        return Answer(int(status[:3]), encoded, body)
+        return Response(int(status[:3]), encoded, body)
 
-    def poll_again(self, pending: PendingRequest) -> Answer | None:
+    def poll_again(self, pending: PendingRequest) -> Response | None:
         """Poll once more for a pending request. Return the response, or ``None`` if it is still pending. May block."""
         later = self.inner.poll_again(pending)
         if later is None:
             return None
         headers = [(_header_name(name), value.encode("latin-1")) for name, value in later.headers]
-        return Answer(later.status, headers, later.body)
+        return Response(later.status, headers, later.body)
 
     def runs_inline(self, environ: dict[str, Any], body: bytes) -> bool:
         """Return whether the request may run on the event loop's thread.
@@ -157,7 +157,8 @@ class Edge:
 
     def is_overloaded(self) -> bool:
         """Return whether to reject new requests, because threads, the store or memory are exhausted."""
-        return self.pool.is_crowded() or self.settling.waits() > self.limits.queue or self.body_bytes > MAX_BODIES
+        is_stalled = self.durability.seconds_waiting() > self.limits.queue
+        return self.pool.is_crowded() or is_stalled or self.body_bytes > MAX_BODIES
 
     async def pause(self) -> None:
         """Wait before the response to a rate-limited request, so that the client does not retry at once.
@@ -192,7 +193,7 @@ class Edge:
         """Send a long body in parts. Raises ``ClientDisconnect`` if the client stalls or the response is aborted."""
         task = asyncio.current_task()
         assert task is not None
-        self._unsent[task] = unsent = Unsent(len(body), time.monotonic())
+        self._unsent[task] = unsent = LongResponse(len(body), time.monotonic())
         try:
             for at in range(0, len(body), PIECE):
                 more = at + PIECE < len(body)
@@ -328,14 +329,14 @@ class Exchange:
         if not edge.has_room_for_long_answers() and _may_be_long(environ):
             self._turn_away(Refusal.MEMORY, "The server is sending too many long responses. Try again later.")
             return
-        answer: Answer | None
+        answer: Response | None
         try:
             if inline := edge.runs_inline(environ, self._body):
                 ticket = Ticket()
                 with ticket:
                     answer = edge.call(environ)
                 if ticket.wait is not None:
-                    await edge.settling.settle(ticket)
+                    await edge.durability.wait_for(ticket)
             else:
                 if edge.pool.is_busy(self._caller()) and not self._closes:
                     self._watch_client()
@@ -350,7 +351,7 @@ class Exchange:
                     with ticket:
                         answer = edge.poll_again(pending)
                     if ticket.wait is not None:
-                        await edge.settling.settle(ticket)
+                        await edge.durability.wait_for(ticket)
                 else:
                     handover.begin_attempt()
                     answer = await edge.pool.do(partial(edge.poll_again, pending), caller=self._caller(), patient=True)
@@ -392,7 +393,7 @@ class Exchange:
             raise ClientDisconnect
         return was_notified
 
-    async def _feed(self, answer: Answer, feed: Feed) -> None:
+    async def _feed(self, answer: Response, feed: Feed) -> None:
         """Send a stream until it ends."""
         self._begin(answer)
         while (part := await self._edge.pool.do(feed.step, caller=self._caller(), patient=True)) is not None:
@@ -431,14 +432,14 @@ class Exchange:
             *((b"x-content-type-options", b"nosniff"), (b"vary", b"Accept")),
             *([(b"retry-after", b"1")] if status == 503 else []),
         ]
-        self._answer(Answer(status, headers, body))
+        self._answer(Response(status, headers, body))
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: Response) -> None:
         """Send a response that Granian can buffer."""
         self._begin(answer)
         self._send({"type": "http.response.body", "body": answer.body})
 
-    def _begin(self, answer: Answer) -> None:
+    def _begin(self, answer: Response) -> None:
         headers = answer.headers
         if self._closes or lifecycle.is_stopping():
             headers = [header for header in headers if header[0] != b"connection"] + [(b"connection", b"close")]

@@ -17,7 +17,7 @@ from zq.clock import StoreClock
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
 from zq.serving import control
-from zq.serving.features import postponed
+from zq.serving.features import postpone_expiry
 from zq.serving.offline import print_report
 from zq.storage import Backups, backups, find
 from zq.storage.api import Storage
@@ -55,7 +55,7 @@ def check(given: argparse.Namespace) -> None:
             raise StartRefused(f"{what} does not apply to this command; see zq-server --help.")
 
 
-def on_files(command: Callable[P, int]) -> Callable[P, int]:
+def convert_file_errors(command: Callable[P, int]) -> Callable[P, int]:
     """Decorate a command to convert ``OSError`` to ``StartRefused``."""
 
     @wraps(command)
@@ -70,7 +70,7 @@ def on_files(command: Callable[P, int]) -> Callable[P, int]:
     return run
 
 
-@on_files
+@convert_file_errors
 def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
     """Create or verify a backup. Return the exit code.
 
@@ -103,13 +103,13 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
     return 0
 
 
-@on_files
+@convert_file_errors
 def restore(given: argparse.Namespace) -> int:
     """Create a new store from a backup. Return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
     if len(given.names) != 1 or not given.store:
         raise StartRefused("Name the backup and the new store: zq-server restore BACKUP --store rocksdb:///var/lib/zq")
     folder = Path(given.names[0])
-    shift = postponed if given.shift_time else None
+    shift = postpone_expiry if given.shift_time else None
     use = revoke_tokens if given.revoke_tokens else count_tokens
     done = _backups(given.store).restore(folder, given.store, shift, given.force_clock, use)
     then = datetime.fromtimestamp(done.moment, UTC).isoformat(" ", "seconds")

@@ -15,7 +15,7 @@ PRIVATE: Final = 0o077
 
 
 @dataclass
-class Requests:
+class SignalFlags:
     """Flags that signal handlers set. There is no lock, because a handler may interrupt the thread that holds it."""
 
     end: bool = False
@@ -23,10 +23,10 @@ class Requests:
 
 
 # Runs a command with its arguments until ``Requests.end`` is set.
-Run = Callable[[Sequence[str], Requests], None]
+Run = Callable[[Sequence[str], SignalFlags], None]
 
 
-def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequence[str] | None) -> int:
+def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequence[str] | None) -> int:
     """Run a command until it ends or a signal stops it. Return the exit code, 2 after an error message.
 
     Args:
@@ -34,7 +34,7 @@ def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequ
         extra: Extra of ``zq-queue`` with the command's dependencies.
         load: Imports the command and returns it.
     """
-    # SIGHUP must not end the command during the imports. ``until_ended`` unblocks the signal.
+    # SIGHUP must not end the command during the imports. ``wait_until_ended`` unblocks the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         run = load()
@@ -47,23 +47,23 @@ def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequ
     from zq.errors import StartRefused, Unavailable
 
     os.umask(PRIVATE)
-    asked = Requests()
+    flags = SignalFlags()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: setattr(asked, "end", True))
+        signal.signal(number, lambda *_: setattr(flags, "end", True))
     try:
-        run(sys.argv[1:] if arguments is None else arguments, asked)
+        run(sys.argv[1:] if arguments is None else arguments, flags)
     except (StartRefused, Unavailable) as refusal:
         return _refuse(name, str(refusal))
     return 0
 
 
-def until_ended(asked: Requests, reload: Callable[[], object]) -> None:
-    """Wait until ``asked.end`` is set. Call ``reload`` after each SIGHUP, including one during the start."""
-    signal.signal(signal.SIGHUP, lambda *_: setattr(asked, "reload", True))
+def wait_until_ended(flags: SignalFlags, reload: Callable[[], object]) -> None:
+    """Wait until ``flags.end`` is set. Call ``reload`` after each SIGHUP, including one during the start."""
+    signal.signal(signal.SIGHUP, lambda *_: setattr(flags, "reload", True))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-    while not asked.end:
-        if asked.reload:
-            asked.reload = False
+    while not flags.end:
+        if flags.reload:
+            flags.reload = False
             reload()
         time.sleep(0.2)
 
@@ -75,7 +75,7 @@ def _refuse(name: str, sentence: str) -> int:
     return 2
 
 
-def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+def parse_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Add the common options and parse the arguments.
 
     ``--store`` and ``--config`` are copied to the environment, where the settings read them. Raises ``StartRefused`` if

@@ -165,16 +165,16 @@ class _Snapshots:
             return self._app(environ, start_response)
         made = ExitStack()
         try:
-            found = self._begun(made)
+            found = self._begin(made)
         except ZqError as refusal:
             made.close()
             status = HTTPStatus.CONFLICT if isinstance(refusal, Conflict) else HTTPStatus.SERVICE_UNAVAILABLE
             start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
             return [json.dumps({"description": str(refusal)}).encode()]
         start_response("200 OK", [("Content-Type", "application/json")])
-        return self._kept(made, found, environ[CONNECTION])
+        return self._hold(made, found, environ[CONNECTION])
 
-    def _begun(self, made: ExitStack) -> Snapshot:
+    def _begin(self, made: ExitStack) -> Snapshot:
         if not self._free.acquire(blocking=False):
             raise Conflict(RUNNING)
         made.callback(self._free.release)
@@ -182,7 +182,7 @@ class _Snapshots:
         LOG.info("A backup is running; requests were paused for %.0f ms.", found.pause * 1000)
         return found
 
-    def _kept(self, made: ExitStack, found: Snapshot, connection: socket.socket) -> Iterator[bytes]:
+    def _hold(self, made: ExitStack, found: Snapshot, connection: socket.socket) -> Iterator[bytes]:
         with made:
             yield msgspec.json.encode(found) + b"\n"
             connection.settimeout(None)

@@ -36,7 +36,7 @@ from zq.sqs.settings import SECTION as SQS
 from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 from zq.storage.api import DocumentController, Storage
-from zq.subscriptions.documents import postponed as subscriptions_postponed
+from zq.subscriptions.documents import postpone_expiry as subscriptions_postponed
 from zq.subscriptions.feature import SubscriptionsFeature, UseCases, subscriptions_feature
 from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS
@@ -44,7 +44,7 @@ from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
 from zq.websocket.settings import SECTION as WEBSOCKET
 
-# Functions of features that postpone the expiry times in their documents; see ``postponed``.
+# Functions of features that postpone the expiry times in their documents; see ``postpone_expiry``.
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
     subscriptions_postponed,
 ]
@@ -58,13 +58,13 @@ COMMANDS: Final[list[Command]] = [
 ]
 
 
-def followers_of(chosen: Settings, storage: Storage, clock: Clock) -> Followers:
+def create_followers(chosen: Settings, storage: Storage, clock: Clock) -> Followers:
     followers = Followers()
     followers = Subscribers(storage, clock, chosen.of(SUBSCRIPTIONS).keep)
     return followers
 
 
-def features_of(
+def create_features(
     configuration: Configuration,
     core: Broker,
     observers: Observers,
@@ -142,7 +142,7 @@ def described_features(core: Broker) -> list[Feature]:
     ]
 
 
-def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
+def postpone_expiry(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
     """Add ``seconds`` to the expiry times in a feature's document. Return ``None`` if it contains none."""
     for postpone in POSTPONEMENTS:
         if (document := postpone(kind, stored, seconds)) is not None:

@@ -38,7 +38,7 @@ QUIET: Final = 0.3
 DRAIN_CHECK_INTERVAL: Final = 0.05
 
 
-class Serving(Struct, frozen=True):
+class WorkerApplication(Struct, frozen=True):
     """The application of a worker.
 
     Attributes:
@@ -55,7 +55,7 @@ class Serving(Struct, frozen=True):
     reload: Callable[[], bool]
 
 
-def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
+def serve(chosen: Settings, open_app: Callable[[], WorkerApplication]) -> int:
     """Serve until a signal ends this process. Return the exit code."""
     _allow_connections()
     sys.setswitchinterval(turns.SWITCH)
@@ -78,10 +78,10 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 class Worker:
     """The event loop of one process and its Granian servers. A reload of certificates replaces the server."""
 
-    def __init__(self, chosen: Settings, opened: Serving) -> None:
+    def __init__(self, chosen: Settings, opened: WorkerApplication) -> None:
         self._chosen = chosen
         self._opened = opened
-        self._address = listening.numeric(chosen.bind)
+        self._address = listening.resolve(chosen.bind)
         """The listening address, resolved once because a reload or a stop must not depend on DNS."""
         self._edge: Edge
         self._sockets: Sockets

@@ -24,7 +24,7 @@ from zq.model.identity import CERTIFICATE
 from zq.serving import lifecycle, listening
 from zq.serving.environ import MAX_LINE
 from zq.serving.settings import Settings
-from zq.serving.tls import ServerTls, certificate_of
+from zq.serving.tls import ServerTls, get_certificate
 
 LOG = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
 def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None]) -> dict[str, object]:
     """Return gunicorn's options by name. The installed version may lack some of them."""
     options: dict[str, object] = {
-        "bind": [listening.authority(chosen.bind, chosen.port)],
+        "bind": [listening.format_authority(chosen.bind, chosen.port)],
         "worker_class": "gthread",
         "workers": chosen.workers,
         # Each worker has its own socket. On a shared socket, the first worker to wake up accepts most connections.
@@ -113,7 +113,7 @@ def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Ite
 
     def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         connection = environ.get("gunicorn.socket")
-        found = certificate_of(connection) if isinstance(connection, ssl.SSLSocket) else None
+        found = get_certificate(connection) if isinstance(connection, ssl.SSLSocket) else None
         if found is not None:
             environ[CERTIFICATE] = found
         return app(environ, start_response)

@@ -31,21 +31,21 @@ RELOAD: Final = signal.SIGHUP
 # Exit code of a process that lost the store. Its parent exits with the same code and starts no other worker.
 GIVEN_UP: Final = 75
 # Seconds for which a process that lost the store continues to send responses.
-LAST_ANSWERS: Final = 0.5
+LAST_RESPONSES: Final = 0.5
 _stopping = threading.Event()
 
 
 def give_up() -> NoReturn:
-    """Exit because another process now owns the store. Requests in progress get ``LAST_ANSWERS`` seconds to finish.
+    """Exit because another process now owns the store. Requests in progress get ``LAST_RESPONSES`` seconds to finish.
 
     The store is not closed, because its resources belong to the new owner.
     """
-    time.sleep(LAST_ANSWERS)
+    time.sleep(LAST_RESPONSES)
     os._exit(GIVEN_UP)
 
 
 @contextlib.contextmanager
-def ending_at_once() -> Iterator[None]:
+def exit_at_once() -> Iterator[None]:
     """Let signals end the process immediately while the store is being opened; a context manager.
 
     Opening may take long, especially if another server owns the store. Nothing must be closed before that.
@@ -85,13 +85,13 @@ def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
     wanted = {number: call for number, call in callbacks.items() if deferred or number != RELOAD}
     threading.Thread(target=_listen, args=(ours, pythons, former, wanted), name="zq-signals", daemon=True).start()
     if deferred:
-        signal.signal(RELOAD, ignored)
+        signal.signal(RELOAD, ignore_signal)
         signal.siginterrupt(RELOAD, False)
         allow_reload()
     return True
 
 
-def ignored(*_: object) -> None:
+def ignore_signal(*_: object) -> None:
     """Do nothing. Python writes only signals with a handler to the wake-up descriptor."""
 
 
@@ -129,7 +129,7 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
     timer.start()
 
 
-def at_end(call: Callable[[], object]) -> None:
+def register_exit(call: Callable[[], object]) -> None:
     """Register a function to call, possibly twice, when this process exits normally. The last one is called first.
 
     A process started by ``multiprocessing`` runs ``Finalize`` callbacks but no ``atexit`` callbacks.

@@ -11,7 +11,7 @@ from typing import Final
 from zq.errors import StartRefused
 
 # Environment variables that gunicorn and systemd set for inherited listening sockets.
-HANDED_ON: Final = ("GUNICORN_PID", "LISTEN_PID")
+INHERITANCE_VARIABLES: Final = ("GUNICORN_PID", "LISTEN_PID")
 # SO_ATTACH_FILTER and SO_ATTACH_REUSEPORT_CBPF of Linux.
 ATTACH_FILTER: Final = 26
 ATTACH_SELECTION: Final = 51
@@ -21,13 +21,13 @@ EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared, no
 DROP: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
-def authority(host: str, port: int) -> str:
+def format_authority(host: str, port: int) -> str:
     """Return ``host:port`` in URL syntax, with brackets around an IPv6 address. An empty host becomes ``0.0.0.0``."""
     host = host.strip("[]") or "0.0.0.0"  # noqa: S104  (formatted, not listened on)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def numeric(host: str) -> str:
+def resolve(host: str) -> str:
     """Resolve a host to an IP address, without brackets. Raises ``StartRefused``."""
     host = host.strip("[]")
     if ":" in host:
@@ -40,12 +40,12 @@ def numeric(host: str) -> str:
 
 def check(host: str, port: int) -> None:
     """Raise ``StartRefused`` if this process cannot listen on the address. Inherited sockets are not checked."""
-    if any(variable in os.environ for variable in HANDED_ON):
+    if any(variable in os.environ for variable in INHERITANCE_VARIABLES):
         return
     try:
-        _try(numeric(host), port)
+        _try(resolve(host), port)
     except OSError as error:
-        raise StartRefused(_sentence(authority(host, port), error)) from error
+        raise StartRefused(_sentence(format_authority(host, port), error)) from error
 
 
 def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:

@@ -80,7 +80,7 @@ class Results:
                 future.set_exception(error)
 
 
-class Share:
+class ThreadLimit:
     """The maximum number of threads for one caller while several projects send requests.
 
     Only one thread at a time runs Python code. If the threads of a caller keep the interpreter busy, further threads do
@@ -119,7 +119,7 @@ class Pool:
 
     - A job that gets no thread within ``timeout`` seconds fails with ``Crowded``.
     - The jobs of one caller use at most three quarters of the threads. While several projects send requests, they use
-      fewer; see ``Share``. Further jobs wait in the caller's own queue.
+      fewer; see ``ThreadLimit``. Further jobs wait in the caller's own queue.
     - Jobs without a caller may use all threads.
     """
 
@@ -130,7 +130,7 @@ class Pool:
         self._loop = loop
         self._timeout = timeout
         self._has_several_projects = has_several_projects
-        self._share = Share(max(1, threads - max(1, threads // 4)))
+        self._thread_limit = ThreadLimit(max(1, threads - max(1, threads // 4)))
         self._results = Results(loop)
         self._waiting: deque[Job] = deque()
         self._started: Counter[bytes] = Counter()
@@ -164,7 +164,7 @@ class Pool:
         if caller is not None and self._started[caller] >= self._max_threads():
             if not self._adapts:
                 self._adapts = True
-                self._share.begin(time.monotonic(), time.process_time())
+                self._thread_limit.begin(time.monotonic(), time.process_time())
                 self._loop.call_later(ADAPTATION, self._adapt)
             self._queued.setdefault(caller, deque()).append(job)
         else:
@@ -173,7 +173,7 @@ class Pool:
 
     def _max_threads(self) -> int:
         """Return the maximum number of threads for one caller now."""
-        return self._share.threads if self._has_several_projects() else self._share.max_threads
+        return self._thread_limit.threads if self._has_several_projects() else self._thread_limit.max_threads
 
     def _start(self, job: Job) -> None:
         if job.caller is not None:
@@ -203,7 +203,7 @@ class Pool:
         """Adapt the maximum number of threads for one caller. Repeated while jobs are queued."""
         now = time.monotonic()
         oldest = min((queued[0].since for queued in self._queued.values()), default=now)
-        self._share.adapt(now, time.process_time(), is_slow=now - oldest > MAX_DELAY)
+        self._thread_limit.adapt(now, time.process_time(), is_slow=now - oldest > MAX_DELAY)
         for caller in list(self._queued):
             self._start_queued(caller)
         self._adapts = bool(self._queued)
@@ -263,7 +263,7 @@ class Pool:
             del job, value, error, after
 
 
-class Settling:
+class DurabilityWaiter:
     """A thread that waits until changes of inline requests are durable. One wait covers all pending changes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -271,15 +271,15 @@ class Settling:
         self._results = Results(loop)
         self._tickets: SimpleQueue[tuple[Ticket, asyncio.Future[Any]]] = SimpleQueue()
         self._began = 0.0
-        threading.Thread(target=self._run, name="zq-settling", daemon=True).start()
+        threading.Thread(target=self._run, name="zq-durability", daemon=True).start()
 
-    def settle(self, ticket: Ticket) -> "asyncio.Future[Any]":
+    def wait_for(self, ticket: Ticket) -> "asyncio.Future[Any]":
         """Return a future that resolves when the ticket's changes are durable, or fails with ``Unavailable``."""
         future = self._loop.create_future()
         self._tickets.put((ticket, future))
         return future
 
-    def waits(self) -> float:
+    def seconds_waiting(self) -> float:
         """Return the seconds for which the thread has been waiting for the store; 0 if it is not waiting."""
         began = self._began
         return time.monotonic() - began if began else 0.0

@@ -32,7 +32,7 @@ JSON: Final = "application/json"
 STOPPING: Final = "The server is stopping."
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """The response of a page."""
 
     status: int
@@ -40,18 +40,18 @@ class Answer(NamedTuple):
     body: bytes
 
 
-Page = Callable[[], Answer]
+Page = Callable[[], Response]
 
 
-def health() -> Answer:
+def health() -> Response:
     """Return the response to a liveness probe."""
-    return Answer(200, JSON, b'{"status":"ok"}')
+    return Response(200, JSON, b'{"status":"ok"}')
 
 
 def readiness(check: Callable[[], object]) -> Page:
     """Return a readiness page. Its status is 503 if ``check`` raises ``ZqError`` or the server is stopping."""
 
-    def page() -> Answer:
+    def page() -> Response:
         if lifecycle.is_stopping():
             return _unready("Stopping", STOPPING)
         try:
@@ -65,11 +65,11 @@ def readiness(check: Callable[[], object]) -> Page:
 
 def metrics(page: Callable[[], bytes]) -> Page:
     """Return a page with metrics in Prometheus's text format."""
-    return lambda: Answer(200, TEXT, page())
+    return lambda: Response(200, TEXT, page())
 
 
-def _unready(title: str, sentence: str) -> Answer:
-    return Answer(503, JSON, json.dumps({"title": title, "description": sentence}).encode())
+def _unready(title: str, sentence: str) -> Response:
+    return Response(503, JSON, json.dumps({"title": title, "description": sentence}).encode())
 
 
 def serve(name: str, host: str, port: int, pages: Mapping[str, Page], announcement: str) -> None:
@@ -152,18 +152,18 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         page = self.pages.get(self.path.partition("?")[0])
         if page is None:
-            self._answer(Answer(404, JSON, b'{"title":"404 Not Found"}'))
+            self._answer(Response(404, JSON, b'{"title":"404 Not Found"}'))
             return
         try:
             answer = page()
         except Exception:  # the probe must get a response
             LOG.critical("Unexpected error in a probe.", exc_info=True)
-            answer = Answer(500, JSON, b'{"title":"Internal server error"}')
+            answer = Response(500, JSON, b'{"title":"Internal server error"}')
         self._answer(answer)
 
     do_HEAD = do_GET
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: Response) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.media)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -176,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Send an error without echoing the request."""
-        self._answer(Answer(code, JSON, b'{"title":"Bad request"}'))
+        self._answer(Response(code, JSON, b'{"title":"Bad request"}'))
 
     def log_message(self, format: str, *args: Any) -> None:
         """Do nothing, because probes are not logged."""

@@ -37,7 +37,7 @@ from zq.serving import (
 )
 from zq.serving.application import Application, make_broker, open_store
 from zq.serving.features import COMMANDS as FEATURE_COMMANDS
-from zq.serving.features import command_features, followers_of
+from zq.serving.features import command_features, create_followers
 from zq.serving.metrics import multiprocess
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
@@ -98,13 +98,13 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
     return made.outermost()
 
 
-def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "granian.Serving":
+def _open_worker_application(configuration: Configuration, tls: ServerTls | None) -> "granian.WorkerApplication":
     """Open the store and return the application for a Granian worker. Raises ``StartRefused`` or ``Unavailable``."""
     from zq.serving import granian
 
     made = _open(configuration, tls)
     reload = partial(startup.reload, configuration, made.apply)
-    return granian.Serving(made.outermost(), made.app, made.features, made.broker.end_waiting, reload)
+    return granian.WorkerApplication(made.outermost(), made.app, made.features, made.broker.end_waiting, reload)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -165,7 +165,7 @@ def _work(configuration: Configuration, tls: ServerTls | None) -> int:
     from zq.serving import granian
 
     try:
-        return granian.serve(configuration.current, partial(_open_serving, configuration, tls))
+        return granian.serve(configuration.current, partial(_open_worker_application, configuration, tls))
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
 
@@ -189,7 +189,7 @@ def _direct(chosen: Settings) -> App:
     storage = open_store(chosen)
     atexit.register(storage.close)
     clock = StoreClock(storage.now, doubted=storage.doubted)
-    broker = make_broker(chosen, storage, clock, NO_EVENTS, followers_of(chosen, storage, clock))
+    broker = make_broker(chosen, storage, clock, NO_EVENTS, create_followers(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # must run before the store is closed
     return create_app(broker, features=command_features(broker, chosen))
 
@@ -218,9 +218,9 @@ def _announce(chosen: Settings) -> None:
     audit.configure(chosen.audit)
     check_auth(chosen.auth)
     listening.check(chosen.bind, chosen.port)
-    for line in startup.lines(chosen):
+    for line in startup.startup_lines(chosen):
         LOG.info(line)
-    for warning in [*warnings, *startup.occupied(chosen)]:
+    for warning in [*warnings, *startup.find_address_conflicts(chosen)]:
         LOG.warning(warning)
     lifecycle.defer_reload()  # until the HTTP server can handle it
     if chosen.shared_store:

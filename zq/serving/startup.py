@@ -15,7 +15,7 @@ from zq.http.features import Listener, Reloadable
 from zq.logs import set_level, without_secrets
 from zq.model import store_uri
 from zq.serving import listening
-from zq.serving.listening import authority
+from zq.serving.listening import format_authority
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import Configuration, Settings
 
@@ -26,13 +26,13 @@ NO_AUTH: Final = "Authentication is off (auth_strategy is empty)"
 WAYS_OUT: Final = "or accept the risk with [server] trust_network = true."
 
 
-def lines(chosen: Settings) -> Iterator[str]:
+def startup_lines(chosen: Settings) -> Iterator[str]:
     """Yield the startup log lines, without passwords. URLs of features are for clients on this machine."""
     scheme = "https" if chosen.tls_cert else "http"
     host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
-    yield f"zq {__version__} starts with {chosen.engine} on {scheme}://{authority(chosen.bind, chosen.port)}."
+    yield f"zq {__version__} starts with {chosen.engine} on {scheme}://{format_authority(chosen.bind, chosen.port)}."
     yield f"Store: {_store(chosen.uri)}."
-    url = f"{scheme}://{authority(host, chosen.port)}"
+    url = f"{scheme}://{format_authority(host, chosen.port)}"
     yield from filter(None, (section.line(chosen.of(section), url) for section in SECTIONS))
     limits = chosen.limits
     yield (
@@ -46,7 +46,7 @@ def lines(chosen: Settings) -> Iterator[str]:
         yield f"Authentication is off; reachable from {reach}."
 
 
-def occupied(chosen: Settings) -> Iterator[str]:
+def find_address_conflicts(chosen: Settings) -> Iterator[str]:
     """Yield a warning for each address of probes or metrics that is already in use."""
     taken = {"the server": (chosen.bind, chosen.port)}
     for name, option, address in (
@@ -59,7 +59,7 @@ def occupied(chosen: Settings) -> Iterator[str]:
         if not owner and not listening.is_free(*address):
             owner = "another program"
         if owner:
-            yield f"{name} are not served: {authority(*address)} is used by {owner}. Set {option}."
+            yield f"{name} are not served: {format_authority(*address)} is used by {owner}. Set {option}."
         taken[f"the {name.lower()}"] = address
 
 
@@ -88,7 +88,7 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
     return True
 
 
-def reread(*files: Reloadable | None) -> None:
+def reload_files(*files: Reloadable | None) -> None:
     """Reload the files. If a file is invalid, log an error and keep its former content."""
     for each in files:
         if each is not None:

@@ -23,9 +23,9 @@ PARENT_DEATH_SIGNAL: Final = 1
 # Maximum seconds between two checks of the workers.
 INTERVAL: Final = 1.0
 # Minimum lifetime of a replacement worker in seconds. If it is killed earlier, the server stops.
-SHORT_LIFE: Final = 3.0
+MIN_LIFETIME: Final = 3.0
 # Signals that the master handles.
-AWAITED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, lifecycle.RELOAD, signal.SIGCHLD)
+HANDLED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, lifecycle.RELOAD, signal.SIGCHLD)
 
 
 class Supervisor:
@@ -56,13 +56,13 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise the workers until the server must stop. Return the exit code."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
         for _ in range(self._count):
             self._start(0.0)
         while True:
-            awaited = signal.sigtimedwait(AWAITED, INTERVAL)
+            awaited = signal.sigtimedwait(HANDLED_SIGNALS, INTERVAL)
             # After SIGCONT, CPython returns an undefined signal number if the timeout has expired.
-            number = awaited.si_signo if awaited is not None and awaited.si_signo in AWAITED else 0
+            number = awaited.si_signo if awaited is not None and awaited.si_signo in HANDLED_SIGNALS else 0
             if number == lifecycle.RELOAD:
                 if self._reload():
                     self._signal(lifecycle.RELOAD)
@@ -75,7 +75,7 @@ class Supervisor:
                     return self._stop(code or 1)
                 LOG.error("Worker %d was killed by signal %d.", pid, -code)
                 self._lost(pid)
-                if time.monotonic() - started < SHORT_LIFE:
+                if time.monotonic() - started < MIN_LIFETIME:
                     LOG.critical("The worker is not replaced, because its predecessor was killed only seconds before.")
                     return self._stop(1)
                 self._start(time.monotonic())
@@ -88,7 +88,7 @@ class Supervisor:
 
     def _become_worker(self) -> NoReturn:
         master = os.getppid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, set(AWAITED) - {lifecycle.RELOAD})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, set(HANDLED_SIGNALS) - {lifecycle.RELOAD})
         with suppress(OSError, AttributeError):  # a system that is not Linux
             # If the master dies, its workers must not keep the store and the port.
             ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)
@@ -121,6 +121,6 @@ class Supervisor:
             if time.monotonic() > deadline:
                 LOG.warning("Killing workers that did not end in time.")
                 self._signal(signal.SIGKILL)
-            awaited = signal.sigtimedwait(AWAITED, 0.1)
+            awaited = signal.sigtimedwait(HANDLED_SIGNALS, 0.1)
             if awaited is not None and awaited.si_signo in (signal.SIGINT, signal.SIGQUIT):
                 self._signal(signal.SIGINT)

@@ -21,7 +21,7 @@ SHORT: Final = {
 SPECIAL: Final = frozenset(',+"\\<>;')
 
 
-def certificate_of(connection: ssl.SSLSocket) -> tuple[str, float] | None:
+def get_certificate(connection: ssl.SSLSocket) -> tuple[str, float] | None:
     """Return the subject and expiry time of the client's certificate, or ``None`` if the client sent none."""
     with suppress(ValueError, OSError):
         found: Any = connection.getpeercert()

@@ -77,7 +77,7 @@ class Upkeep:
             thread.join()
         self._storage.close()
 
-    def round(self) -> bool:
+    def run_round(self) -> bool:
         """Run one sweep round. Return whether it reached its limit, so that expired messages may be left."""
         expiry, began = self._expiry, time.monotonic()
         limits = expiry.sweep_batch_size, expiry.sweep_max_deletes
@@ -100,7 +100,7 @@ class Upkeep:
                 self._changed.wait(self._interval)
                 self._changed.clear()
             if not self._stopping.is_set():
-                exhausted = self._run_safely(self.round)
+                exhausted = self._run_safely(self.run_round)
 
     def _follow(self) -> None:
         while not self._sleep(CLOCK_INTERVAL):

@@ -82,11 +82,11 @@ class LatencyMonitor(Events):
             self._sweeping = False
         self._behind_since = (self._behind_since or self.monotonic()) if exhausted else None
 
-    def quiet(self) -> bool:
+    def is_quiet(self) -> bool:
         """Return whether there was no request for ``QUIET`` seconds."""
         return self.monotonic() - self._last >= QUIET
 
-    def judge(self) -> None:
+    def adjust_share(self) -> None:
         """Adjust the share after each ``SAMPLES`` samples."""
         with self._lock:
             if self._sample_count >= SAMPLES:
@@ -129,7 +129,7 @@ class AdaptivePace(Steps):
     def step(self) -> int:
         """Pause. Return the maximum number of entries for the next step, or 0 to end the round."""
         size, pause = self._size, 0.0
-        if not self._monitor.quiet():
+        if not self._monitor.is_quiet():
             if self._began is not None:
                 pause = self._pause(self._monitor.monotonic() - self._began)
             size = self._busy_size
@@ -147,7 +147,7 @@ class AdaptivePace(Steps):
 
     def _pause(self, worked: float) -> float:
         """Return the pause in seconds after ``worked`` seconds of work, and adapt the size of the next step."""
-        self._monitor.judge()
+        self._monitor.adjust_share()
         fitting = int(self._busy_size * min(2.0, STEP_TIME / max(worked, 1e-6)))
         self._busy_size = min(self._size, max(MIN_STEP, fitting))
         return min(MAX_PAUSE, worked * (1 / self._monitor.share - 1))

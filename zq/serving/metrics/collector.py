@@ -34,15 +34,15 @@ PAGE: Final = 100
 STATES: Final = ("ready", "delayed", "claimed", "expired")
 
 
-class Cached(Generic[T]):
+class CachedCall(Generic[T]):
     """A cached result of a function. Concurrent callers share one call."""
 
     def __init__(self, ask: Callable[[], T], seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._ask = ask
+        self._call = ask
         self._seconds = seconds
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._answer: T | None = None
+        self._value: T | None = None
         self._until = -1.0
 
     def get(self) -> T | None:
@@ -54,13 +54,13 @@ class Cached(Generic[T]):
             asked = self._monotonic()
             if asked >= self._until:
                 try:
-                    self._answer = self._ask()
+                    self._value = self._call()
                 except Unavailable:
-                    self._answer = None
+                    self._value = None
                 answered = self._monotonic()
                 rest = max(self._seconds, AGE_FACTOR * (answered - asked))
-                self._until = answered + (MEASURES_AGE if self._answer is None else rest)
-            return self._answer
+                self._until = answered + (MEASURES_AGE if self._value is None else rest)
+            return self._value
 
     def forget(self) -> None:
         """Discard the cached value."""
@@ -84,8 +84,8 @@ class StoreCollector(Collector):
         self._clock = clock
         self._about = about
         self._options = options
-        self.measures = Cached(self._measures, MEASURES_AGE)
-        self._depths = Cached(self._look, DEPTHS_AGE)
+        self.measures = CachedCall(self._measures, MEASURES_AGE)
+        self._depths = CachedCall(self._read_depths, DEPTHS_AGE)
 
     def configure(self, options: Options) -> None:
         """Apply new options at once."""
@@ -107,7 +107,7 @@ class StoreCollector(Collector):
     def _measures(self) -> Sequence[Measure]:
         return self._storage.measures(self._clock.now())
 
-    def _look(self) -> Depths:
+    def _read_depths(self) -> Depths:
         options, now = self._options, self._clock.now()
         rows = self._storage.depths(now, options.max_queues, options.max_counted)
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))

@@ -26,7 +26,7 @@ from zq.storage.api import Storage
 # Maximum number of values in a buffer. If one buffer is full, all buffers are flushed.
 MAX_BUFFERED: Final = 1000
 # Seconds for which a rendered page is cached.
-FRESH = 1.0
+PAGE_TTL = 1.0
 # Seconds between two flushes. Pages of other processes include the counts after a flush.
 FLUSH_INTERVAL: Final = 1.0
 # HTTP methods that are counted separately.
@@ -39,7 +39,7 @@ REST: Final = QueueRef("", "")
 Request = tuple[str, str, int, bool]
 
 
-class Buffered:
+class Buffer:
     """A buffer of values for a metric, because each update of a metric takes microseconds.
 
     ``note`` adds one value, and ``extend`` adds several. Both are thread-safe.
@@ -63,7 +63,7 @@ class Buffered:
             self._add(values)
 
 
-def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
+def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
     """Return a function that adds the sum of values to ``counter`` and the number of values to ``number``."""
 
     def add(values: list[float]) -> None:
@@ -74,7 +74,7 @@ def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
     return add
 
 
-def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
+def observe_into(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
     """Return a function that adds values to ``histogram`` and the number of values to ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
@@ -113,7 +113,7 @@ class Metrics(Events):
         self._store = StoreCollector(storage, clock, about, self._options)
         self._registry = CollectorRegistry()
         self._registry.register(self._store)
-        joined = multiprocess.joined()
+        joined = multiprocess.is_shared()
         own = None if joined else self._registry
         self._metrics = {name: _create_metric(name, definition, own) for name, definition in COUNTED.items()}
         self._totals = {name: _create_metric(name, definition, own) for name, definition in STORE_TOTALS.items()}
@@ -135,17 +135,17 @@ class Metrics(Events):
 
     def _prepare(self) -> None:
         metrics = self._metrics
-        self._requests: dict[Request, Buffered] = {}
-        self._verbs: dict[str, Buffered] = {}
-        self._ttls = Buffered(spread(metrics["message_ttl_seconds"], metrics["messages_posted_total"]))
-        self._claimed = Buffered(summed(metrics["messages_claimed_total"], metrics["claims_total"]))
-        self._redelivered = Buffered(summed(metrics["messages_redelivered_total"]))
-        self._dwelt = Buffered(spread(metrics["message_dwell_seconds"]))
+        self._requests: dict[Request, Buffer] = {}
+        self._verbs: dict[str, Buffer] = {}
+        self._ttls = Buffer(observe_into(metrics["message_ttl_seconds"], metrics["messages_posted_total"]))
+        self._claimed = Buffer(sum_into(metrics["messages_claimed_total"], metrics["claims_total"]))
+        self._redelivered = Buffer(sum_into(metrics["messages_redelivered_total"]))
+        self._dwelt = Buffer(observe_into(metrics["message_dwell_seconds"]))
         finished, woken = metrics["messages_finished_total"], metrics["wakeups_total"]
-        self._finished = {outcome: Buffered(summed(finished.labels(outcome.value))) for outcome in Outcome}
+        self._finished = {outcome: Buffer(sum_into(finished.labels(outcome.value))) for outcome in Outcome}
         self._woken = {found: woken.labels(str(found).lower()) for found in (False, True)}
-        self._published = Buffered(summed(metrics["messages_published_total"]))
-        self._streamed = Buffered(summed(metrics["streamed_messages_total"]))
+        self._published = Buffer(sum_into(metrics["messages_published_total"]))
+        self._streamed = Buffer(sum_into(metrics["streamed_messages_total"]))
         self._buffers = [self._ttls, self._claimed, self._redelivered, self._dwelt, *self._finished.values()]
         self._buffers += [self._published, self._streamed]
 
@@ -157,10 +157,10 @@ class Metrics(Events):
     def page(self) -> bytes:
         """Return all metrics in Prometheus's text format.
 
-        The page is cached for ``FRESH`` seconds. While the store is unavailable, the page lacks the store's metrics.
+        The page is cached for ``PAGE_TTL`` seconds. While the store is unavailable, the page lacks the store's metrics.
         """
         with self._rendering:
-            if time.monotonic() - self._rendered >= FRESH:
+            if time.monotonic() - self._rendered >= PAGE_TTL:
                 self._page = self._render()
                 self._rendered = time.monotonic()
             return self._page
@@ -259,7 +259,7 @@ class Metrics(Events):
         self._metrics["sweep_latency_ratio"].set(ratio)
         self._metrics["sweep_share"].set(share)
 
-    def _request(self, method: str, route: str, status: int, waited: bool) -> Buffered:
+    def _request(self, method: str, route: str, status: int, waited: bool) -> Buffer:
         """Return the buffer for requests with these labels. Create it on first use."""
         with self._lock:
             key = (method, route, status, waited)
@@ -267,15 +267,15 @@ class Metrics(Events):
                 where = method, route or "unmatched"
                 times = self._metrics["long_poll_seconds" if waited else "request_seconds"].labels(*where)
                 count = self._metrics["requests_total"].labels(*where, str(status))
-                self._requests[key] = Buffered(spread(times, count))
+                self._requests[key] = Buffer(observe_into(times, count))
                 self._buffers.append(self._requests[key])
             return self._requests[key]
 
-    def _verb(self, verb: str) -> Buffered:
+    def _verb(self, verb: str) -> Buffer:
         """Return the buffer for the durations of a verb. Create it on first use."""
         with self._lock:
             if verb not in self._verbs:
-                self._verbs[verb] = Buffered(spread(self._metrics["storage_seconds"].labels(verb)))
+                self._verbs[verb] = Buffer(observe_into(self._metrics["storage_seconds"].labels(verb)))
                 self._buffers.append(self._verbs[verb])
             return self._verbs[verb]
 

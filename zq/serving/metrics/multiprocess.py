@@ -37,14 +37,14 @@ def begin() -> None:
     atexit.register(_remove, folder, os.getpid())
 
 
-def joined() -> bool:
+def is_shared() -> bool:
     """Return whether this process shares metrics through the directory."""
     return VARIABLE in os.environ
 
 
 def forget(process: int) -> None:
     """Remove the gauges of a dead worker process. Its counters remain."""
-    if joined():
+    if is_shared():
         for file in Path(os.environ[VARIABLE]).glob(f"gauge_live*_{process}.db"):
             with contextlib.suppress(FileNotFoundError):
                 file.unlink()
