@@ -242,14 +242,14 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         choices=sorted(["backup", "check-store", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]),
         help="".join(f"{name}: {command.summary}: zq-server {name} --help; " for name, command in COMMANDS.items())
-        + "backup: have the server of an embedded store make a backup in the folder NAME; "
-        "backup verify: read all of the backup NAME, and say whether it is as it was; "
-        "check-store: read all of an embedded store that no server has open, and say whether its parts agree; "
-        "rekey: have the first master key of the file open all that is encrypted, and encrypt by new keys from now on; "
-        "salvage: write what can be read of a damaged one into a new one, and say what is lost; "
-        "restore: make a new embedded store of the backup NAME, or without one of what is in an object store; "
-        "ship: put an embedded store into an object store; "
-        "owner: say which server owns a store in an object store",
+        + "backup: create a backup of an embedded store in the directory NAME through its running server; "
+        "backup verify: check that the backup NAME is complete and unchanged; "
+        "check-store: check that an embedded store without a running server is readable and consistent; "
+        "rekey: wrap all data keys with the first master key of the file, and use new data keys from now on; "
+        "salvage: copy the readable data of a damaged embedded store to a new store, and list the losses; "
+        "restore: create a new embedded store from the backup NAME or, without NAME, from a store in an object store; "
+        "ship: copy an embedded store to an object store; "
+        "owner: print which server owns a store in an object store",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory or backup name")
     parser.add_argument(
