@@ -60,7 +60,7 @@ class Driven:
             notified.wait(pending.left())
             pending.end()
         self.attempts += 1
-        handover.begin_attempt()
+        handover.begin_poll()
         return self.app.poll_again(pending)
 
     def __getattr__(self, name: str) -> Any:

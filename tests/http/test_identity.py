@@ -162,7 +162,7 @@ def test_what_clients_say_of_themselves_is_taken_away(
         return True
 
     strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True)
-    api = compose(app={"strategy": strategy, "policy": policy, "trusting": True})
+    api = compose(app={"strategy": strategy, "policy": policy, "trusts_network": True})
     for _ in range(2):  # the second time names are remembered
         answered = api.get("/v2/queues", 200, {name: "admin", **bearer(token)})
         assert "HTTP_" + name.upper().replace("-", "_") not in answered.request.environ

@@ -253,7 +253,7 @@ def test_lifetime_and_number_are_bounded(storage: Storage, clock: ManualClock, p
         tokens.create(grant)
     clock.advance(5 * DAY + 1)
     tokens.create(grant)
-    few = Tokens(storage.documents, clock, most=lambda project: int(project == grant.project))
+    few = Tokens(storage.documents, clock, max_tokens=lambda project: int(project == grant.project))
     with pytest.raises(QuotaExceeded):
         few.create(grant)
     few.create(Grant(project=f"others{project_suffix}"))
@@ -277,7 +277,7 @@ def test_servers_that_make_tokens_at_once_keep_to_the_number(
                 made.append(server.create(grant).token.id)
 
         together = threading.Barrier(4)
-        servers = [Tokens(storage.documents, clock, most=lambda _: 7) for _ in range(4)]
+        servers = [Tokens(storage.documents, clock, max_tokens=lambda _: 7) for _ in range(4)]
         threads = [threading.Thread(target=create, args=(server, together)) for server in servers]
         for thread in threads:
             thread.start()
@@ -292,7 +292,7 @@ def test_a_token_that_is_made_while_another_is_counted_takes_its_room(
 ) -> None:
     """The other server has seen room for one, and finds none when it has written."""
     grant, put = Grant(project=f"late{project_suffix}"), storage.documents.put
-    early, late = (Tokens(storage.documents, clock, most=lambda _: 1) for _ in range(2))
+    early, late = (Tokens(storage.documents, clock, max_tokens=lambda _: 1) for _ in range(2))
 
     def overtaken(ref: DocumentRef, *terms: Any, **more: Any) -> bool:
         if (ref.project, ref.kind) == (grant.project, KIND):
@@ -445,7 +445,7 @@ def test_tokens_of_administrators_are_no_projects(
     guarded.get(f"/v2/admin{where[3:]}?project={project}", 404, admin)
     assert administrator.token.id not in guarded.get(f"/v2/admin/tokens?project={project}", 200, admin).text
     assert index(storage, clock, project) == 2
-    full = Tokens(storage.documents, clock, most=lambda _: 2)
+    full = Tokens(storage.documents, clock, max_tokens=lambda _: 2)
     with pytest.raises(QuotaExceeded):
         full.create(Grant(project=project))
     twin = full.rotate(administrator.token.id).token.id
@@ -459,7 +459,7 @@ def test_tokens_of_administrators_are_no_projects(
 def test_the_number_of_administrators_is_bounded(clock: ManualClock) -> None:
     """By a number of their own."""
     storage = connect("memory:")
-    tokens = Tokens(storage.documents, clock, most=lambda _: 0)
+    tokens = Tokens(storage.documents, clock, max_tokens=lambda _: 0)
     for number in range(MAX_TOKENS):
         tokens.create(Grant(project=f"p{number}", roles=["admin"]))
     with pytest.raises(QuotaExceeded, match="administrator tokens"):

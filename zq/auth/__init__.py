@@ -32,14 +32,14 @@ def open_tokens(
     documents: DocumentController,
     clock: Clock,
     audit: Audit,
-    most: Callable[[str], int] = default_max_tokens,
+    max_tokens: Callable[[str], int] = default_max_tokens,
 ) -> Tokens:
     """Create the store of tokens, and store the bootstrap token if one is configured.
 
-    ``most`` is passed to ``Tokens``. Raises ``StartRefused`` if the bootstrap token cannot be read.
+    ``max_tokens`` is passed to ``Tokens``. Raises ``StartRefused`` if the bootstrap token cannot be read.
     """
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
-    tokens = Tokens(documents, clock, options.token_max_days, denied_for, most)
+    tokens = Tokens(documents, clock, options.token_max_days, denied_for, max_tokens)
     if options.bootstrap_token_file:
         text = _bootstrap_token(options.bootstrap_token_file)
         if tokens.adopt(text, ADMIN):

@@ -41,11 +41,11 @@ class JwtVerifier:
         self._clock = clock
         self._denied: frozenset[str] | None = None
         """Ids of revoked tokens; ``None`` = not read yet."""
-        self._forget: list[Callable[[Collection[str]], object]] = []
+        self._listeners: list[Callable[[Collection[str]], object]] = []
 
     def listen(self, forget: Callable[[Collection[str]], object]) -> None:
         """Register a function to call with the names of the revoked credentials after each read."""
-        self._forget.append(forget)
+        self._listeners.append(forget)
 
     def start(self) -> None:
         """Start the threads that refresh the keys and the revoked tokens."""
@@ -81,7 +81,7 @@ class JwtVerifier:
             after = page.next
         self._denied = frozenset(found)
         if found:
-            for forget in self._forget:
+            for forget in self._listeners:
                 forget({credential_name(id) for id in found})
 
     def _claims(self, text: str) -> Mapping[str, Any]:
@@ -94,12 +94,12 @@ class JwtVerifier:
             raise ValueError("typ is not the required one")
         for key in self._keys.find(str(header.get("kid", "")), algorithm)[:MAX_TRIED]:
             try:
-                return self._decoded(text, key.key, algorithm)
+                return self._decode(text, key.key, algorithm)
             except jwt.InvalidSignatureError:
                 continue
         raise ValueError("it is not signed by a key of the issuer")
 
-    def _decoded(self, text: str, key: Any, algorithm: str) -> Mapping[str, Any]:
+    def _decode(self, text: str, key: Any, algorithm: str) -> Mapping[str, Any]:
         options = self._options
         claims: dict[str, Any] = jwt.decode(
             text,
@@ -117,8 +117,8 @@ class JwtVerifier:
         Raises ``ValueError`` or ``Invalid``.
         """
         options, now = self._options, self._clock.now()
-        expires, begins = _time(claims["exp"]), _time(claims.get("nbf", 0))
-        issued = _time(claims.get("iat", now))
+        expires, begins = _parse_time(claims["exp"]), _parse_time(claims.get("nbf", 0))
+        issued = _parse_time(claims.get("iat", now))
         if expires + options.leeway <= now or max(begins, issued) > now + options.leeway:
             raise ValueError("it has expired, or is not valid yet")
         if expires - issued > options.max_age:
@@ -128,10 +128,10 @@ class JwtVerifier:
             raise ValueError("it has no project")
         if id in (self._denied or ()):
             raise ValueError("it was revoked")
-        scopes = _words(at_path(claims, options.scope_claim))
+        scopes = _parse_list(at_path(claims, options.scope_claim))
         if scopes is not None and parse(scopes) is None:
             raise ValueError("its scopes are not valid")
-        roles = _words(at_path(claims, options.roles_claim))
+        roles = _parse_list(at_path(claims, options.roles_claim))
         user = str(claims.get("sub", ""))[:MAX_TEXT]
         identity = Identity(
             project=project,
@@ -171,14 +171,14 @@ def at_path(claims: Mapping[str, Any], path: str) -> Any:
     return found
 
 
-def _time(value: Any) -> float:
+def _parse_time(value: Any) -> float:
     """Check a time claim and return it in seconds. Raises ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         raise ValueError("no moment")
     return float(value)
 
 
-def _words(value: Any) -> list[str] | None:
+def _parse_list(value: Any) -> list[str] | None:
     """Return the items of a claim that is a list or a space-separated string. Return ``None`` if it is absent.
 
     Raises ``ValueError``.

@@ -55,7 +55,7 @@ class Keystone:
         self._refused: Callable[[Mapping[str, Any], str], None] = lambda _, __: None
         conf = {"oslo_config_project": "zq", "oslo_config_file": path, "delay_auth_decision": False}
         try:
-            self._middleware = AuthProtocol(self._behind, conf)
+            self._middleware = AuthProtocol(self._run_application, conf)
             cached = self._middleware._conf.get("token_cache_time")
         except Exception as error:  # the configured authentication plugin may raise anything
             raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
@@ -90,7 +90,7 @@ class Keystone:
             try:
                 if _digest(environ) not in self._valid:
                     self._failures.check(peer)
-                return self._middleware(environ, self._counting(environ, start_response, peer))  # type: ignore[no-any-return]
+                return self._middleware(environ, self._count_failures(environ, start_response, peer))  # type: ignore[no-any-return]
             except TooManyRequests as error:
                 environ[RESULT_KEY] = error
             except ClientException as error:
@@ -138,7 +138,7 @@ class Keystone:
 
     look_up = known
 
-    def _behind(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def _run_application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Run the application for a request with a valid token. Called by the middleware."""
         environ[RESULT_KEY] = identity(environ)
         with self._lock:
@@ -147,7 +147,7 @@ class Keystone:
             del environ[name]
         return self._app(environ, start_response)
 
-    def _counting(
+    def _count_failures(
         self, environ: Mapping[str, Any], start_response: Callable[..., Any], peer: str
     ) -> Callable[..., Any]:
         """Wrap ``start_response`` to count rejected tokens, and to close the connection if the body is unread."""

@@ -35,13 +35,13 @@ class Rule(Struct, frozen=True):
         verb: The scope verb that a scoped credential needs. ``None`` if it needs no verb, or if the resource checks
             several verbs.
         everywhere: Whether the scope must cover the whole project, not only one name.
-        most: The strongest of several verbs. ``/v2/me`` lists the rule only for callers with this verb.
+        strongest: The strongest of several verbs. ``/v2/me`` lists the rule only for callers with this verb.
     """
 
     check: str = EVERYONE
     verb: Verb | None = None
     everywhere: bool = False
-    most: Verb | None = None
+    strongest: Verb | None = None
 
 
 def _rules(word: str, verbs: Mapping[str, Verb]) -> dict[str, Rule]:
@@ -56,18 +56,18 @@ _METADATA: Final = {
     **{"get_all": Verb.OBSERVE, "get": Verb.OBSERVE, "create": Verb.MANAGE, "update": Verb.MANAGE},
     **{"delete": Verb.MANAGE, "stats": Verb.OBSERVE, "purge": Verb.MANAGE},
 }
-_THINGS: Final = ("get_all", "get", "create", "update", "delete")
+_CRUD: Final = ("get_all", "get", "create", "update", "delete")
 
 RULES: Final[dict[str, Rule]] = {
     **_rules("queues", _METADATA | {"share": Verb.MANAGE}),
     **_rules("messages", {"create": Verb.PRODUCE, "get_all": Verb.OBSERVE, "get": Verb.OBSERVE}),
     "messages:delete": Rule(verb=Verb.CONSUME),
-    "messages:delete_all": Rule(most=Verb.MANAGE),
+    "messages:delete_all": Rule(strongest=Verb.MANAGE),
     **_rules("claims", dict.fromkeys(("create", "get", "update", "delete"), Verb.CONSUME)),
     "claims:get_all": Rule(verb=Verb.OBSERVE),
     **_rules("topics", _METADATA | {"publish": Verb.PRODUCE}),
     **_rules("topics", dict.fromkeys(("get_messages", "get_message", "stream"), Verb.OBSERVE)),
-    **_rules("subscription", dict.fromkeys((*_THINGS, "confirm"), Verb.MANAGE)),
+    **_rules("subscription", dict.fromkeys((*_CRUD, "confirm"), Verb.MANAGE)),
     "audit:get_all": Rule(verb=Verb.OBSERVE, everywhere=True),
     "ping:get": Rule(),
     "limits:get": Rule(),
@@ -77,7 +77,7 @@ RULES: Final[dict[str, Rule]] = {
     **{f"tokens:{name}": Rule(verb=Verb.MANAGE, everywhere=True) for name in ("get_all", "get", "create", "delete")},
     "flavors:get_all": Rule(),
     "flavors:get": Rule(),
-    **_administration("health:get", *(f"pools:{name}" for name in _THINGS)),
+    **_administration("health:get", *(f"pools:{name}" for name in _CRUD)),
     **_administration(*(f"flavors:{name}" for name in ("create", "update", "delete"))),
     **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete", "admin:rekey"),
     **_administration("admin:tokens", "admin:server", "admin:sqs_keys"),
@@ -154,7 +154,7 @@ def _by_file(path: str, given: Mapping[str, str]) -> Decide:
         from oslo_config.cfg import ConfigOpts
         from oslo_policy.policy import Enforcer, Rules
     except ImportError as error:
-        raise _missing() from error
+        raise _missing_library() from error
     # With ``rules`` and ``use_conf=False``, the library neither reads nor watches a file.
     enforcer = Enforcer(ConfigOpts(), rules=Rules(checks), use_conf=False)
 
@@ -165,7 +165,7 @@ def _by_file(path: str, given: Mapping[str, str]) -> Decide:
     return decide
 
 
-def _missing() -> StartRefused:
+def _missing_library() -> StartRefused:
     return StartRefused("[oslo_policy] policy_file requires oslo.policy: pip install 'zq-queue[policy]'.")
 
 
@@ -178,12 +178,12 @@ def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
     try:
         from oslo_policy.policy import RuleDefault
     except ImportError as error:
-        raise _missing() from error
+        raise _missing_library() from error
     checks = {name: RuleDefault(name, text).check for name, text in texts.items()}
     for name, check in checks.items():
-        if fault := next(_faults(check, texts[name]), None):
+        if fault := next(_find_errors(check, texts[name]), None):
             raise _refusal(path, f"the rule {name}: {fault}")
-    _refuse_circles(path, {name: set(_references(check)) for name, check in checks.items()})
+    _refuse_cycles(path, {name: set(_references(check)) for name, check in checks.items()})
     return checks
 
 
@@ -191,7 +191,7 @@ def _read(path: str) -> dict[str, str]:
     try:
         from oslo_policy.policy import parse_file_contents
     except ImportError as error:
-        raise _missing() from error
+        raise _missing_library() from error
     try:
         given = parse_file_contents(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -206,7 +206,7 @@ def _read(path: str) -> dict[str, str]:
     return given
 
 
-def _faults(check: Any, text: str) -> Iterator[str]:
+def _find_errors(check: Any, text: str) -> Iterator[str]:
     """Yield the errors in ``check``, which oslo.policy parsed from ``text``."""
     parts = list(_parts(check))
     kinds = [type(part).__name__ for part in parts]
@@ -233,7 +233,7 @@ def _references(check: Any) -> Iterator[str]:
     return (part.match for part in _parts(check) if type(part).__name__ == "RuleCheck")
 
 
-def _refuse_circles(path: str, references: Mapping[str, set[str]]) -> None:
+def _refuse_cycles(path: str, references: Mapping[str, set[str]]) -> None:
     for name in references:
         reached: set[str] = set()
         waiting = set(references[name])

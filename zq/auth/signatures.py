@@ -124,7 +124,7 @@ class CachedSignature(Struct, frozen=True):
 
 
 class Signatures:
-    """Signs and verifies URLs.
+    """Signer and verifier of URLs for all projects.
 
     Args:
         options: Returns the current options. Called for each operation, because the secrets may change.

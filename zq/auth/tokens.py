@@ -57,7 +57,7 @@ CACHE_TTL: Final = 5.0
 # Seconds after which a process records the use of a token again.
 USE_INTERVAL: Final = 3600.0
 # Seconds after which a rotated token expires.
-ROTATED: Final = 86400
+ROTATION_PERIOD: Final = 86400
 # Seconds in a day.
 DAY: Final = 86400
 # Default lifetime of a token in days.
@@ -163,7 +163,7 @@ class Tokens:
 
     Args:
         denied_for: Maximum lifetime of a JSON Web Token in seconds.
-        most: Returns a project's maximum number of tokens, 0 for no limit. Called for each creation.
+        max_tokens: Returns a project's maximum number of tokens, 0 for no limit. Called for each creation.
     """
 
     def __init__(
@@ -172,11 +172,11 @@ class Tokens:
         clock: Clock,
         max_days: int = 366,
         denied_for: int = 86460,
-        most: Callable[[str], int] = default_max_tokens,
+        max_tokens: Callable[[str], int] = default_max_tokens,
     ) -> None:
         self._documents = documents
         self._clock = clock
-        self._max_live = most
+        self._max_tokens = max_tokens
         self._denied_for = denied_for
         self._creating = threading.Lock()
         """Held while a token is counted and stored, so that concurrent creations do not reject each other."""
@@ -207,7 +207,7 @@ class Tokens:
         """Return the token, which must belong to ``project`` unless that is ``None``. Raises ``NotFound``."""
         now = self._clock.now()
         stored = self._read(id, now)
-        if stored is None or not _is_of(stored, project):
+        if stored is None or not _belongs_to(stored, project):
             raise NotFound("There is no token with this id in the project.")
         used = self._documents.get(DocumentRef("", USED, id), now)
         return Token(id, stored, None if used is None else msgspec.json.decode(used.value, type=float))
@@ -227,9 +227,9 @@ class Tokens:
         """Delete the token, so that all servers reject it within seconds. Return ``False`` if it does not exist."""
         now = self._clock.now()
         stored = self._read(id, now)
-        if stored is None or not _is_of(stored, project):
+        if stored is None or not _belongs_to(stored, project):
             return False
-        self._remember_end(id, stored, now)
+        self._mark_revoked(id, stored, now)
         for ref in (DocumentRef("", KIND, id), DocumentRef("", USED, id), _index(id, stored)):
             self._documents.delete(ref, now)
         return True
@@ -258,22 +258,22 @@ class Tokens:
                 by=by or old.by,
             )
         )
-        self._shorten(id)
+        self._expire_within_a_day(id)
         return twin
 
-    def _shorten(self, id: str) -> None:
+    def _expire_within_a_day(self, id: str) -> None:
         """Let the token expire within a day. A concurrent revocation wins."""
         ref = DocumentRef("", KIND, id)
         now = self._clock.now()
         while (document := self._documents.get(ref, now)) is not None:
             stored = _stored(document)
-            shorter = msgspec.structs.replace(stored, expires=min(stored.expires, now + ROTATED))
+            shorter = msgspec.structs.replace(stored, expires=min(stored.expires, now + ROTATION_PERIOD))
             value = msgspec.json.encode(shorter)
             if self._documents.put(ref, value, now, expected=document.version, expires=shorter.expires):
-                self._remember_end(id, stored, now)
+                self._mark_revoked(id, stored, now)
                 return
 
-    def _remember_end(self, id: str, stored: StoredToken, now: Seconds) -> None:
+    def _mark_revoked(self, id: str, stored: StoredToken, now: Seconds) -> None:
         """Record that an administrator token was revoked or rotated, so that ``adopt`` does not accept it again."""
         if ADMIN in stored.roles:
             self._documents.put(DocumentRef("", REVOKED, id), b"{}", now)
@@ -323,27 +323,27 @@ class Tokens:
         The tokens are counted again after the index entry was written. If there are too many, the entry is deleted.
         Concurrent creations on several servers therefore never exceed the limit, but all of them may fail.
         """
-        index, most = _index(id, stored), MAX_TOKENS
-        refusal = QuotaExceeded(f"There may be at most {most} administrator tokens. Revoke one first.")
+        index, max_tokens = _index(id, stored), MAX_TOKENS
+        refusal = QuotaExceeded(f"There may be at most {max_tokens} administrator tokens. Revoke one first.")
         if index.project:
-            most = self._max_live(stored.project)
-            refusal = QuotaExceeded(f"The project may have at most {most} tokens. Revoke one first.")
-        if most and self._count(index, most, now) >= most:
+            max_tokens = self._max_tokens(stored.project)
+            refusal = QuotaExceeded(f"The project may have at most {max_tokens} tokens. Revoke one first.")
+        if max_tokens and self._count(index, max_tokens, now) >= max_tokens:
             raise refusal
         if index.project:
             self._documents.put(DocumentRef("", PROJECT, stored.project), b"{}", now, expected="")
         self._documents.put(index, b"{}", now, expires=stored.expires)
-        if most and self._count(index, most + 1, now) > most:
+        if max_tokens and self._count(index, max_tokens + 1, now) > max_tokens:
             self._documents.delete(index, now)
             raise refusal
         self._documents.put(DocumentRef("", KIND, id), msgspec.json.encode(stored), now, expires=stored.expires)
 
-    def _count(self, index: DocumentRef, most: int, now: Seconds) -> int:
-        """Count the tokens in the project of ``index``, up to ``most``."""
-        return len(self._documents.list(index.project, index.kind, "", "", most, now).items)
+    def _count(self, index: DocumentRef, max_tokens: int, now: Seconds) -> int:
+        """Count the tokens in the project of ``index``, up to ``max_tokens``."""
+        return len(self._documents.list(index.project, index.kind, "", "", max_tokens, now).items)
 
 
-def _is_of(stored: StoredToken, project: str | None) -> bool:
+def _belongs_to(stored: StoredToken, project: str | None) -> bool:
     """Return whether the token belongs to the project, or ``True`` if ``project`` is ``None``."""
     return project is None or (project == stored.project and ADMIN not in stored.roles)
 
@@ -368,7 +368,7 @@ class TokenVerifier:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         # Monotonic time, by token id, before which no further use is recorded.
-        self._noted: FIFOCache[str, float] = FIFOCache(10_000)
+        self._next_records: FIFOCache[str, float] = FIFOCache(10_000)
 
     def matches(self, text: str) -> bool:
         """Return whether the text has the prefix of a zq token."""
@@ -402,12 +402,12 @@ class TokenVerifier:
         """Record the use of the token, at most once per ``USE_INTERVAL`` in each process."""
         moment = self._monotonic()
         with self._lock:
-            if self._noted.get(id, 0.0) > moment:
+            if self._next_records.get(id, 0.0) > moment:
                 return
-            self._noted[id] = moment + USE_INTERVAL
+            self._next_records[id] = moment + USE_INTERVAL
         hour = b"%d" % (now // 3600 * 3600)
         try:
             self._documents.put(DocumentRef("", USED, id), hour, now, expires=stored.expires)
         except Unavailable:  # the time of use is not worth failing the request
             with self._lock:
-                self._noted.pop(id, None)
+                self._next_records.pop(id, None)

@@ -31,7 +31,7 @@ UNKNOWN_HOST: Final = "This Host is not one of [server] allowed_hosts."
 # Error sentence of a 403 for a cross-site request with side effects.
 CROSS_SITE: Final = "The server refuses changes that another site's page requests."
 # Methods without side effects.
-READING: Final = frozenset({"GET", "HEAD"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 
 class Admission:
@@ -40,14 +40,14 @@ class Admission:
     A feature whose GET requests may have side effects sets ``links_change`` in ``req.context``.
 
     Args:
-        trusting: Whether the network is trusted. If so, HTTP/1.0 requests need no ``Host``.
+        trusts_network: Whether the network is trusted. If so, HTTP/1.0 requests need no ``Host``.
         guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, because a page under a rebound name
             has no credentials.
         allowed_hosts: Returns the accepted host names in lower case, without ports. ``ANY_HOST`` accepts all names.
     """
 
-    def __init__(self, trusting: bool, guarded: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:
-        self._needs_host = not (trusting or guarded)
+    def __init__(self, trusts_network: bool, guarded: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:
+        self._needs_host = not (trusts_network or guarded)
         self._guarded = guarded
         self._allowed_hosts = allowed_hosts
 
@@ -58,7 +58,7 @@ class Admission:
             _refuse_head(sentence)
         if env.get(heads.WITHHELD) == heads.UNKNOWN:
             raise Unavailable("The credential cannot be checked because the store does not answer. Try again later.")
-        may_change = req.method not in READING or "links_change" in req.context
+        may_change = req.method not in SAFE_METHODS or "links_change" in req.context
         if may_change and env.get("HTTP_SEC_FETCH_SITE") == "cross-site":
             raise NotAuthorized(CROSS_SITE)
         name = env.get("HTTP_HOST")

@@ -64,7 +64,7 @@ def create_app(
     strict_client_id: bool = True,
     admin_mode: bool = False,
     policy: Policy | None = None,
-    trusting: bool = False,
+    trusts_network: bool = False,
     allowed_hosts: Callable[[], Collection[str]] = tuple,
     log_requests: Callable[[], bool] = bool,
     events: Events = NO_EVENTS,
@@ -87,7 +87,7 @@ def create_app(
         strict_client_id: Require a UUID as ``Client-ID``.
         admin_mode: Serve ``/v2/health``.
         policy: Decides which roles a rule requires. The default is the table in ``zq.auth.policy``.
-        trusting: Trust the network: accept ``X-Roles`` headers of unauthenticated callers.
+        trusts_network: Trust the network: accept ``X-Roles`` headers of unauthenticated callers.
         allowed_hosts: Returns the accepted ``Host`` names. Called for each request.
         log_requests: Returns whether requests are logged. Called for each request.
         metrics_page: Renders ``/metrics``. ``None`` omits the route.
@@ -112,9 +112,9 @@ def create_app(
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
         *(each for feature in features for each in feature.middleware),
-        Admission(trusting, guarded, allowed_hosts),
+        Admission(trusts_network, guarded, allowed_hosts),
         authentication,
-        Tenant(broker.limits, strict_client_id, trusting, broker.storage.queues.get),
+        Tenant(broker.limits, strict_client_id, trusts_network, broker.storage.queues.get),
         authorization,
     )
     app = App(middleware, authentication, authorization, broker.storage)

@@ -81,7 +81,7 @@ class App(falcon.App[Any, Any]):
         self.authorization.resume(req)
         answered = succeeded = True
         try:
-            answered = pending.attempt()
+            answered = pending.poll()
         except LongWalk:
             answered = False
             handover.request_thread()

@@ -17,15 +17,15 @@ from zq.http.tenant import CONTROL, PRESENTED
 from zq.model.identity import ADMIN, Identity
 
 # Methods by path that need no credential.
-OPEN: Final = {"/healthz": ("GET", "HEAD"), "/readyz": ("GET", "HEAD"), "/": ("GET",)}
+OPEN_PATHS: Final = {"/healthz": ("GET", "HEAD"), "/readyz": ("GET", "HEAD"), "/": ("GET",)}
 # The most frequent identity headers, which are removed without a search.
-USUAL: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
+FREQUENT_HEADERS: Final = ("HTTP_X_PROJECT_ID", "HTTP_X_ROLES", "HTTP_X_USER_ID", "HTTP_X_ZQ_PROXY_SECRET")
 # Header of a signed URL. If it is present, all other credentials are ignored.
 SIGNATURE: Final = "HTTP_URL_SIGNATURE"
 # Names of other identity headers.
-NAMES: Final = frozenset({"HTTP_X_ROLES", "HTTP_X_IDENTITY_STATUS", "HTTP_X_ZQ_PROXY_SECRET"})
+IDENTITY_HEADERS: Final = frozenset({"HTTP_X_ROLES", "HTTP_X_IDENTITY_STATUS", "HTTP_X_ZQ_PROXY_SECRET"})
 # Prefixes of other identity headers.
-PREFIXES: Final = ("HTTP_X_PROJECT_", "HTTP_X_TENANT", "HTTP_X_USER", "HTTP_X_DOMAIN", "HTTP_X_SERVICE_")
+IDENTITY_PREFIXES: Final = ("HTTP_X_PROJECT_", "HTTP_X_TENANT", "HTTP_X_USER", "HTTP_X_DOMAIN", "HTTP_X_SERVICE_")
 # Maximum number of cached environment keys that are not identity headers.
 MAX_HARMLESS: Final = 4096
 # The identity of requests through the control socket.
@@ -137,7 +137,7 @@ class Authentication:
         if not self._harmless.issuperset(env):
             self._strip(env)
         path = env["PATH_INFO"]
-        if path in OPEN and env["REQUEST_METHOD"] in OPEN[path]:
+        if path in OPEN_PATHS and env["REQUEST_METHOD"] in OPEN_PATHS[path]:
             return
         if path.startswith(self._public) and env["REQUEST_METHOD"] in ("GET", "HEAD"):
             return
@@ -155,7 +155,7 @@ class Authentication:
         """Return whether the edge should read the request body; see ``zq.http.heads.HeadAuthenticator``."""
         if (check := self.find_check(env)) is not None:
             return check.known(env)
-        if not self._is_required or env["PATH_INFO"] in OPEN:
+        if not self._is_required or env["PATH_INFO"] in OPEN_PATHS:
             return True
         strategy = self._signed if SIGNATURE in env else self._strategy
         if strategy is None:
@@ -184,7 +184,7 @@ class Authentication:
 
     def _strip(self, env: dict[str, Any]) -> None:
         """Move the client's identity headers to ``PRESENTED``, and cache the names of all other keys."""
-        for name in USUAL:
+        for name in FREQUENT_HEADERS:
             if name in env:
                 env.setdefault(PRESENTED, {})[name] = env.pop(name)
         if self._harmless.issuperset(env):
@@ -208,7 +208,8 @@ def token_of(req: falcon.Request) -> str:
 
 def set_aside(env: dict[str, Any], harmless: Collection[str] = ()) -> None:
     """Move the client's identity headers to ``PRESENTED``. Keys in ``harmless`` are skipped."""
-    names = [name for name in env if name not in harmless and (name in NAMES or name.startswith(PREFIXES))]
+    unknown = [name for name in env if name not in harmless]
+    names = [name for name in unknown if name in IDENTITY_HEADERS or name.startswith(IDENTITY_PREFIXES)]
     if names:
         env.setdefault(PRESENTED, {}).update({name: env.pop(name) for name in names})
 

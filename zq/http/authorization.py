@@ -27,17 +27,17 @@ from zq.model.quotas import State
 from zq.model.scopes import Kind, Scopes
 
 # Object kinds by path parameter.
-NAMED: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC, "name": Kind.WORK, "producer": Kind.WORK}
+KINDS_BY_PARAMETER: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC, "name": Kind.WORK, "producer": Kind.WORK}
 # Maximum number of callers whose permissions are cached in one process.
 MAX_CACHED: Final = 10_000
 # Methods without side effects.
-READING: Final = frozenset({"GET", "HEAD"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 # Rules that stay usable while the caller's project is suspended or read-only.
-ALWAYS: Final = frozenset(
+ALWAYS_ALLOWED: Final = frozenset(
     {name for name in RULES if name.startswith("admin:")} | {"quota:get", "limits:get", "identity:get"}
 )
 # Default policy of a resource.
-NONE: Final[Mapping[str, str]] = {}
+NO_RULES: Final[Mapping[str, str]] = {}
 # A module variable is faster than an attribute of the class.
 ACTIVE: Final = State.ACTIVE
 
@@ -79,7 +79,7 @@ class Authorization:
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, resource: Any, params: Mapping[str, str]
     ) -> None:
-        rule = getattr(resource, "policy", NONE).get(req.method)
+        rule = getattr(resource, "policy", NO_RULES).get(req.method)
         if rule is None:
             return  # public, or method not allowed
         context = req.context
@@ -94,7 +94,7 @@ class Authorization:
         if not (allowance.known.get(rule) or allowance.permits(rule)):
             raise allowance.refusal(rule, *find_object(params))
         if allowance.scopes is not None:
-            _judge(allowance, allowance.scopes, rule, resource, req.method, params)
+            _check_scopes(allowance, allowance.scopes, rule, resource, req.method, params)
 
     def process_response(self, req: falcon.Request, resp: Response, _resource: object, _req_succeeded: bool) -> None:
         context = req.context
@@ -136,10 +136,10 @@ class Authorization:
             NotAuthorized: The project's state forbids the request.
         """
         state = self._enter(quotas, req, project)
-        if rule not in ALWAYS:
+        if rule not in ALWAYS_ALLOWED:
             req.context.bounds = self
             if state is not ACTIVE:
-                check_state(state, req.method not in READING)
+                check_state(state, req.method not in SAFE_METHODS)
 
     def enter(self, req: falcon.Request, project: str) -> State:
         """Charge a request of another protocol to the rate limits. Return the project's state, which is not checked.
@@ -173,10 +173,10 @@ class Authorization:
     def check_state(self, req: falcon.Request) -> None:
         """Raise ``NotAuthorized`` if the project's state has changed and now forbids the request."""
         assert self.quotas is not None
-        check_state(self.quotas.of(req.context.identity.project).state, req.method not in READING)
+        check_state(self.quotas.of(req.context.identity.project).state, req.method not in SAFE_METHODS)
 
 
-def _judge(
+def _check_scopes(
     allowance: Allowance, scopes: Scopes, rule: str, resource: Any, method: str, params: Mapping[str, str]
 ) -> None:
     """Raise ``NotAuthorized`` if the path names an object that the scopes do not cover."""
@@ -189,7 +189,7 @@ def _judge(
         verb = own.get(method, verb)
     if verb is not None:
         for name, value in params.items():  # inlined from ``find_object`` to save a call
-            if (kind := NAMED.get(name)) is not None:
+            if (kind := KINDS_BY_PARAMETER.get(name)) is not None:
                 if not scopes.allows(verb, kind, value):
                     raise allowance.refusal(rule, kind, value)
                 return
@@ -198,7 +198,7 @@ def _judge(
 def find_object(params: Mapping[str, str]) -> tuple[Kind | None, str]:
     """Return the kind and name of the object in the path, or ``(None, "")`` if there is none."""
     for name, value in params.items():
-        kind = NAMED.get(name)
+        kind = KINDS_BY_PARAMETER.get(name)
         if kind is not None:
             return kind, value
     return None, ""

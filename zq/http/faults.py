@@ -22,7 +22,7 @@ def register(app: "falcon.App[Any, Any]") -> None:
         app.add_error_handler(kind, handle)
 
 
-def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:
+def _handle_zq_error(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:
     status, title = refusals.row(type(error))
     req.context.why = getattr(error, "why", "") or str(error)
     if isinstance(error, errors.InvalidHeader):
@@ -43,28 +43,28 @@ def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqErro
     _answer(resp, falcon.code_to_http_status(status), title, str(error), limit)
 
 
-def _too_deep(_req: falcon.Request, resp: falcon.Response, _error: RecursionError, _params: object) -> None:
+def _handle_deep_nesting(_req: falcon.Request, resp: falcon.Response, _error: RecursionError, _params: object) -> None:
     _answer(resp, falcon.HTTP_400, "Invalid request body", "The body is nested too deeply.")
 
 
-def _from_falcon(_req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
+def _handle_falcon_error(_req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
     description = NO_ROUTE if isinstance(error, falcon.HTTPRouteNotFound) else error.description
     _answer(resp, falcon.code_to_http_status(error.status), error.title, description)
     for name, value in dict(error.headers or {}).items():
         resp.set_header(name, value)
 
 
-def _unexpected(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
+def _handle_unexpected_error(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
     log_failure(req, error)
     _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; see the server log for the cause.")
 
 
 # Handlers by error type. The most specific one applies.
 HANDLERS: Final[dict[type[Exception], Callable[..., None]]] = {
-    Exception: _unexpected,
-    falcon.HTTPError: _from_falcon,
-    RecursionError: _too_deep,
-    errors.ZqError: _deliberate,
+    Exception: _handle_unexpected_error,
+    falcon.HTTPError: _handle_falcon_error,
+    RecursionError: _handle_deep_nesting,
+    errors.ZqError: _handle_zq_error,
 }
 
 

@@ -55,7 +55,7 @@ class Feed(Protocol):
         """Call ``notify`` once when a part may be available, on any thread and possibly at once."""
         ...
 
-    def patience(self) -> float:
+    def send_timeout(self) -> float:
         """Return the send timeout of a part in seconds."""
         ...
 
@@ -110,7 +110,7 @@ class PendingRequest:
         self._show = show
         self.left, self.begin, self.end, self.close = wait.left, wait.begin, wait.end, wait.close
 
-    def attempt(self) -> bool:
+    def poll(self) -> bool:
         """Poll once. Return whether the response is complete. An error of ``look`` ends the long poll."""
         found = None
         try:
@@ -136,7 +136,7 @@ class PendingRequest:
                 notified.wait(self.left())
             finally:
                 self.end()
-            answered = self.attempt()
+            answered = self.poll()
 
 
 class Handover:
@@ -164,7 +164,7 @@ class Handover:
         """Request that the next poll run on a worker thread, because the last one would have blocked the event loop."""
         self.needs_thread = True
 
-    def begin_attempt(self) -> None:
+    def begin_poll(self) -> None:
         """Record that the requested poll has begun."""
         self.needs_thread = False
 
@@ -190,7 +190,7 @@ def defer(
     look: Callable[[], Any],
     show: Callable[[Any], object],
     *,
-    attempted: bool = False,
+    polled: bool = False,
 ) -> None:
     """Respond with ``show(look())`` as soon as ``look`` returns a result; see ``PendingRequest``.
 
@@ -200,7 +200,7 @@ def defer(
     pending, needs_thread = PendingRequest(req, resp, wait, look, show), False
     handover: Handover | None = req.env.get(HANDOVER)
     try:
-        if not attempted and pending.attempt():
+        if not polled and pending.poll():
             return
     except LongWalk:
         needs_thread = True

@@ -67,7 +67,7 @@ class TopicMessages:
             found = look(listening)
             return found if isinstance(found, Polled) else None
 
-        defer(req, resp, listening, look_again, show, attempted=True)
+        defer(req, resp, listening, look_again, show, polled=True)
 
     def _show(
         self,

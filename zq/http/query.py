@@ -126,7 +126,7 @@ def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool =
     """
     announced = None if CHUNKED in req.env else req.content_length
     if announced is None:
-        raw = _unannounced(req, bound, form)
+        raw = _read_unknown_size(req, bound, form)
     else:
         limits.body_size(announced, bound)
         raw = _read(req, announced)
@@ -155,7 +155,7 @@ def refuse_form(req: falcon.Request) -> None:
         raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
 
 
-def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
+def _read_unknown_size(req: falcon.Request, bound: int, form: bool) -> bytes:
     if not _may_have_body(req):
         return b""
     if not req.env.get("wsgi.input_terminated"):

@@ -21,19 +21,19 @@ from zq.http.pending import is_pending
 
 LOG = logging.getLogger("zq.requests")
 # Content Security Policy. A browser that displays a response must not load, run or frame anything.
-POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
+CONTENT_SECURITY_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 # Methods without side effects.
-READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 # Statuses that are audited as refusals.
-REFUSED: Final = frozenset({401, 403, 429})
+REFUSED_STATUSES: Final = frozenset({401, 403, 429})
 # Rules of audited changes.
-CHANGES: Final = frozenset(
+AUDITED_RULES: Final = frozenset(
     {f"{things}:{verb}" for things in ("queues", "topics") for verb in ("update", "delete", "purge")}
 )
 # Prefixes of further rules of audited changes.
-CHANGING: Final = ("tokens:", "admin:", "subscription:", "pools:", "flavors:")
+AUDITED_RULE_PREFIXES: Final = ("tokens:", "admin:", "subscription:", "pools:", "flavors:")
 # Route suffixes of changes that are audited regardless of their rule.
-ROUTES: Final = ("/redrive", "/replay", "/share", "/share/revoke", "/stages/{name}")
+AUDITED_ROUTE_SUFFIXES: Final = ("/redrive", "/replay", "/share", "/share/revoke", "/stages/{name}")
 # Maximum length of a name in the audit log.
 MAX_SHOWN: Final = 256
 
@@ -67,7 +67,7 @@ class RequestLog:
             {
                 "x-openstack-request-id": identity,
                 "x-content-type-options": "nosniff",
-                "content-security-policy": POLICY,
+                "content-security-policy": CONTENT_SECURITY_POLICY,
             }
         )
 
@@ -81,7 +81,7 @@ class RequestLog:
         waited = getattr(req.context, "waits", False)
         route = getattr(req.context, "operation", req.uri_template or "")
         self._events.answered(req.method, route, status, took, waited)
-        if status in REFUSED:
+        if status in REFUSED_STATUSES:
             if self._audit.on:
                 self._audit.refused(_entry(req, resource, status, self._behind_proxy))
         elif _is_change(req):
@@ -101,7 +101,7 @@ def _is_change(req: falcon.Request) -> bool:
     """
     if getattr(req.context, "audited", False):
         return True
-    if req.method in READING or getattr(req.context, "dry_run", False):
+    if req.method in SAFE_METHODS or getattr(req.context, "dry_run", False):
         return False
     return _changes(getattr(req.context, "rule", ""), req.uri_template or "")
 
@@ -109,7 +109,7 @@ def _is_change(req: falcon.Request) -> bool:
 @lru_cache(maxsize=1024)
 def _changes(rule: str, route: str) -> bool:
     """Return whether requests with this rule or route are audited as changes."""
-    return rule in CHANGES or rule.startswith(CHANGING) or route.endswith(ROUTES)
+    return rule in AUDITED_RULES or rule.startswith(AUDITED_RULE_PREFIXES) or route.endswith(AUDITED_ROUTE_SUFFIXES)
 
 
 def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: bool) -> Entry:
@@ -125,7 +125,7 @@ def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: boo
         route=req.uri_template or "",
         rule=getattr(context, "rule", ""),
         object=_object(req, resource),
-        outcome="refused" if status in REFUSED else "done" if status < 400 else f"failed with {status}",
+        outcome="refused" if status in REFUSED_STATUSES else "done" if status < 400 else f"failed with {status}",
         why=getattr(context, "why", ""),
         messages=UNSET if messages is None else messages,
     )

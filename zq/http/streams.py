@@ -42,7 +42,7 @@ PIECE_SIZE: Final = 64 << 10
 EVENT_END: Final = b"\n\n"
 
 
-class _Streaming:
+class _StreamResource:
     """Base class of the stream resources."""
 
     media = MEDIA
@@ -72,7 +72,7 @@ class _Streaming:
             handover.send(events)
 
 
-class TopicStream(_Streaming):
+class TopicStream(_StreamResource):
     """``/v2/topics/{topic}/stream``: the stream of one topic."""
 
     policy = {"GET": "topics:stream"}
@@ -81,7 +81,7 @@ class TopicStream(_Streaming):
         self._open(req, resp, Pattern(topic))
 
 
-class ProjectStream(_Streaming):
+class ProjectStream(_StreamResource):
     """``/v2/stream``: one stream of all topics that match a pattern."""
 
     policy = {"GET": "topics:stream"}
@@ -140,7 +140,7 @@ class EventStream:
 
     def _next(self) -> bytes:
         while self._at == len(self._portion):
-            if self._over():
+            if self._must_end():
                 raise StopIteration
             if not self._fetch(CHECK_INTERVAL) and time.monotonic() - self._looked >= CHECK_INTERVAL:
                 self._looked = time.monotonic()
@@ -153,7 +153,7 @@ class EventStream:
     def step(self) -> bytes | None:
         """Return the next part: ``b""`` if none is available, ``None`` at the end of the stream."""
         if self._at == len(self._portion):
-            if self._over():
+            if self._must_end():
                 return None
             if not self._fetch(0):
                 if self.left():
@@ -164,7 +164,7 @@ class EventStream:
 
     def left(self) -> float:
         """Return the maximum seconds to wait for a notification before the next ``step``."""
-        rest = self._owes() if self._is_held else self._stream.rest()
+        rest = self._seconds_in_debt() if self._is_held else self._stream.rest()
         return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), rest))
 
     def begin(self, notify: Callable[[], object]) -> None:
@@ -172,7 +172,7 @@ class EventStream:
         if not self._is_held:
             self._stream.notify_when(notify)
 
-    def patience(self) -> float:
+    def send_timeout(self) -> float:
         """Return the send timeout of a part in seconds."""
         return self._stream.patience
 
@@ -180,7 +180,7 @@ class EventStream:
         """Record that the reader was disconnected because it stalled."""
         self._stream.dropped()
 
-    def _over(self) -> bool:
+    def _must_end(self) -> bool:
         """Return whether the stream must end: the server is stopping, or the reader may no longer read."""
         if self._check is not None and time.monotonic() - self._checked >= HEARTBEAT:
             self._checked = time.monotonic()
@@ -192,7 +192,7 @@ class EventStream:
                 LOG.debug("A stream's credential cannot be looked up now: %s", error)
         return self._stream.over
 
-    def _owes(self) -> float:
+    def _seconds_in_debt(self) -> float:
         """Return the seconds until the project's rate limiter is out of debt."""
         return 0.0 if self._account is None else self._account.owes(self._now())
 
@@ -201,7 +201,7 @@ class EventStream:
 
         While the project is in debt, no events are fetched.
         """
-        owed = self._owes()
+        owed = self._seconds_in_debt()
         self._is_held = owed > 0
         if self._is_held:
             time.sleep(min(owed, seconds))

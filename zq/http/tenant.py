@@ -105,9 +105,9 @@ class Tenant:
                     raise InvalidHeader("Missing header value", f"The header Client-ID is missing. {HEADERS_HINT}")
                 context.client = _uuid(client) if self._strict else self._client(client)
             if identity is None:
-                identity = self._trusted(headers, True, "topic" in params)
+                identity = self._read_identity(headers, True, "topic" in params)
         elif identity is None:
-            identity = _ANONYMOUS if audience == ANYONE else self._trusted(headers, False, False)
+            identity = _ANONYMOUS if audience == ANYONE else self._read_identity(headers, False, False)
         context.identity = identity
         if audience in FOR_PROJECT:
             context.project = identity.project
@@ -119,7 +119,7 @@ class Tenant:
         if "HTTP_EXTRA_SPEC" in headers:
             _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
-    def _trusted(self, env: Mapping[str, Any], asks: bool, of_topic: bool) -> Identity:
+    def _read_identity(self, env: Mapping[str, Any], needs_project: bool, of_topic: bool) -> Identity:
         """Return the identity in the headers of an unauthenticated caller or an authenticating proxy.
 
         Args:
@@ -128,7 +128,7 @@ class Tenant:
         headers: Mapping[str, Any] = env.get(PRESENTED, env)
         through_proxy = headers is not env
         roles = headers.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
-        projects = tuple(map(headers.get, PROJECT)) if asks else None
+        projects = tuple(map(headers.get, PROJECT)) if needs_project else None
         return _identity(projects, of_topic, headers.get("HTTP_X_USER_ID", ""), roles, through_proxy)
 
     def _client(self, value: str) -> str:

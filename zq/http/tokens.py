@@ -35,7 +35,7 @@ EXCEEDS_MAKER: Final = "A token must not exceed the rights of the credential tha
 ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 
 
-class _Project:
+class _TokenResource:
     """Base class of resources for tokens of the caller's project. The caller must have rights to manage all of it."""
 
     path = "/v2/tokens"
@@ -78,7 +78,7 @@ class _Project:
             raise NotAuthorized(EXCEEDS_MAKER)
 
 
-class _AnyProject(_Project):
+class _AdminTokenResource(_TokenResource):
     """Base class of resources for tokens of the project in the parameter ``project``.
 
     If the administrator's own credential has scopes, a new token must not exceed them.
@@ -106,7 +106,7 @@ class _AnyProject(_Project):
             raise NotAuthorized(EXCEEDS_MAKER)
 
 
-class _Collection(_Project):
+class _TokenCollection(_TokenResource):
     """List and create tokens."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -119,7 +119,7 @@ class _Collection(_Project):
                 {"limit": query.integer(req, "limit"), "project": query.text(req, "project")}
             )
             links = [answers.next_link(self.path, given | {"marker": page.next})]
-        resp.data = wire.encode({"tokens": [_shown(token) for token in page.items], "links": links})
+        resp.data = wire.encode({"tokens": [_document(token) for token in page.items], "links": links})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         grant = self._grant(req, token_terms(query.body(req)))
@@ -128,18 +128,18 @@ class _Collection(_Project):
         _show_once(resp, self.path, made)
 
 
-class _Item(_Project):
+class _TokenItem(_TokenResource):
     """Get and revoke a token."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
-        resp.data = wire.encode(_shown(self._tokens.get(self._id(token), self._project(req))))
+        resp.data = wire.encode(_document(self._tokens.get(self._id(token), self._project(req))))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         self._tokens.revoke(self._id(token), self._project(req))
         resp.status = falcon.HTTP_204
 
 
-class _Rotation(_Project):
+class _TokenRotation(_TokenResource):
     """Replace a token by one with the same rights. The old token expires within a day."""
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
@@ -194,7 +194,7 @@ def _allowed(allowance: Allowance, rule: str) -> bool:
     known, scopes = RULES[rule], allowance.scopes
     if not allowance.permits(rule):
         return False
-    verb = known.verb or known.most
+    verb = known.verb or known.strongest
     if scopes is None or verb is None:
         return True
     if known.everywhere:
@@ -204,25 +204,25 @@ def _allowed(allowance: Allowance, rule: str) -> bool:
     return any(scopes.meets(verb, kind, "**") for kind in kinds)
 
 
-class TokenCollection(_Collection):
+class TokenCollection(_TokenCollection):
     """``/v2/tokens``: list and create tokens of the project."""
 
     policy = {"GET": "tokens:get_all", "POST": "tokens:create"}
 
 
-class TokenItem(_Item):
+class TokenItem(_TokenItem):
     """``/v2/tokens/{token}``: get or revoke a token."""
 
     policy = {"GET": "tokens:get", "DELETE": "tokens:delete"}
 
 
-class TokenRotation(_Rotation):
+class TokenRotation(_TokenRotation):
     """``/v2/tokens/{token}/rotate``: replace a token."""
 
     policy = {"POST": "tokens:create"}
 
 
-class AdminTokenCollection(_AnyProject, _Collection):
+class AdminTokenCollection(_AdminTokenResource, _TokenCollection):
     """``/v2/admin/tokens``: list and create tokens of any project, and revoke JSON Web Tokens."""
 
     policy = {"GET": "admin:tokens", "POST": "admin:tokens", "DELETE": "admin:tokens"}
@@ -233,7 +233,7 @@ class AdminTokenCollection(_AnyProject, _Collection):
         resp.status = falcon.HTTP_204
 
 
-class AdminTokenItem(_AnyProject, _Item):
+class AdminTokenItem(_AdminTokenResource, _TokenItem):
     """``/v2/admin/tokens/{token}``: get or revoke a token. DELETE also accepts the id of a JSON Web Token."""
 
     policy = {"GET": "admin:tokens", "DELETE": "admin:tokens"}
@@ -244,13 +244,13 @@ class AdminTokenItem(_AnyProject, _Item):
         resp.status = falcon.HTTP_204
 
 
-class AdminTokenRotation(_AnyProject, _Rotation):
+class AdminTokenRotation(_AdminTokenResource, _TokenRotation):
     """``/v2/admin/tokens/{token}/rotate``: replace a token of any project."""
 
     policy = {"POST": "admin:tokens"}
 
 
-ROUTES: Final[Mapping[str, type[_Project]]] = {
+ROUTES: Final[Mapping[str, type[_TokenResource]]] = {
     "/v2/tokens": TokenCollection,
     "/v2/tokens/{token}": TokenItem,
     "/v2/tokens/{token}/rotate": TokenRotation,
@@ -300,7 +300,7 @@ def _exceeds(terms: Grant | StoredToken, maker: Identity) -> bool:
     return other or exceed(parse(terms.scopes), parse(maker.scopes))
 
 
-def _shown(token: Token) -> dict[str, Any]:
+def _document(token: Token) -> dict[str, Any]:
     return token_document(token.id, token.stored, token.used)
 
 
@@ -308,4 +308,4 @@ def _show_once(resp: falcon.Response, path: str, made: NewToken) -> None:
     resp.status = falcon.HTTP_201
     resp.set_header("Location", f"{path}/{made.token.id}")
     resp.set_header("Cache-Control", "no-store")
-    resp.data = wire.encode({"token": made.text} | _shown(made.token))
+    resp.data = wire.encode({"token": made.text} | _document(made.token))

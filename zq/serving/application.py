@@ -133,7 +133,7 @@ class Application:
             sends_rate_limits=lambda: configuration.current.quota_headers,
             strict_client_id=chosen.strict_client_id,
             admin_mode=chosen.admin_mode,
-            trusting=chosen.trust_network,
+            trusts_network=chosen.trust_network,
             allowed_hosts=lambda: configuration.current.allowed_hosts,
             log_requests=lambda: configuration.current.log_requests,
             events=self._events,

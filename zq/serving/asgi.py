@@ -32,7 +32,7 @@ from zq.storage.inline import Ticket
 # Requests that are served even under overload: liveness probes, which need neither credential nor store.
 ALWAYS_SERVED: Final = frozenset({("GET", "/healthz"), ("HEAD", "/healthz")})
 # Maximum bytes of a response that the edge passes to Granian at once.
-PIECE: Final = 64 << 10
+PIECE_SIZE: Final = 64 << 10
 # Minimum transfer rate of a body in bytes per second, after the body timeout.
 BODY_RATE: Final = 10_000
 # Maximum total size of request bodies in memory, in bytes. Above it, the edge rejects requests.
@@ -78,7 +78,7 @@ class LongResponse(Struct):
     """
 
     size: int
-    moved: float
+    last_progress: float
 
 
 class ClientDisconnect(Exception):
@@ -172,7 +172,7 @@ class Edge:
             finally:
                 self._pauses -= 1
 
-    def has_room_for_long_answers(self) -> bool:
+    def has_room_for_long_response(self) -> bool:
         """Return whether memory allows another long response. If it does not, first abort stalled responses."""
         if not self._unsent:
             return True
@@ -180,8 +180,8 @@ class Edge:
         if total <= MAX_UNSENT:
             return True
         before = time.monotonic() - READER_STALL
-        for task, unsent in sorted(self._unsent.items(), key=lambda item: item[1].moved):
-            if unsent.moved > before or total <= MAX_UNSENT:
+        for task, unsent in sorted(self._unsent.items(), key=lambda item: item[1].last_progress):
+            if unsent.last_progress > before or total <= MAX_UNSENT:
                 break
             refused(Refusal.MEMORY)
             total -= unsent.size
@@ -195,10 +195,10 @@ class Edge:
         assert task is not None
         self._unsent[task] = unsent = LongResponse(len(body), time.monotonic())
         try:
-            for at in range(0, len(body), PIECE):
-                more = at + PIECE < len(body)
-                await self.send_piece(body[at : at + PIECE], more, send, lambda: self.limits.send)
-                unsent.moved = time.monotonic()
+            for at in range(0, len(body), PIECE_SIZE):
+                more = at + PIECE_SIZE < len(body)
+                await self.send_piece(body[at : at + PIECE_SIZE], more, send, lambda: self.limits.send)
+                unsent.last_progress = time.monotonic()
         except asyncio.CancelledError:
             if task in self._unsent:
                 raise
@@ -206,12 +206,12 @@ class Edge:
         finally:
             self._unsent.pop(task, None)
 
-    async def send_piece(self, piece: bytes, more: bool, send: Send, patience: Callable[[], float]) -> None:
-        """Send a part of a response. Raises ``ClientDisconnect`` if this takes longer than ``patience()`` seconds."""
+    async def send_piece(self, piece: bytes, more: bool, send: Send, send_timeout: Callable[[], float]) -> None:
+        """Send a part of a response. Raises ``ClientDisconnect`` after ``send_timeout()`` seconds."""
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:
-            await self.deadlines.bound(handed, lambda: since + patience())
+            await self.deadlines.bound(handed, lambda: since + send_timeout())
         except TimeoutError:
             refused(Refusal.ANSWER)
             raise ClientDisconnect from None
@@ -229,7 +229,7 @@ class Exchange:
         self._send = send
         self._handover = Handover()
         self._body = b""
-        self._closes = False
+        self._must_close = False
         """Whether to close the connection after the response, because part of the body may be unread."""
         self._watch: asyncio.Task[None] | None = None
         environ[HANDOVER] = self._handover
@@ -241,19 +241,20 @@ class Exchange:
         edge.addresses[address] += 1
         try:
             if (self._environ["REQUEST_METHOD"], self._environ["PATH_INFO"]) in ALWAYS_SERVED:
-                self._closes = announced_size(self._environ) != 0
+                self._must_close = announced_size(self._environ) != 0
                 add_body(self._environ, b"")
                 self._answer(edge.call(self._environ))
             elif edge.is_overloaded():
-                self._turn_away(Refusal.QUEUE, "The server is overloaded. Try again later.")
+                self._reject_overload(Refusal.QUEUE, "The server is overloaded. Try again later.")
             elif edge.addresses[address] > (edge.limits.requests_per_address or edge.addresses[address]):
-                self._turn_away(Refusal.CONNECTIONS, "Your address has too many concurrent requests. Try again later.")
+                sentence = "Your address has too many concurrent requests. Try again later."
+                self._reject_overload(Refusal.CONNECTIONS, sentence)
             elif (size := announced_size(self._environ)) == 0 or await self._read(size):
                 await self._serve()
         except ClientDisconnect:
             pass
         except Crowded:
-            self._turn_away(Refusal.QUEUE, "The server is overloaded. Try again later.")
+            self._reject_overload(Refusal.QUEUE, "The server is overloaded. Try again later.")
         finally:
             edge.body_bytes -= len(self._body)
             edge.addresses[address] -= 1
@@ -272,7 +273,7 @@ class Exchange:
         If reading fails, send an error response and return ``False``.
         """
         edge, environ = self._edge, self._environ
-        self._closes = True
+        self._must_close = True
         if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
             return True  # the application rejects the request without its body
         if edge.head_authenticator is not None:
@@ -283,7 +284,7 @@ class Exchange:
                 environ[heads.WITHHELD] = heads.UNKNOWN if known is None else True
                 return True
         try:
-            self._closes = await self._read_pieces(size)
+            self._must_close = await self._read_pieces(size)
         except TimeoutError:
             self._refuse(408, Refusal.BODY, "Request timeout", "The request body did not arrive in time.")
             return False
@@ -302,32 +303,32 @@ class Exchange:
         """
         edge, began, more = self._edge, time.monotonic(), True
         pieces: list[bytes] = []
-        came = 0
+        received = 0
         try:
-            while more and came <= edge.limits.max_body:
-                event = await edge.deadlines.bound(self._receive(), self._body_deadline(began, came))
+            while more and received <= edge.limits.max_body:
+                event = await edge.deadlines.bound(self._receive(), self._body_deadline(began, received))
                 if event["type"] != "http.request":
                     raise ClientDisconnect
                 piece = event["body"]
                 pieces.append(piece)
-                came += len(piece)
+                received += len(piece)
                 edge.body_bytes += len(piece)
-                more = event["more_body"] and came != size
+                more = event["more_body"] and received != size
         except BaseException:
-            edge.body_bytes -= came
+            edge.body_bytes -= received
             raise
         self._body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         return more
 
-    def _body_deadline(self, began: float, came: int) -> Callable[[], float]:
-        moment = began + self._edge.limits.body + came / BODY_RATE
+    def _body_deadline(self, began: float, received: int) -> Callable[[], float]:
+        moment = began + self._edge.limits.body + received / BODY_RATE
         return lambda: moment
 
     async def _serve(self) -> None:
         edge, environ, handover = self._edge, self._environ, self._handover
         add_body(environ, self._body)
-        if not edge.has_room_for_long_answers() and _may_be_long(environ):
-            self._turn_away(Refusal.MEMORY, "The server is sending too many long responses. Try again later.")
+        if not edge.has_room_for_long_response() and _may_be_long(environ):
+            self._reject_overload(Refusal.MEMORY, "The server is sending too many long responses. Try again later.")
             return
         answer: Response | None
         try:
@@ -338,7 +339,7 @@ class Exchange:
                 if ticket.wait is not None:
                     await edge.durability.wait_for(ticket)
             else:
-                if edge.pool.is_busy(self._caller()) and not self._closes:
+                if edge.pool.is_busy(self._caller()) and not self._must_close:
                     self._watch_client()
                 answer = await edge.pool.do(partial(edge.call, environ), caller=self._caller())
             while (pending := handover.pending) is not None:
@@ -353,7 +354,7 @@ class Exchange:
                     if ticket.wait is not None:
                         await edge.durability.wait_for(ticket)
                 else:
-                    handover.begin_attempt()
+                    handover.begin_poll()
                     answer = await edge.pool.do(partial(edge.poll_again, pending), caller=self._caller(), patient=True)
         except Unavailable as error:  # the changes could not be made durable
             self._refuse(503, None, "Service unavailable", str(error))
@@ -362,8 +363,8 @@ class Exchange:
         if heads.SLOWED in environ:
             await edge.pause()
         if handover.feed is not None:
-            await self._feed(answer, handover.feed)
-        elif len(answer.body) > PIECE:
+            await self._send_feed(answer, handover.feed)
+        elif len(answer.body) > PIECE_SIZE:
             self._begin(answer)
             await edge.send_long(answer.body, self._send)
         else:
@@ -393,13 +394,13 @@ class Exchange:
             raise ClientDisconnect
         return was_notified
 
-    async def _feed(self, answer: Response, feed: Feed) -> None:
+    async def _send_feed(self, answer: Response, feed: Feed) -> None:
         """Send a stream until it ends."""
         self._begin(answer)
         while (part := await self._edge.pool.do(feed.step, caller=self._caller(), patient=True)) is not None:
-            for at in range(0, len(part), PIECE):
+            for at in range(0, len(part), PIECE_SIZE):
                 try:
-                    await self._edge.send_piece(part[at : at + PIECE], True, self._send, feed.patience)
+                    await self._edge.send_piece(part[at : at + PIECE_SIZE], True, self._send, feed.send_timeout)
                 except ClientDisconnect:
                     feed.drop()
                     raise
@@ -410,16 +411,16 @@ class Exchange:
     def _watch_client(self) -> "asyncio.Task[None]":
         """Return a task that ends when the client disconnects. It discards the unread part of the body."""
         if self._watch is None:
-            self._watch = asyncio.ensure_future(self._until_gone())
+            self._watch = asyncio.ensure_future(self._wait_for_disconnect())
         return self._watch
 
-    async def _until_gone(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] == "http.request":
             pass
         self._handover.note_disconnect()
 
-    def _turn_away(self, reason: Refusal, sentence: str) -> None:
-        self._closes = self._closes or announced_size(self._environ) != 0
+    def _reject_overload(self, reason: Refusal, sentence: str) -> None:
+        self._must_close = self._must_close or announced_size(self._environ) != 0
         self._refuse(503, reason, "Service unavailable", sentence)
 
     def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
@@ -441,7 +442,7 @@ class Exchange:
 
     def _begin(self, answer: Response) -> None:
         headers = answer.headers
-        if self._closes or lifecycle.is_stopping():
+        if self._must_close or lifecycle.is_stopping():
             headers = [header for header in headers if header[0] != b"connection"] + [(b"connection", b"close")]
         self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
 

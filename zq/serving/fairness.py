@@ -60,7 +60,7 @@ class FairQueue:
         self._has_several_projects = has_several_projects
         self._uncounted = MAX_STEPS
         """Number of remaining steps in this iteration that are not counted by caller."""
-        self._taken: Counter[bytes] = Counter()
+        self._step_counts: Counter[bytes] = Counter()
         self._waiting: dict[bytes, deque[asyncio.Future[None]]] = {}
         self._notices: deque[tuple[bytes, asyncio.Future[None]]] = deque()
         self._is_notified = False
@@ -79,7 +79,7 @@ class FairQueue:
             name, turn = self._notices.popleft()
             if turn.done():
                 continue
-            if self.begin_step() or self._may_step(name):
+            if self.begin_step() or self._take_step(name):
                 turn.set_result(None)
             else:
                 self._waiting.setdefault(name, deque()).append(turn)
@@ -97,32 +97,32 @@ class FairQueue:
 
     async def wait(self, name: bytes) -> None:
         """Wait until this caller may take a step, and take it."""
-        if not self._may_step(name):
+        if not self._take_step(name):
             turn = self._loop.create_future()
             self._waiting.setdefault(name, deque()).append(turn)
             await turn
 
-    def _may_step(self, name: bytes) -> bool:
+    def _take_step(self, name: bytes) -> bool:
         """Take a step of this caller. Return ``False`` if the caller must wait for a later iteration."""
-        if self._taken[name] >= MAX_STEPS or name in self._waiting:
+        if self._step_counts[name] >= MAX_STEPS or name in self._waiting:
             return False
-        self._taken[name] += 1
+        self._step_counts[name] += 1
         return True
 
     def _begin_iteration(self) -> None:
         """Reset the step counts and resume waiting requests, up to ``MAX_STEPS`` of each caller."""
         if self._has_several_projects():
             time.sleep(PAUSE)
-        self._taken.clear()
+        self._step_counts.clear()
         for name, waiting in list(self._waiting.items()):
-            while waiting and self._taken[name] < MAX_STEPS:
+            while waiting and self._step_counts[name] < MAX_STEPS:
                 turn = waiting.popleft()
                 if not turn.done():
-                    self._taken[name] += 1
+                    self._step_counts[name] += 1
                     turn.set_result(None)
             if not waiting:
                 del self._waiting[name]
-        if self._taken:
+        if self._step_counts:
             self._loop.call_soon(self._begin_iteration)
         else:
             self._uncounted = MAX_STEPS

@@ -25,7 +25,7 @@ from zq import turns
 from zq.http.application import App
 from zq.http.features import Feature, Receive, Send
 from zq.serving import fairness, lifecycle, listening
-from zq.serving.asgi import PIECE, Edge, Limits
+from zq.serving.asgi import PIECE_SIZE, Edge, Limits
 from zq.serving.settings import Settings
 from zq.serving.sockets import Sockets
 
@@ -141,7 +141,7 @@ class Worker:
             backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,
             http1_settings=HTTP1Settings(
                 header_read_timeout=int(chosen.head_timeout * 1000),
-                max_buffer_size=PIECE,  # bytes of a response that Granian buffers for a slow client
+                max_buffer_size=PIECE_SIZE,  # bytes of a response that Granian buffers for a slow client
             ),
             log_level=LogLevels.error,
             **_tls(chosen),

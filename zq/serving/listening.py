@@ -43,7 +43,7 @@ def check(host: str, port: int) -> None:
     if any(variable in os.environ for variable in INHERITANCE_VARIABLES):
         return
     try:
-        _try(resolve(host), port)
+        _try_bind(resolve(host), port)
     except OSError as error:
         raise StartRefused(_sentence(format_authority(host, port), error)) from error
 
@@ -57,13 +57,13 @@ def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
 def is_free(host: str, port: int) -> bool:
     """Return whether no other process listens on the address."""
     try:
-        _try(host.strip("[]"), port)
+        _try_bind(host.strip("[]"), port)
     except OSError as error:
         return error.errno != errno.EADDRINUSE
     return True
 
 
-def _try(host: str, port: int) -> None:
+def _try_bind(host: str, port: int) -> None:
     with socket.socket(_family(host)) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore closed connections in TIME_WAIT
         trial.bind((host, port))

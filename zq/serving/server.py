@@ -51,7 +51,7 @@ LOG = logging.getLogger(__name__)
 PRIVATE = 0o077
 """The umask of the server. Its files are private, because an embedded store contains the messages of all tenants."""
 
-LAST_PATIENCE: Final = 10.0
+CLOSE_TIMEOUT: Final = 10.0
 """Seconds after the graceful timeout for a worker to close its store."""
 
 OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     os.umask(PRIVATE)
     if arguments and arguments[0] in COMMANDS:
-        return _credentials(COMMANDS[arguments[0]], arguments[1:])
+        return _run_credential_command(COMMANDS[arguments[0]], arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
     if given.command or given.init_store:
         lifecycle.allow_reload()  # a command does not reload, so SIGHUP from a closed terminal must end it
@@ -147,20 +147,20 @@ def _serve(configuration: Configuration) -> int:
     """Serve until a signal ends the server. Return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
     chosen = configuration.current
     tls = ServerTls(chosen) if chosen.tls_cert else None
-    _announce(chosen)
+    _check_start(chosen)
     if chosen.shared_store:  # several processes may serve the store
         multiprocess.begin()
     reload, lost = partial(startup.reload, configuration), multiprocess.forget
     if chosen.engine == "granian":
-        patience = chosen.drain_delay + chosen.graceful_timeout + LAST_PATIENCE
-        work = partial(_work, configuration, tls)
+        patience = chosen.drain_delay + chosen.graceful_timeout + CLOSE_TIMEOUT
+        work = partial(_run_worker, configuration, tls)
         return Supervisor(chosen.workers, work, reload, lost, patience).run()
     from zq.serving import gunicorn
 
     return gunicorn.run(chosen, partial(open_app, configuration, tls), reload, lost, tls)
 
 
-def _work(configuration: Configuration, tls: ServerTls | None) -> int:
+def _run_worker(configuration: Configuration, tls: ServerTls | None) -> int:
     """Run a Granian worker and return its exit code."""
     from zq.serving import granian
 
@@ -170,7 +170,7 @@ def _work(configuration: Configuration, tls: ServerTls | None) -> int:
         return _refuse(refusal)
 
 
-def _credentials(command: Command, arguments: Sequence[str]) -> int:
+def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
     """Run a credential command and return its exit code."""
     lifecycle.allow_reload()  # a command does not reload, so SIGHUP from a closed terminal must end it
     given = credential_commands.parse(command, arguments)
@@ -183,7 +183,7 @@ def _credentials(command: Command, arguments: Sequence[str]) -> int:
         return _refuse(refusal)
 
 
-def _direct(chosen: Settings) -> App:
+def _open_in_process(chosen: Settings) -> App:
     """Open the store in this process and return an application for one command."""
     audit.configure(chosen.audit)
     storage = open_store(chosen)
@@ -195,7 +195,7 @@ def _direct(chosen: Settings) -> App:
 
 
 def _connect(chosen: Settings) -> Ask:
-    return credential_commands.connect(chosen.control, partial(_direct, chosen))
+    return credential_commands.connect(chosen.control, partial(_open_in_process, chosen))
 
 
 def _rekey(chosen: Settings) -> int:
@@ -210,7 +210,7 @@ def _rekey(chosen: Settings) -> int:
     return 0
 
 
-def _announce(chosen: Settings) -> None:
+def _check_start(chosen: Settings) -> None:
     """Check the settings and log the startup messages. Raises ``StartRefused`` or ``Unavailable``."""
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
     find(chosen.uri)

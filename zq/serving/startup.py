@@ -113,7 +113,7 @@ def check_exposure(chosen: Settings) -> list[str]:
     Raises ``StartRefused`` for unauthenticated access that the operator has not allowed.
     """
     if not (chosen.auth.strategy or chosen.trust_network):
-        _refuse_strangers(chosen)
+        _refuse_exposure(chosen)
     if chosen.engine == "gunicorn" and not (chosen.behind_proxy or is_loopback(chosen.bind)):
         raise StartRefused(
             f"A slow client holds a gunicorn thread, so gunicorn must not listen on {chosen.bind} without a buffering "
@@ -133,7 +133,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _refuse_strangers(chosen: Settings) -> None:
+def _refuse_exposure(chosen: Settings) -> None:
     if not is_loopback(chosen.bind):
         raise StartRefused(
             f"{NO_AUTH}, so --bind {chosen.bind} would let everyone who reaches this machine read and delete all "

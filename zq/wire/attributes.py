@@ -56,7 +56,7 @@ def typed_value(value: JsonValue) -> TypedValue:
 def attributes_out(attributes: Attributes) -> AttributesOut:
     """Convert attributes from the store for a response."""
     return AttributesOut(
-        attributes={name: _shown(value) for name, value in attributes.message_attributes.items()},
+        attributes={name: _to_json(value) for name, value in attributes.message_attributes.items()},
         deduplication_id=attributes.message_deduplication_id,
         aws_trace_header=attributes.trace,
     )
@@ -64,7 +64,7 @@ def attributes_out(attributes: Attributes) -> AttributesOut:
 
 def attribute_values(given: Mapping[str, JsonValue]) -> dict[str, AttributeValue]:
     """Convert posted attributes for the store."""
-    return {name: _value(value) for name, value in given.items()}
+    return {name: _from_json(value) for name, value in given.items()}
 
 
 def json_values(given: Mapping[str, Attribute]) -> dict[str, JsonValue]:
@@ -84,14 +84,14 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode_number: Final = msgspec.json.Decoder(int | float).decode
 
 
-def _value(given: JsonValue) -> AttributeValue:
+def _from_json(given: JsonValue) -> AttributeValue:
     typed = typed_value(given)
     if typed.type.partition(".")[0] == BINARY:
         return AttributeValue(typed.type, binary_value=typed.value)
     return AttributeValue(typed.type, typed.value)
 
 
-def _shown(value: AttributeValue) -> JsonValue:
+def _to_json(value: AttributeValue) -> JsonValue:
     text = value.string_value
     if value.data_type == STRING and text is not None:
         return text

@@ -171,7 +171,7 @@ class Bootstrap:
             broker,
             strict_client_id=strict,
             admin_mode=True,
-            trusting=True,
+            trusts_network=True,
             allowed_hosts=lambda: ("*",),
             features=features,
             share=lambda: share,

@@ -302,8 +302,8 @@ class Metrics(Events):
                 key = (measure.name, *values)
                 before = self._tallied.get(key, 0.0)
                 self._tallied[key] = measure.value
-                grown = measure.value - before if measure.value >= before else measure.value
-                (total.labels(*values) if values else total).inc(grown)
+                increase = measure.value - before if measure.value >= before else measure.value
+                (total.labels(*values) if values else total).inc(increase)
 
 
 def _create_metric(name: str, definition: Definition, registry: CollectorRegistry | None) -> Any:
