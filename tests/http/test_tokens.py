@@ -376,7 +376,7 @@ def test_audit_lines_name_the_token(
             whys = [f"token {made['id']}", ""], [f"token {made['id']}", f"Its replacement is {twin['id']}."]
             expected += [*whys, [f"token {twin['id']}", ""], ["token", BY_ID], ["token 0000000000", NONE]]
         guarded.delete("/v2/admin/tokens?jti=urn:a/b", 204, admin)
-        status, made = control.ask(socket, "POST", "/v2/admin/tokens?project=p", {})
+        status, made = control.send(socket, "POST", "/v2/admin/tokens?project=p", {})
         assert status == 201
         command = credential_commands.parse(COMMAND, ["revoke", made["id"]])
         credential_commands.run(COMMAND, command, credential_commands.connect(socket, compose_nothing))
@@ -533,8 +533,8 @@ def test_what_is_no_socket_is_not_removed(compose: Compose, tmp_path: Path) -> N
 def test_the_control_socket_is_the_operators(socket: str, project_suffix: str) -> None:
     """The administrators' routes without a credential, for this user alone; nothing of any project."""
     assert Path(socket).stat().st_mode & 0o777 == 0o600
-    status, made = control.ask(socket, "POST", f"/v2/admin/tokens?project=p{project_suffix}", {"name": "x"})
+    status, made = control.send(socket, "POST", f"/v2/admin/tokens?project=p{project_suffix}", {"name": "x"})
     assert (status, made["by"]) == (201, "control")
-    status, listed = control.ask(socket, "GET", f"/v2/admin/tokens?project=p{project_suffix}")
+    status, listed = control.send(socket, "GET", f"/v2/admin/tokens?project=p{project_suffix}")
     assert [token["id"] for token in listed["tokens"]] == [made["id"]]
-    assert control.ask(socket, "GET", "/v2/queues")[0] == 400
+    assert control.send(socket, "GET", "/v2/queues")[0] == 400

@@ -58,7 +58,7 @@ _CONFIRM: Final = re.compile(
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 # Environment keys of the signed parts.
 FIELDS: Final = ("HTTP_URL_SIGNATURE", "HTTP_URL_PATHS", "HTTP_URL_METHODS", "HTTP_URL_EXPIRES")
-# Stands in for malformed parts, so that verification takes equally long.
+# Substitute for malformed parts, so that their verification takes equally long.
 NOTHING: Final = ("-", ("/v2/queues/-/messages",), frozenset({"GET"}), 0.0)
 
 

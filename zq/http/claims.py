@@ -35,9 +35,9 @@ class ClaimCollection:
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         detailed = query.boolean(req, "detailed")
         terms, limit = _terms(req), query.integer(req, "limit")
-        ask = partial(self._claims.create, req.context.queue, terms, limit, holder(req, req.context.client))
-        look = weight.admit_each_poll(req, limit, ask, takes=True)
-        long_poll(req, resp, self._waiters, look, partial(_show, req, resp, queue, detailed), takes=True)
+        fetch = partial(self._claims.create, req.context.queue, terms, limit, holder(req, req.context.client))
+        poll = weight.admit_each_poll(req, limit, fetch, takes=True)
+        long_poll(req, resp, self._waiters, poll, partial(_show, req, resp, queue, detailed), takes=True)
 
 
 class ProjectClaims:
@@ -84,11 +84,11 @@ class ClaimItem:
         """Create the claim with this name, or return it if it exists (extensions 9)."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
-        ask = partial(
+        fetch = partial(
             self._claims.create_named, req.context.queue, claim, terms, limit, fence, holder(req, req.context.client)
         )
-        look = weight.admit_each_poll(req, limit, ask, takes=True)
-        long_poll(req, resp, self._waiters, look, partial(_show, req, resp, queue, detailed), takes=True)
+        poll = weight.admit_each_poll(req, limit, fetch, takes=True)
+        long_poll(req, resp, self._waiters, poll, partial(_show, req, resp, queue, detailed), takes=True)
 
 
 def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:

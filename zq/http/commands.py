@@ -13,7 +13,7 @@ from zq.errors import StartRefused
 # Number of keys or tokens per page of a listing.
 PAGE = 100
 # Sends a request with method, target and JSON document. Returns the status and the decoded response.
-Ask = Callable[[str, str, object], tuple[int, Any]]
+SendRequest = Callable[[str, str, object], tuple[int, Any]]
 
 
 class Command(Struct, frozen=True):
@@ -30,22 +30,22 @@ class Command(Struct, frozen=True):
     summary: str
     description: str
     add_verbs: Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], Iterable[argparse.ArgumentParser]]
-    verbs: Mapping[str, Callable[[argparse.Namespace, Ask], Iterator[str]]]
+    verbs: Mapping[str, Callable[[argparse.Namespace, SendRequest], Iterator[str]]]
 
 
-def request(ask: Ask, method: str, target: str, document: object = None) -> Any:
+def request(send: SendRequest, method: str, target: str, document: object = None) -> Any:
     """Send a request and return the decoded response. Raises ``StartRefused`` for an error response."""
-    status, answer = ask(method, target, document)
+    status, answer = send(method, target, document)
     if status >= 400:
         raise StartRefused(answer.get("description") or answer["title"])
     return answer
 
 
-def list_all(ask: Ask, path: str, member: str, project: str | None) -> Iterator[dict[str, Any]]:
+def list_all(send: SendRequest, path: str, member: str, project: str | None) -> Iterator[dict[str, Any]]:
     """Yield the entries of all pages of a listing, for one project or, with ``None``, for all projects."""
     target = f"{path}?{urlencode({'limit': PAGE} | ({'project': project} if project else {}))}"
     while True:
-        page = request(ask, "GET", target)
+        page = request(send, "GET", target)
         yield from page[member]
         if not page["links"]:
             return

@@ -82,9 +82,9 @@ class MessageCollection:
 
     def _pop(self, req: falcon.Request, resp: falcon.Response, pop: int) -> None:
         detailed = query.boolean(req, "detailed")
-        ask = partial(self._messages.pop, req.context.queue, pop, query.values(req, "claim_ids"))
-        look = weight.admit_each_poll(req, pop, ask, takes=True)
-        long_poll(req, resp, self._waiters, look, partial(_show_popped, req, resp, bool(detailed)), takes=True)
+        fetch = partial(self._messages.pop, req.context.queue, pop, query.values(req, "claim_ids"))
+        poll = weight.admit_each_poll(req, pop, fetch, takes=True)
+        long_poll(req, resp, self._waiters, poll, partial(_show_popped, req, resp, bool(detailed)), takes=True)
 
     def _stage(self, req: falcon.Request, resp: falcon.Response, stage: str) -> None:
         """Add messages to a stage, which a commit publishes (extensions 9)."""
@@ -120,8 +120,8 @@ class MessageCollection:
         self, req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, starts: bool
     ) -> None:
         limit, flags, marker = query.integer(req, "limit"), _flags(req), query.text(req, "marker") or "0"
-        ask = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
-        look = weight.admit_each_poll(req, limit, ask, takes=False)
+        fetch = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
+        poll = weight.admit_each_poll(req, limit, fetch, takes=False)
 
         def show(listed: Listed) -> None:
             link = None
@@ -132,7 +132,7 @@ class MessageCollection:
                 link = query.format_parameters(repeated) | {"marker": listed.page.next}
             resp.data = answers.message_page(queue, listed.page.items, listed.now, link, bool(detailed), starts)
 
-        long_poll(req, resp, self._waiters, look, show, takes=False)
+        long_poll(req, resp, self._waiters, poll, show, takes=False)
 
 
 def _show_popped(req: falcon.Request, resp: falcon.Response, detailed: bool, seen: Seen[Sequence[Message]]) -> None:

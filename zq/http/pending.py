@@ -91,7 +91,7 @@ class PendingRequest:
     """A long poll that has no response yet.
 
     Args:
-        look: Polls once. Returns the result, or ``None`` if the request must continue to wait.
+        fetch: Polls once. Returns the result, or ``None`` if the request must continue to wait.
         show: Writes the result to the response.
     """
 
@@ -100,21 +100,21 @@ class PendingRequest:
         req: falcon.Request,
         resp: falcon.Response,
         wait: WaitRegistration,
-        look: Callable[[], Any],
+        fetch: Callable[[], Any],
         show: Callable[[Any], object],
     ) -> None:
         self.req = req
         self.resp = resp
         self._wait = wait
-        self._look = look
+        self._fetch = fetch
         self._show = show
         self.left, self.begin, self.end, self.close = wait.left, wait.begin, wait.end, wait.close
 
     def poll(self) -> bool:
-        """Poll once. Return whether the response is complete. An error of ``look`` ends the long poll."""
+        """Poll once. Return whether the response is complete. An error of ``fetch`` ends the long poll."""
         found = None
         try:
-            found = self._look()
+            found = self._fetch()
         except LongWalk:
             raise
         except BaseException:
@@ -187,17 +187,17 @@ def defer(
     req: falcon.Request,
     resp: falcon.Response,
     wait: WaitRegistration,
-    look: Callable[[], Any],
+    fetch: Callable[[], Any],
     show: Callable[[Any], object],
     *,
     polled: bool = False,
 ) -> None:
-    """Respond with ``show(look())`` as soon as ``look`` returns a result; see ``PendingRequest``.
+    """Respond with ``show(fetch())`` as soon as ``fetch`` returns a result; see ``PendingRequest``.
 
     Args:
-        attempted: Whether the first call of ``look`` has already returned ``None``.
+        polled: Whether the first call of ``fetch`` has already returned ``None``.
     """
-    pending, needs_thread = PendingRequest(req, resp, wait, look, show), False
+    pending, needs_thread = PendingRequest(req, resp, wait, fetch, show), False
     handover: Handover | None = req.env.get(HANDOVER)
     try:
         if not polled and pending.poll():
@@ -210,14 +210,16 @@ def defer(
         handover.defer(pending, needs_thread=needs_thread)
 
 
-def respond(req: falcon.Request, resp: falcon.Response, look: Callable[[], Any], show: Callable[[Any], object]) -> None:
-    """Respond with ``show(look())``. If ``look`` would block the event loop, call it again on a worker thread."""
+def respond(
+    req: falcon.Request, resp: falcon.Response, fetch: Callable[[], Any], show: Callable[[Any], object]
+) -> None:
+    """Respond with ``show(fetch())``. If ``fetch`` would block the event loop, call it again on a worker thread."""
     try:
-        found = look()
+        found = fetch()
     except LongWalk:
         handover: Handover = req.env[HANDOVER]
         handover.defer(
-            PendingRequest(req, resp, IMMEDIATE, lambda: (look(),), lambda held: show(*held)), needs_thread=True
+            PendingRequest(req, resp, IMMEDIATE, lambda: (fetch(),), lambda held: show(*held)), needs_thread=True
         )
     else:
         show(found)

@@ -27,18 +27,18 @@ def long_poll(
     req: falcon.Request,
     resp: falcon.Response,
     waiters: Waiters,
-    ask: Callable[[], T],
+    fetch: Callable[[], T],
     show: Callable[[T], object],
     *,
     takes: bool,
 ) -> None:
-    """Respond with ``show(ask())`` as soon as ``ask`` returns a non-empty result, or when ``wait`` seconds are over."""
+    """Respond with ``show(fetch())`` as soon as ``fetch`` returns a non-empty result, or at the deadline."""
     wait = query.integer(req, "wait")
     if not wait:
         if takes and is_disconnected(req):
             resp.status = falcon.HTTP_204
         else:
-            respond(req, resp, ask, show)
+            respond(req, resp, fetch, show)
         return
 
     def show_outcome(outcome: Polled[T]) -> None:
@@ -46,7 +46,7 @@ def long_poll(
             resp.set_header("Retry-After", "1")
         show(outcome.answer)
 
-    poll(req, resp, waiters, req.context.queue, wait, ask, show_outcome, takes=takes)
+    poll(req, resp, waiters, req.context.queue, wait, fetch, show_outcome, takes=takes)
 
 
 def poll(
@@ -55,17 +55,17 @@ def poll(
     waiters: Waiters,
     queue: QueueRef,
     wait: int | None,
-    ask: Callable[[], T],
+    fetch: Callable[[], T],
     show: Callable[[Polled[T]], object],
     *,
     takes: bool,
     paused: bool = False,
 ) -> None:
-    """Poll the queue with ``ask`` and write the outcome to the response with ``show``; see ``Waiters.enter``.
+    """Poll the queue with ``fetch`` and write the outcome to the response with ``show``; see ``Waiters.enter``.
 
     Args:
         wait: Maximum seconds to wait for a non-empty result.
-        takes: Whether ``ask`` claims or pops messages. If so, it is not called after the client has disconnected.
+        takes: Whether ``fetch`` claims or pops messages. If so, it is not called after the client has disconnected.
     """
     req.context.waits = bool(wait)
     if takes and is_disconnected(req):
@@ -73,9 +73,9 @@ def poll(
         return
     if wait:
         visit = waiters.enter(queue, wait, takes=takes, check=check_again(req), paused=paused)
-        defer(req, resp, visit, partial(visit.look, ask, FOUND, partial(is_disconnected, req)), show)
+        defer(req, resp, visit, partial(visit.look, fetch, FOUND, partial(is_disconnected, req)), show)
         return
-    respond(req, resp, lambda: Polled(ask()), show)
+    respond(req, resp, lambda: Polled(fetch()), show)
 
 
 def connection(req: falcon.Request) -> socket.socket | None:

@@ -106,8 +106,8 @@ def admit_post(req: falcon.Request, raw: bytes) -> bytes:
     return raw
 
 
-def admit_each_poll(req: falcon.Request, limit: int | None, look: Callable[[], T], *, takes: bool) -> Callable[[], T]:
-    """Wrap ``look``, which polls for up to ``limit`` messages, so that each call is admitted as a heavy request.
+def admit_each_poll(req: falcon.Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
+    """Wrap ``fetch``, which polls for up to ``limit`` messages, so that each call is admitted as a heavy request.
 
     The request counts as heavy only during the call. If the call finds messages, it counts until the response is sent.
 
@@ -115,12 +115,12 @@ def admit_each_poll(req: falcon.Request, limit: int | None, look: Callable[[], T
         takes: Whether the messages are charged.
     """
     if limit is None or limit <= MAX_LIGHT_MESSAGES:
-        return look
+        return fetch
 
     def admitted() -> T:
         count = min(limit, UNKNOWN)
         admit(req, limit, count if takes else 0, count * MESSAGE_SIZE)
-        answer = look()
+        answer = fetch()
         if not answer.found:
             end(req)
         return answer

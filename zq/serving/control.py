@@ -86,7 +86,7 @@ def _remove_socket(path: str) -> None:
             os.unlink(path)
 
 
-def ask(path: str, method: str, target: str, document: object = None) -> tuple[int, Any]:
+def send(path: str, method: str, target: str, document: object = None) -> tuple[int, Any]:
     """Send a request through the control socket. Return the status and the decoded response.
 
     Raises ``Unavailable`` if no server answers.

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Callable, Sequence
 
 from zq.errors import Unavailable
-from zq.http.commands import Ask, Command
+from zq.http.commands import Command, SendRequest
 from zq.serving import control
 
 
@@ -25,14 +25,14 @@ def parse(command: Command, arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def run(command: Command, given: argparse.Namespace, ask: Ask) -> int:
+def run(command: Command, given: argparse.Namespace, send: SendRequest) -> int:
     """Run the command, print its output and return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
-    for line in command.verbs[given.verb](given, ask):
+    for line in command.verbs[given.verb](given, send):
         print(line)  # noqa: T201
     return 0
 
 
-def connect(socket: str, direct: Callable[[], control.Application]) -> Ask:
+def connect(socket: str, direct: Callable[[], control.Application]) -> SendRequest:
     """Return a function that sends requests to the running server, or to an application in this process.
 
     Args:
@@ -41,10 +41,10 @@ def connect(socket: str, direct: Callable[[], control.Application]) -> Ask:
     """
     if socket:
         try:
-            control.ask(socket, "GET", "/healthz")
+            control.send(socket, "GET", "/healthz")
         except Unavailable:
             pass
         else:
-            return lambda method, target, document: control.ask(socket, method, target, document)
+            return lambda method, target, document: control.send(socket, method, target, document)
     app = direct()
     return lambda method, target, document: control.call(app, method, target, document)

@@ -23,7 +23,7 @@ from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import NO_EVENTS
 from zq.http.app import create_app
 from zq.http.application import App
-from zq.http.commands import Ask, Command, request
+from zq.http.commands import Command, SendRequest, request
 from zq.serving import (
     backup_command,
     control,
@@ -194,7 +194,7 @@ def _open_in_process(chosen: Settings) -> App:
     return create_app(broker, features=command_features(broker, chosen))
 
 
-def _connect(chosen: Settings) -> Ask:
+def _connect(chosen: Settings) -> SendRequest:
     return credential_commands.connect(chosen.control, partial(_open_in_process, chosen))
 
 
