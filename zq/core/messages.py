@@ -408,7 +408,7 @@ class Messages:
 
     def _drafts(
         self,
-        posted: Sequence[wire.PostedMessage],
+        posted: Sequence[wire.Posted],
         client: str,
         queue: QueueRef,
         rules: Rules,
@@ -444,7 +444,7 @@ class Messages:
         return drafts
 
 
-def _attributes(posted: wire.PostedMessage, trace: Mapping[str, AttributeValue]) -> bytes:
+def _attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
     """Return the stored attributes of a posted message. Raises ``Invalid``."""
     values: Mapping[str, AttributeValue] = {}
     if posted.attributes is not UNSET:

@@ -185,7 +185,7 @@ class Publishing:
             for batch in self._log.read(topic.project, sequence - 1, 1, Pattern(topic.name)).batches:
                 yield from (message for message in batch.messages(sequence - 1, now) if message.sequence == sequence)
 
-    def _entry(self, topic: TopicRef, posted: wire.PostedMessage, rules: TopicRules, hops: int) -> Entry:
+    def _entry(self, topic: TopicRef, posted: wire.Posted, rules: TopicRules, hops: int) -> Entry:
         ttl = rules.ttl
         if posted.attributes is not UNSET:
             raise Invalid("attributes must not be given: only messages of queues have them.")

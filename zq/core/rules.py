@@ -132,7 +132,7 @@ class Rules(Struct, frozen=True):
     uses_protocol: bool = False
     """Whether the queue has attributes of a protocol. If so, its dead letters take the default ttl of their queue."""
 
-    def ignores_delays(self, posted: Sequence[wire.PostedMessage]) -> bool:
+    def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
         """Return whether a message has a delay other than 0 although the queue ignores delays."""
         if not self.default_delay:
             for one in posted:

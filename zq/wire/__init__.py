@@ -41,7 +41,7 @@ QUEUE_RULES: Final = (
 )
 
 
-class PostedMessage(Struct):
+class Posted(Struct):
     """One message in a post. ``delay`` stays raw, because some queues ignore it, even if invalid (contract 7.2)."""
 
     body: Raw
@@ -54,7 +54,7 @@ class PostedMessage(Struct):
 class Post(Struct):
     """The body of a post."""
 
-    messages: list[PostedMessage]
+    messages: list[Posted]
 
 
 class ClaimTerms(Struct):
@@ -92,7 +92,7 @@ _value_decoder: Final = msgspec.json.Decoder()
 _delay_decoder: Final = msgspec.json.Decoder(int)
 
 
-def parse_post(raw: bytes) -> list[PostedMessage]:
+def parse_post(raw: bytes) -> list[Posted]:
     """Parse the body of a post, which must contain at least one message. Raises ``InvalidBody``."""
     messages = decode(_post_decoder, raw).messages
     if not messages:
