@@ -262,7 +262,7 @@ def test_a_token_of_keystone_that_was_valid_is_looked_up_whatever_its_address_di
     def middleware(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         if environ["HTTP_X_AUTH_TOKEN"] in valid:
             environ |= {"HTTP_X_IDENTITY_STATUS": "Confirmed", "HTTP_X_PROJECT_ID": "acme"}
-            return list(keystone._behind(environ, start_response))
+            return list(keystone._run_application(environ, start_response))
         start_response("401 Unauthorized", [])
         return []
 

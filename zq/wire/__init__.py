@@ -42,10 +42,11 @@ QUEUE_RULES: Final = (
 
 
 class Posted(Struct):
-    """One message in a post. ``delay`` stays raw, because some queues ignore it, even if invalid (contract 7.2)."""
+    """One message in a post. A queue without delays ignores ``delay``, even if it is not valid (contract 7.2)."""
 
     body: Raw
     ttl: int | UnsetType = UNSET
+    # Raw, so that decoding a post does not reject an invalid delay.
     delay: Raw | UnsetType = UNSET
     group: str | UnsetType = UNSET
     attributes: dict[str, JsonValue] | UnsetType = UNSET
