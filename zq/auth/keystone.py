@@ -108,8 +108,9 @@ class Keystone:
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Return the identity that the middleware found.
 
-        A long-running request calls this method again. The middleware then validates the token again. Raises
-        ``NotAuthenticated``, ``TooManyRequests`` or ``Unavailable``.
+        If this method is called again for a long-running request, the middleware validates the token again.
+
+        Raises ``NotAuthenticated``, ``TooManyRequests`` or ``Unavailable``.
         """
         found = env.get(RESULT_KEY)
         if isinstance(found, ZqError):
@@ -133,7 +134,7 @@ class Keystone:
             LOG.debug("A token is treated as valid because Keystone is unavailable: %r", error)
 
     def known(self, _env: Mapping[str, Any], _peer: str) -> bool:
-        """Return ``True``, because the middleware runs before the application."""
+        """Return ``True``: the middleware has already rejected requests without a valid token."""
         return True
 
     look_up = known

@@ -69,7 +69,7 @@ class SignatureCheck(Protocol):
 
 
 class SignedUrlStrategy:
-    """The strategy for requests with a ``URL-Signature`` header, which may be empty (contract 10.3)."""
+    """The strategy for requests with a ``URL-Signature`` header, even an empty one (contract 10.3)."""
 
     def __init__(self, signatures: SignatureCheck) -> None:
         self._signatures = signatures
@@ -170,7 +170,7 @@ class Authentication:
         return strategy is None or strategy.look_up(env, get_peer(env, self._behind_proxy))
 
     def find_check(self, env: Mapping[str, Any]) -> CredentialCheck | None:
-        """Return the feature check that authenticates the request, or ``None`` if the server's strategy does."""
+        """Return the feature's check for the request, or ``None`` if the server's strategy authenticates it."""
         for check in self.checks:
             if check.applies(env):
                 return check

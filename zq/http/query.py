@@ -93,7 +93,7 @@ def fence(req: falcon.Request) -> Fence | None:
 
 
 def hops(req: falcon.Request) -> int:
-    """Parse the header ``Zq-Hops``, which counts forwarding between queues. Raises ``InvalidHeader``."""
+    """Return the number of zq deliveries that led to this request (header ``Zq-Hops``). Raises ``InvalidHeader``."""
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
         raise InvalidHeader("Invalid header value", "Zq-Hops must be a number of at most 3 digits.")

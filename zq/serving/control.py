@@ -153,7 +153,10 @@ def call(app: Application, method: str, target: str, document: object = None) ->
 
 
 class _Snapshots:
-    """WSGI middleware for the snapshot request. It holds one snapshot at a time, until its connection closes."""
+    """WSGI middleware that serves the snapshot request. A snapshot is kept until its connection closes.
+
+    There is at most one snapshot at a time.
+    """
 
     def __init__(self, app: Application, snapshot: Snapshots) -> None:
         self._app = app

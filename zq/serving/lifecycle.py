@@ -78,12 +78,12 @@ def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
     """
     if threading.current_thread() is not threading.main_thread():
         return False
-    ours, pythons = socket.socketpair()
-    pythons.setblocking(False)
-    former = signal.set_wakeup_fd(pythons.fileno(), warn_on_full_buffer=False)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    former = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     deferred = RELOAD in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     wanted = {number: call for number, call in callbacks.items() if deferred or number != RELOAD}
-    threading.Thread(target=_listen, args=(ours, pythons, former, wanted), name="zq-signals", daemon=True).start()
+    threading.Thread(target=_listen, args=(reader, writer, former, wanted), name="zq-signals", daemon=True).start()
     if deferred:
         signal.signal(RELOAD, ignore_signal)
         signal.siginterrupt(RELOAD, False)
@@ -96,15 +96,15 @@ def ignore_signal(*_: object) -> None:
 
 
 def _listen(
-    ours: socket.socket, pythons: socket.socket, former: int, callbacks: Mapping[int, Callable[[], object]]
+    reader: socket.socket, writer: socket.socket, former: int, callbacks: Mapping[int, Callable[[], object]]
 ) -> None:
     """Read signal numbers and call the callbacks.
 
     Args:
-        pythons: The socket to which Python writes; the argument only keeps it open.
+        writer: The socket to which Python writes; the argument only keeps it open.
         former: The previous wake-up descriptor, which also receives the numbers, or -1.
     """
-    while numbers := ours.recv(64):
+    while numbers := reader.recv(64):
         if former != -1:
             with contextlib.suppress(BlockingIOError):  # the descriptor is full, so its reader wakes up anyway
                 os.write(former, numbers)
@@ -115,7 +115,7 @@ def _listen(
                 call()
             except Exception:  # the thread must survive to handle the next signal
                 LOG.critical("Unexpected error while handling a signal.", exc_info=True)
-    pythons.close()
+    writer.close()
 
 
 def begin_stopping(delay: float, end: Callable[[], object]) -> None:
