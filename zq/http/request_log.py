@@ -139,7 +139,9 @@ def _object(req: falcon.Request, resource: object) -> str:
     params = getattr(req.context, "params", {})
     token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")
     if token and "/tokens" in (req.uri_template or ""):
-        return f"token {str(token)[:MAX_SHOWN]}" if not str(token).startswith("zq_") else "token"  # no secret
+        return (
+            f"token {str(token)[:MAX_SHOWN]}" if not str(token).startswith("zq_") else "token"
+        )  # a secret must not be logged
     thing, parameter = getattr(resource, "audited_as", ("", ""))
     if thing and (id := getattr(req.context, "made", None) or params.get(parameter)):
         return f"{thing} {str(id)[:MAX_SHOWN]}"

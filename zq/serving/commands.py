@@ -22,7 +22,7 @@ class SignalFlags:
     reload: bool = False
 
 
-# Runs a command with its arguments until ``Requests.end`` is set.
+# Runs a command with its arguments until ``SignalFlags.end`` is set.
 Run = Callable[[Sequence[str], SignalFlags], None]
 
 
