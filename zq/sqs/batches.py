@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch operations on up to ten messages.
 
-All valid entries of a batch are processed together. Each invalid entry fails individually.
+An invalid entry fails alone. All valid entries are processed in one call of the use case.
 """
 
 import re
@@ -30,7 +30,7 @@ from zq.sqs.messages import (
     written,
 )
 
-# Matches one or more entry ids, joined by line feeds.
+# One or more entry ids, joined by line feeds.
 IDS: Final = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\n[A-Za-z0-9_-]{1,80})*", re.ASCII)
 # Maximum total size of the messages in a batch, in bytes.
 MAX_BATCH_BYTES: Final = 1_048_576
@@ -84,7 +84,7 @@ class Failed(Struct, rename="pascal"):
 
 
 class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
-    """The response to a batch. Both lists follow the order of the request; empty lists are omitted."""
+    """The response to a batch, with both lists in the order of the request."""
 
     successful: list[Receipt | Done] = []
     failed: list[Failed] = []
@@ -94,7 +94,7 @@ class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
         self.failed.append(Failed(id, not refusal.receiver, refusal.entry_code, refusal.message))
 
     def sorted(self, given: Sequence[Entry]) -> "BatchAnswer":
-        """Sort the failed entries into the order of the request and return ``self``."""
+        """Sort the failed entries in the order of the request ``given``, and return ``self``."""
         if len(self.failed) > 1:
             ids = [entry.id for entry in given]
             self.failed.sort(key=lambda failed: ids.index(failed.id))
@@ -102,7 +102,7 @@ class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
 
 
 def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
-    """Send the valid messages atomically and in order."""
+    """Send the valid messages in one atomic change, in order."""
     queue, terms = _checked(call, given.queue_url, given.entries, "SendMessageBatchRequestEntry")
     if terms.fifo:
         _check_ids(given.entries, terms)
@@ -128,7 +128,7 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
 
 
 def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchAnswer:
-    """Delete messages; see ``delete_message``."""
+    """Delete messages. Each entry follows the rules of ``delete_message``."""
     entries = given.entries
     queue, terms = _checked(call, given.queue_url, entries, "DeleteMessageBatchRequestEntry")
     answer, made = BatchAnswer(), {}
@@ -142,7 +142,7 @@ def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchAnswer:
 
 
 def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBatch) -> BatchAnswer:
-    """Set the visibility timeout of each message; see ``change_message_visibility``."""
+    """Set visibility timeouts. Each entry follows the rules of ``change_message_visibility``."""
     queue, terms = _checked(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
 
     def refusal(became: Handled, one: ChangeEntry) -> errors.SqsError | None:
@@ -161,11 +161,15 @@ def _handled(
     answer: BatchAnswer,
     refusal: Callable[[Handled, E], errors.SqsError | None],
 ) -> BatchAnswer:
-    """Delete or hide the messages of the valid entries, and return ``answer`` with their results added.
+    """Delete or hide the messages of the valid entries, add the results to ``answer`` and return it.
 
     Args:
+        call: The context of the operation.
+        queue: The queue.
+        given: All entries of the request.
         made: The grips of the valid entries, by entry id.
-        refusal: A function that returns the error for an entry, or None if the entry succeeded.
+        answer: The response, which contains the invalid entries.
+        refusal: A function that returns the error for an outcome, or None if the entry succeeded.
     """
     handled = call.use_cases.messaging.handle(queue, list(made.values())) if made else ()
     for id, became in zip(made, handled, strict=True):
@@ -180,7 +184,7 @@ def _handled(
 
 
 def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
-    """Raise ``SqsError`` if an entry lacks the group id or deduplication id that a FIFO queue requires."""
+    """Check that each entry has the ids that a FIFO queue requires. Raises ``SqsError``."""
     for entry in entries:
         if entry.message_group_id is None:
             raise errors.invalid_parameter("The request must contain the parameter MessageGroupId.")
@@ -189,7 +193,7 @@ def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
 
 
 def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, QueueAttributes]:
-    """Validate the batch as a whole and return its queue and the queue's attributes. Raises ``SqsError``."""
+    """Check the number and the ids of the entries, and return the queue with its attributes. Raises ``SqsError``."""
     queue, terms = existing(call, url)
     if not entries:
         raise errors.empty_batch_request(kind)
@@ -205,7 +209,7 @@ def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple
 
 
 def _made(answer: BatchAnswer, entries: Sequence[E], make: Callable[[E], T]) -> dict[str, T]:
-    """Call ``make`` for each entry and return the results by id. An ``SqsError`` becomes a failed entry."""
+    """Call ``make`` for each entry and return the results by entry id. Add failed entries to ``answer``."""
     made = {}
     for entry in entries:
         try:

@@ -31,7 +31,7 @@ READING: Final = frozenset(
         "ListMessageMoveTasks",
     }
 )
-# Audited operations, with the policy rule that the audit log records for each.
+# Audited operations, and the policy rule that the audit log records.
 RULES: Final = {
     "AddPermission": "queues:update",
     "RemovePermission": "queues:update",
@@ -104,7 +104,7 @@ class Endpoint:
     def _permit(self, req: falcon.Request, caller: Caller, name: str, state: State) -> None:
         """Check that the operation exists and that the caller may perform it.
 
-        Sets the operation and its audited rule in the request's context, for metrics and logs. Raises ``SqsError`` or
+        Set the operation and its audited rule in the request's context, for metrics and logs. Raises ``SqsError`` or
         ``NotAuthorized``.
         """
         of_queue = req.context.sqs is query_protocol and req.path != "/"
@@ -116,7 +116,7 @@ class Endpoint:
         if caller.actions is not None and name not in caller.actions:
             raise errors.access_denied(f"This access key does not allow {name}.")
         if self._options.auth == "none" and req.method == "GET" and name not in READING:
-            raise errors.access_denied(f"{name} must be sent by POST, since this server looks at no signature.")
+            raise errors.access_denied(f"{name} must be sent with POST, because authentication is off.")
         if name in RULES:
             req.context.rule, req.context.audited = RULES[name], True
         if state is not ACTIVE:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error handlers that translate the errors of SQS requests into SQS error responses."""
+"""Error handlers that answer failed SQS requests with SQS error responses."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +15,7 @@ from zq.sqs.recognition import request_id
 
 
 def add_handlers(app: "falcon.App[Any, Any]") -> None:
-    """Register the error handlers of SQS requests. Other requests keep zq's own handlers."""
+    """Register error handlers for SQS requests. The handlers of all other requests stay the same."""
     app.add_error_handler(errors.SqsError, _refused)
     for kind, native in faults.HANDLERS.items():
         app.add_error_handler(kind, partial(_answered, native))
@@ -38,7 +38,7 @@ def _refused(req: falcon.Request, resp: falcon.Response, error: errors.SqsError,
 
 
 def _translated(req: falcon.Request, error: Exception) -> errors.SqsError:
-    """Translate an error that is not an ``SqsError``. Logs unexpected errors and unavailable stores."""
+    """Return the SQS error for another exception. Log unexpected exceptions and unavailable stores."""
     if isinstance(error, zq_errors.ZqError):
         faults.log_unavailable(req, error)
         return next(translate for kind, translate in TRANSLATIONS.items() if isinstance(error, kind))(error)
@@ -52,7 +52,7 @@ def _translated(req: falcon.Request, error: Exception) -> errors.SqsError:
     return errors.internal_failure()
 
 
-# The SQS error for each zq error class. The first matching class applies.
+# Functions that create the SQS error, by zq error class. The first class that matches applies, so order matters.
 TRANSLATIONS: Final[Mapping[type[zq_errors.ZqError], Callable[[zq_errors.ZqError], errors.SqsError]]] = {
     zq_errors.Unavailable: lambda _error: errors.service_unavailable(),
     zq_errors.Crowded: lambda _error: errors.service_unavailable(),

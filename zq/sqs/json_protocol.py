@@ -28,9 +28,10 @@ def matches(env: Mapping[str, Any]) -> bool:
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
-    """Parse a request into the operation's name, its raw parameters, and its decoded parameters or None.
+    """Return the operation's name, the raw parameters and the decoded parameters.
 
-    If the parameters have been decoded, the raw ones contain only the queue's URL. Raises ``SqsError``.
+    If the parameters cannot be decoded yet, the decoded parameters are None. In all other cases, the raw parameters
+    contain only the queue's URL. Raises ``SqsError``.
     """
     target: str = req.env.get("HTTP_X_AMZ_TARGET", "")
     if not target.startswith(TARGET):
@@ -58,7 +59,7 @@ def answer(_req: falcon.Request, resp: falcon.Response, _operation: str, given: 
 
 
 def refuse(_req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:
-    """Write an error to the response. The caller has set the status."""
+    """Write the headers and body of an error response, but not its status."""
     resp.content_type = MEDIA
     resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")
     resp.data = encode({"__type": NAMESPACE + error.shape, "message": error.message})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for access keys, ``/v2/admin/sqs-keys`` and below, for administrators.
+"""HTTP resources with which administrators manage access keys: ``/v2/admin/sqs-keys`` and below.
 
-The secret of a key is returned only when the key is created.
+A secret is returned only when its key is created.
 """
 
 from typing import Any, Final
@@ -75,7 +75,7 @@ class SqsKeyCollection(_Keys):
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = query.text(req, "project")
         if not project:
-            raise InvalidParameter("project must name the project of the key.")
+            raise InvalidParameter("project is required: the project of the new key.")
         raw = query.body(req)
         terms = wire.decode(_terms, raw) if raw else KeyTerms()
         days = None if terms.days is UNSET else limits.within("days", terms.days, 1, MAX_DAYS)
@@ -106,7 +106,7 @@ class SqsKeyItem(_Keys):
 
 def _actions(given: list[str] | None) -> list[str] | None:
     if given is not None and (not given or not OPERATIONS.keys() >= set(given)):
-        raise Invalid("actions must be names of operations of SQS, as SendMessage, at least one; null stands for all.")
+        raise Invalid("actions must be null, for all operations, or a list of at least one, such as SendMessage.")
     return given
 
 

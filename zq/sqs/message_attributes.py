@@ -30,7 +30,7 @@ TRACE: Final = "AWSTraceHeader"
 
 
 class SentValue(AttributeValue, frozen=True, omit_defaults=True, rename="pascal"):
-    """A message attribute in a request. SQS defines list values but does not support them."""
+    """A message attribute in a request. SQS defines the list values, but rejects them."""
 
     string_list_values: list[Any] | None = None
     binary_list_values: list[Any] | None = None
@@ -61,7 +61,7 @@ def checked_system(attributes: SentAttributes) -> str:
 
 
 def sum_of(attributes: Mapping[str, AttributeValue]) -> str:
-    """Return the MD5 checksum with which clients verify the attributes."""
+    """Return the MD5 checksum of the attributes, which clients verify."""
     total = md5(usedforsecurity=False)
     for name, value in sorted((name.encode(), value) for name, value in attributes.items()):
         data_type = value.data_type.encode()
@@ -74,7 +74,7 @@ def sum_of(attributes: Mapping[str, AttributeValue]) -> str:
 
 
 def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dict[str, AttributeValue]:
-    """Return the attributes that match the requested names and wildcards. Unmatched names are ignored."""
+    """Return the attributes that match the requested names and wildcards."""
     if not attributes or not names:
         return {}
     if not EVERYTHING.isdisjoint(names):
@@ -84,7 +84,7 @@ def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dic
 
 
 def _checked(name: str, value: SentValue, owner: str) -> int:
-    """Validate an attribute and return its size in bytes. ``owner``: "user" or "system", for error messages."""
+    """Validate an attribute and return its size in bytes. ``owner`` is "user" or "system", for error messages."""
     _check_name(name)
     data_type = value.data_type
     if not data_type:
@@ -119,7 +119,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_value(name: str, value: SentValue, kind: str, owner: str) -> int:
-    """Validate an attribute's value and return its size in bytes. ``kind``: String, Number or Binary."""
+    """Validate an attribute's value and return its size in bytes. ``kind`` is String, Number or Binary."""
     given = value.binary_value if kind == "Binary" else value.string_value
     if not given:
         raise errors.invalid_parameter(
@@ -127,7 +127,7 @@ def _check_value(name: str, value: SentValue, kind: str, owner: str) -> int:
         )
     if (value.string_value if kind == "Binary" else value.binary_value) is not None:
         raise errors.invalid_parameter(
-            f"The message attribute '{name}' with type '{value.data_type}' must use one field, that of its type."
+            f"The message attribute '{name}' must have only the value field of its type '{value.data_type}'."
         )
     if kind == "Binary":
         try:
@@ -135,7 +135,7 @@ def _check_value(name: str, value: SentValue, kind: str, owner: str) -> int:
         except (NotBase64, ValueError) as error:
             raise errors.invalid_parameter(f"The value of message attribute '{name}' is not base64.") from error
     if not is_allowed_text(given):
-        raise errors.invalid_parameter(f"The value of message attribute '{name}' has a forbidden character.")
+        raise errors.invalid_parameter(f"The value of message attribute '{name}' contains invalid characters.")
     if kind == "Number":
         _check_number(name, given, owner)
     return len(given.encode())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on single messages, and the functions that they share with the batch operations.
+"""Operations on single messages, and functions that the batch operations share.
 
-The text of an SQS message is stored as a JSON string, which is also how the REST API returns it. An SQS consumer
-receives a JSON string body as plain text, and any other body posted over REST as JSON.
+The body of an SQS message is stored as a JSON string, and the REST API returns it as a JSON string. If a body posted
+over REST is a JSON string, an SQS consumer receives its text. Any other JSON value is received as JSON.
 """
 
 import re
@@ -55,7 +55,7 @@ _UUID: Final = struct.Struct("8s4s4s4s12s")
 
 
 class Letter(Params, frozen=True, kw_only=True):
-    """A message to send, as a single request or as a batch entry."""
+    """A message to send. Base class for the request and the batch entry."""
 
     message_body: str
     delay_seconds: int | None = None
@@ -90,7 +90,7 @@ class ChangeMessageVisibility(OfQueue, frozen=True):
 
 
 class Receipt(Struct, omit_defaults=True, rename="pascal"):
-    """The result of sending a message. ``id``: the id of the batch entry; "" outside batches."""
+    """The result of sending a message. ``id`` is the id of the batch entry, or "" for a single message."""
 
     id: str = ""
     message_id: str = ""
@@ -100,7 +100,7 @@ class Receipt(Struct, omit_defaults=True, rename="pascal"):
     sequence_number: str = ""
 
     def number(self, id: str, sequences: Mapping[str, int]) -> None:
-        """Set the sequence number of the message, if it is in ``sequences``."""
+        """Set the sequence number of message ``id`` if ``sequences`` contains it."""
         if id in sequences:
             self.sequence_number = _digits(sequences[id])
 
@@ -124,7 +124,10 @@ class Messages(Struct, omit_defaults=True, rename="pascal"):
 
 
 class Receive(Struct, frozen=True):
-    """A validated receive, which may have to wait. ``ask`` claims messages and ``answer`` renders the response."""
+    """A validated receive request. The endpoint calls ``ask`` until messages are ready or ``wait`` seconds have passed.
+
+    ``ask`` claims messages, and ``answer`` builds the response.
+    """
 
     queue: QueueRef
     wait: int
@@ -133,7 +136,7 @@ class Receive(Struct, frozen=True):
 
 
 def send_message(call: Call, given: SendMessage) -> Receipt:
-    """Send one message."""
+    """Send a message and return its id, checksums and sequence number."""
     queue, terms = existing(call, given.queue_url)
     outgoing, receipt = written(call, terms, given)
     sent = call.use_cases.messaging.send(queue, call.sender, [outgoing])
@@ -146,7 +149,7 @@ def send_message(call: Call, given: SendMessage) -> Receipt:
 
 
 def receive_message(call: Call, given: ReceiveMessage) -> Receive:
-    """Validate a receive and return it. The caller claims the messages and waits until one is ready."""
+    """Validate the request and return it without claiming any message."""
     queue, terms = existing(call, given.queue_url)
     wait, attempt = terms.wait, given.receive_request_attempt_id
     if not 1 <= given.max_number_of_messages <= MAX_MESSAGES:
@@ -182,7 +185,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> Receive:
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
-    """Delete a message unless another consumer has received it since. A missing message is ignored."""
+    """Delete a message. If it is missing or another consumer has received it since, do nothing."""
     queue, terms = existing(call, given.queue_url)
     [became] = call.use_cases.messaging.handle(queue, [receipts.grip(queue, given.receipt_handle)])
     if refusal := expired(terms, became, given.receipt_handle):
@@ -190,7 +193,10 @@ def delete_message(call: Call, given: DeleteMessage) -> None:
 
 
 def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> None:
-    """Restart a message's visibility timeout with a new value, unless another consumer has received it since."""
+    """Restart a message's visibility timeout with a new value.
+
+    Raises ``SqsError`` if another consumer has received the message since.
+    """
     queue, terms = existing(call, given.queue_url)
     handle, seconds = given.receipt_handle, given.visibility_timeout
     [became] = call.use_cases.messaging.handle(queue, [hiding(queue, handle, seconds)])
@@ -199,7 +205,7 @@ def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> Non
 
 
 def existing(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
-    """Return the queue of a URL and its attributes, which may come from the cache.
+    """Parse a queue URL and return the queue with its attributes, possibly from the cache.
 
     Raises ``SqsError`` or ``QueueNotFound``.
     """
@@ -208,12 +214,12 @@ def existing(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
 
 
 def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoing, Receipt]:
-    """Validate a message and return it with a receipt that contains its checksums. Raises ``SqsError``."""
+    """Validate a message, and return it with the result to send back, which lacks only ids. Raises ``SqsError``."""
     text, given = letter.message_body, letter.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
     body = wire.encode(text) if text.isascii() else b""
-    # An ASCII text that JSON encodes without escapes contains no forbidden characters.
+    # ASCII text that needs no JSON escapes contains no forbidden characters.
     if len(body) != len(text) + 2 and not is_allowed_text(text):
         raise errors.invalid_message_contents()
     delay = letter.delay_seconds
@@ -242,12 +248,15 @@ def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoin
 
 
 def hiding(queue: QueueRef, handle: str, seconds: int) -> Grip:
-    """Return the grip that hides a received message for ``seconds``. Raises ``SqsError``."""
+    """Return the grip for hiding a received message for ``seconds``.
+
+    Raises ``SqsError`` for an invalid receipt handle or duration.
+    """
     return receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
 
 
 def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
-    """Return the error for an outcome of hiding a message, or None if the outcome is not an error."""
+    """Return the error if a message could not be hidden, or None if it was hidden."""
     if became is Handled.TOO_LONG:
         return errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
     if became is Handled.GONE:
@@ -256,25 +265,28 @@ def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: in
 
 
 def expired(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
-    """Return the error for an expired receipt handle of a FIFO queue, or None for other outcomes."""
+    """Return the error if the receipt handle of a FIFO queue's message has expired, or None if it is valid."""
     late = terms.fifo and became in (Handled.EXPIRED, Handled.LOST)
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 
 def bounded(seconds: int, parameter: str, most: int) -> int:
-    """Return ``seconds`` if it is between 0 and ``most``, else raise ``SqsError``."""
+    """Return ``seconds``. Raises ``SqsError`` unless 0 <= ``seconds`` <= ``most``."""
     if not 0 <= seconds <= most:
         raise errors.invalid_value(seconds, parameter, f"Must be >= 0 and <= {most}, if provided.")
     return seconds
 
 
 def message_id(id: str) -> str:
-    """Format a zq message id as a UUID, because clients parse it."""
+    """Format a message id as a UUID, because some clients parse it as one."""
     return b"-".join(_UUID.unpack(id.encode())).decode()
 
 
 def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
-    """Validate the message's ids and return its deduplication id, or "" in a standard queue. Raises ``SqsError``."""
+    """Validate the group id and the deduplication id, and return the latter.
+
+    Returns "" for a standard queue. Raises ``SqsError``.
+    """
     for name, id in (
         ("MessageGroupId", letter.message_group_id),
         ("MessageDeduplicationId", letter.message_deduplication_id),
@@ -292,9 +304,9 @@ def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
     return letter.message_deduplication_id or sha256(raw).hexdigest()
 
 
-# The system attribute that only messages of FIFO queues have.
+# The system attribute that a standard queue's messages lack.
 SEQUENCE: Final = "SequenceNumber"
-# Functions that return the value of a system attribute, by name. "" = the message does not have the attribute.
+# Functions that return a message's system attribute, by attribute name. A function returns "" if the message lacks it.
 SYSTEM: Final[Mapping[str, Callable[[Call, Message, Attributes], str]]] = {
     "SenderId": lambda _call, message, _attributes: message.client,
     "SentTimestamp": lambda _call, message, _attributes: _ms(message.created),
@@ -321,7 +333,7 @@ def _ms(moment: float) -> str:
 
 
 def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[Received]:
-    """Return the messages as the consumer receives them, without attributes."""
+    """Return the messages in the form of the response, without attributes."""
     received = []
     for message, handle in zip(messages, handles, strict=True):
         body = message.body
@@ -343,9 +355,9 @@ def _add_attributes(
 
 
 def _system_names(asked: Sequence[str], fifo: bool) -> Sequence[str]:
-    """Return the distinct requested system attributes, without those that the queue's messages cannot have.
+    """Return the requested system attributes that the queue's messages can have. Raises ``SqsError`` for unknown names.
 
-    Raises ``SqsError`` for an unknown name.
+    The name ``All`` requests all system attributes. Duplicates are removed.
     """
     for name in asked:
         if name != "All" and name not in SYSTEM:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Message use cases with SQS semantics.
 
-They differ from those of zq's own API:
+Differences from zq's own API:
 
-- Sending to a missing queue does not create the queue.
+- Sending a message does not create a missing queue.
 - Each message can have its own delay.
-- A claim can last 0 seconds and does not extend the ttl of its messages.
-- The messages of a claim are deleted or hidden individually.
+- A claim can last 0 seconds, and does not extend the ttl of its messages.
+- Each message of a claim is deleted or hidden on its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,9 +43,9 @@ from zq.storage.api import Storage
 
 # Deduplication interval of FIFO queues in seconds.
 DEDUPLICATION: Final = 300
-# Prefix of claim ids that are derived from a receive attempt id. Other claim ids never begin with it.
+# Prefix of claim ids that are derived from a receive attempt id. No other claim id begins with it.
 ATTEMPT: Final = "f" * 12
-# Metadata of a missing queue, and of a queue without metadata.
+# The cached metadata of a queue that is missing or has no metadata.
 NONE: Final = b"{}"
 # Maximum visibility timeout in seconds, including extensions.
 MAX_HOLD: Final = NUMBERS["VisibilityTimeout"][1]
@@ -56,11 +56,11 @@ class Outgoing(Struct, frozen=True):
 
     Args:
         body: The body as JSON.
-        size: The size in bytes to compare with the maximum message size.
+        size: The size of body and attributes in bytes, which counts against the maximum message size.
         delay: The delay in seconds; None = the queue's delay.
         attributes: The encoded ``Attributes``.
         group: The message group; "" = none.
-        deduplication_id: The deduplication id; "" in a standard queue.
+        deduplication_id: "" in a standard queue.
     """
 
     body: bytes
@@ -75,10 +75,10 @@ class Sent(Struct, frozen=True):
     """The result of a send.
 
     Args:
-        ids: The message ids, in order; None for each message that exceeds ``max_size``.
+        ids: The message ids, in order. The id of a message that exceeds ``max_size`` is None.
         max_size: The queue's maximum message size in bytes.
-        sequences: The sequences of a FIFO queue's messages, by id. The sequence is unknown for duplicates of messages
-            that were stored by earlier versions.
+        sequences: The sequences of a FIFO queue's messages, by id. If the duplicate of a message was stored by an
+            earlier version of zq, its sequence is missing.
     """
 
     ids: list[str | None]
@@ -87,7 +87,7 @@ class Sent(Struct, frozen=True):
 
 
 class Messaging:
-    """Use cases for sending, receiving, deleting and hiding messages. Each method raises ``QueueNotFound``."""
+    """The use cases that send, receive, delete and hide messages. Each method raises ``QueueNotFound``."""
 
     def __init__(
         self,
@@ -110,13 +110,14 @@ class Messaging:
         self._checksum = checksum
 
     def attributes(self, queue: QueueRef) -> QueueAttributes:
-        """Return the queue's attributes from the cache, or from the store on a miss."""
+        """Return the queue's attributes, possibly from the cache."""
         return attributes_of(self._rules(queue).metadata)
 
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
-        """Atomically store the messages that do not exceed the maximum size, and notify subscribers and waiters.
+        """Store the messages in one atomic change, and notify subscribers and waiting consumers.
 
-        In a FIFO queue, duplicates are not stored again. Raises ``QueuePaused`` or ``QuotaExceeded``.
+        Messages that exceed the queue's maximum size are not stored, and neither are duplicates in a FIFO queue. Raises
+        ``QueuePaused`` or ``QuotaExceeded``.
         """
         rules = self._rules(queue)
         if rules.posts_paused or max([each.size for each in outgoing]) > attributes_of(rules.metadata).max_size:
@@ -142,7 +143,10 @@ class Messaging:
         drafts: Sequence[Draft],
         rules: Rules,
     ) -> Sent:
-        """Atomically store the drafts that are not duplicates. ``drafts`` has one draft for each message with an id."""
+        """Store the drafts in one atomic change, except duplicates.
+
+        ``drafts`` contains one draft per message of ``outgoing`` that has an id in ``ids``.
+        """
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
         while True:
@@ -167,8 +171,8 @@ class Messaging:
     def _sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
         """Return the sequences of posted messages by id.
 
-        If a message has already been deleted, its sequence comes from the deduplication record, which the store returns
-        when the message is posted again.
+        A message may already be deleted. Posting it again then fails as a duplicate, and the error contains the
+        sequence.
         """
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
@@ -185,9 +189,17 @@ class Messaging:
     def receive(
         self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder, attempt: str = ""
     ) -> ClaimAnswer:
-        """Claim up to ``limit`` messages for ``visibility`` seconds; None = the queue's visibility timeout.
+        """Claim messages.
 
-        If ``attempt`` is repeated, return the messages that are still claimed, and restart their visibility timeout.
+        If a receive with the same ``attempt`` already claimed messages, return those that are still claimed, and
+        restart their visibility timeout.
+
+        Args:
+            queue: The queue.
+            limit: The maximum number of messages.
+            visibility: The visibility timeout in seconds; None = the queue's visibility timeout.
+            holder: The consumer.
+            attempt: The receive attempt id; "" = none.
         """
         self._rules(queue)
         claim = _named(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
@@ -205,9 +217,10 @@ class Messaging:
         return answer
 
     def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
-        """Delete or hide messages unless another consumer has received them since, and return each outcome.
+        """Delete or hide received messages, and return the outcomes in order.
 
-        A FIFO queue also rejects messages whose visibility timeout has expired.
+        A message that another consumer has received since stays unchanged. In a FIFO queue, a message whose visibility
+        timeout has expired stays unchanged, too.
         """
         rules = self._rules_cache.recent(queue)
         late, history = not attributes_of(rules.metadata).fifo, rules.history_ttl
@@ -220,7 +233,7 @@ class Messaging:
         return handled
 
     def _rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules from the cache. Read the store if the cached rules may belong to a missing queue."""
+        """Return the queue's rules. If the cached rules could be those of a missing queue, read the store."""
         rules = self._rules_cache.remembered(queue)
         return self._fresh(queue) if rules is None or rules.metadata == NONE else rules
 
@@ -235,7 +248,7 @@ class Messaging:
     def _drafts(
         self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing], ids: Sequence[str | None], rules: Rules
     ) -> Sequence[Draft]:
-        """Return drafts of the messages with an id, encrypted and with checksums if required."""
+        """Create drafts of the messages that have an id. Encrypt them and add checksums if required."""
         project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
         drafts = []
         for id, each in zip(ids, outgoing, strict=True):
@@ -256,10 +269,10 @@ class Messaging:
         now: Seconds,
         rules: Rules,
     ) -> bool:
-        """Reserve storage quota, and post the drafts with the notices for subscribers.
+        """Reserve quota, and post the drafts together with the notices for subscribers.
 
-        Return False without posting if ``rules`` does not match the queue's current metadata. Raises ``QueuePaused`` or
-        ``QuotaExceeded``.
+        If the queue's metadata has changed since ``rules`` was read, post nothing and return False. Raises
+        ``QueuePaused`` or ``QuotaExceeded``.
         """
         refusal = self._messages.reserve_storage(queue, drafts, rules)
         if refusal is not None:
@@ -275,7 +288,7 @@ class Messaging:
 def _idempotency_key(terms: QueueAttributes, outgoing: Outgoing) -> IdempotencyKey:
     """Return the idempotency key of a FIFO queue's message.
 
-    The parts of the key contain no spaces, so joining them with spaces is unambiguous.
+    Its parts contain no spaces, so different parts never give the same key.
     """
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)

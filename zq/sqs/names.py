@@ -11,11 +11,11 @@ from zq.sqs import errors
 from zq.sqs.accounts import ACCOUNT
 from zq.sqs.call import Call
 
-# Matches a queue ARN, with groups for the account id and the queue name. The partition and region are ignored.
+# A queue ARN, with groups for the account id and the queue name. The partition and region are ignored.
 ARN: Final = re.compile(rf"arn:[a-z-]+:sqs:[A-Za-z0-9-]*:({ACCOUNT.pattern}):({LONG_QUEUE_NAME.pattern})", re.ASCII)
 # Maximum length of a name in an error message.
 MAX_SHOWN: Final = 256
-# Maximum length of a URL whose parsing result is cached.
+# Maximum length of a URL in the cache of parsed URLs.
 MAX_CACHED_URL: Final = 512
 
 
@@ -23,10 +23,10 @@ class Named(NamedTuple):
     """A parsed queue URL."""
 
     account: str
-    """The account id; "" if the URL contains none."""
+    """The account id, or "" if the URL has none."""
     name: str
     ref: QueueRef | None
-    """The queue, which may not exist; None if the name is invalid."""
+    """The queue, which need not exist, or None if the name is invalid."""
 
 
 def queue_url(call: Call, name: str) -> str:
@@ -40,7 +40,7 @@ def queue_arn(call: Call, name: str) -> str:
 
 
 def named(project: str, url: str) -> Named:
-    """Parse a queue URL or a bare queue name. Only the last two segments of the URL are significant."""
+    """Parse a queue URL or a bare queue name. All segments of the URL except the last two are ignored."""
     return _parse_cached(project, url) if len(url) <= MAX_CACHED_URL else _parse(project, url)
 
 
@@ -55,7 +55,7 @@ _parse_cached: Final = lru_cache(maxsize=4096)(_parse)
 
 
 def queue_of(call: Call, url: str) -> QueueRef:
-    """Return the queue that a URL or bare name refers to, without checking that it exists.
+    """Parse a queue URL or bare name without checking that the queue exists.
 
     Raises ``SqsError`` for an invalid name or another account's queue.
     """
@@ -68,7 +68,7 @@ def queue_of(call: Call, url: str) -> QueueRef:
 
 
 def existing(call: Call, url: str) -> Queue:
-    """Read the queue that a URL or bare name refers to. Raises ``SqsError`` if the queue does not exist."""
+    """Read a queue by its URL or bare name. Raises ``SqsError`` if the queue does not exist."""
     queue = call.use_cases.find(queue_of(call, url))
     if queue is None:
         raise errors.queue_does_not_exist()
@@ -76,7 +76,7 @@ def existing(call: Call, url: str) -> Queue:
 
 
 def named_by(call: Call, arn: str) -> QueueRef | None:
-    """Return the queue that an ARN refers to, without checking that it exists.
+    """Parse a queue ARN without checking that the queue exists.
 
     Return None for an invalid ARN or another account's queue.
     """

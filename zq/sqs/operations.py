@@ -20,16 +20,21 @@ Answer = Mapping[str, Any] | Struct | None
 
 
 class Operation(Struct, frozen=True):
-    """An SQS operation.
+    """An SQS operation: the type of its parameters, and the function that executes it.
 
-    ``run`` executes the operation and returns the members of the response, or None for an empty response.
+    ``run`` returns the members of the response, or None for an empty response.
     """
 
     params: type[Params]
     run: Callable[[Call, Any], Answer]
 
     def __call__(self, call: Call, given: Mapping[str, Any], params: Params | None) -> Answer:
-        """Execute the operation with the decoded ``params``, or decode the raw parameters ``given`` if it is None.
+        """Execute the operation.
+
+        Args:
+            call: The context of the operation.
+            given: The raw parameters.
+            params: The decoded parameters; None = decode ``given``.
 
         Raises ``SqsError`` and the errors of the use cases.
         """
@@ -50,7 +55,6 @@ def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
 
 @cache
 def _required(kind: type[Params]) -> tuple[str, ...]:
-    """Return the names of the required members."""
     return tuple(field.encode_name for field in msgspec.structs.fields(kind) if field.required)
 
 
@@ -94,11 +98,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
 }
 
-# Operations without the parameter QueueUrl. As in AWS, only GetQueueUrl among them can be sent to a queue URL.
+# Operations that cannot be sent to a queue URL: those without the parameter QueueUrl. As in AWS, GetQueueUrl can.
 OF_THE_SERVICE: Final = frozenset(
     name for name, operation in OPERATIONS.items() if "QueueUrl" not in _required(operation.params)
 ) - {"GetQueueUrl"}
-# JSON decoders for the operations on a queue. If a decoder fails, ``read`` determines the error.
+# JSON decoders of the parameters with a QueueUrl. If a decoder fails, ``read`` finds out the exact error.
 DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     name: msgspec.json.Decoder(operation.params, strict=False)
     for name, operation in OPERATIONS.items()

@@ -21,14 +21,14 @@ from zq.sqs.operations import Answer
 from zq.wire import encode
 
 MEDIA: Final = "text/xml"
-# Media type of responses to clients that prefer JSON. The members correspond to the XML elements.
+# Media type of responses to clients that prefer JSON.
 JSON: Final = "application/json"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
-# Maximum number of fields in a form. A batch of ten messages with ten attributes each needs half of it.
+# Maximum number of fields in a form. A batch of ten messages with ten attributes each has about 500.
 MAX_FIELDS: Final = 1000
-# Maximum number of dots at which a field name is split.
+# Maximum number of dots that separate the parts of a field name.
 MAX_DOTS: Final = 8
-# Lists in requests, by element name in forms: the operation member.
+# Lists in requests: the parameter name, by element name in forms.
 LISTS: Final = {
     "AttributeName": "AttributeNames",
     "MessageAttributeName": "MessageAttributeNames",
@@ -40,16 +40,16 @@ LISTS: Final = {
     "DeleteMessageBatchRequestEntry": "Entries",
     "ChangeMessageVisibilityBatchRequestEntry": "Entries",
 }
-# Maps in requests, by element name in forms: the operation member, and the field names of key and value.
+# Maps in requests: the parameter name, and the field names of key and value, by element name in forms.
 MAPS: Final = {
     "Attribute": ("Attributes", "Name", "Value"),
     "MessageAttribute": ("MessageAttributes", "Name", "Value"),
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name", "Value"),
     "Tag": ("Tags", "Key", "Value"),
 }
-# Member names of lists. Clients send an empty list as a field with the member name and an empty value.
+# Parameter names of lists. Clients send an empty list as a field with the parameter name and an empty value.
 PLURALS: Final = frozenset(LISTS.values())
-# Members with a different name in an operation, by operation.
+# Parameters whose name in this module differs from that of an operation, by operation.
 RENAMED: Final = {"CreateQueue": {"Tags": "tags"}}
 # Element names of lists in responses, by member. {} stands for the name of the batch operation.
 ELEMENTS: Final = {
@@ -71,9 +71,9 @@ Tree = dict[str, Any]
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], None]:
-    """Parse a request into the operation's name, its raw parameters, and None. Raises ``SqsError``.
+    """Return the operation's name, the raw parameters, and None instead of decoded parameters.
 
-    None takes the place of the decoded parameters, which ``json_protocol.read`` may return.
+    Raises ``SqsError``.
     """
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")
@@ -92,7 +92,10 @@ def _fields(form: str | bytes) -> dict[str, str]:
 
 
 def _tree(form: Mapping[str, str]) -> Tree:
-    """Nest the fields by the parts of their names. Raises ``SqsError`` if a field has both a value and parts."""
+    """Convert the fields to a tree by the parts of their names.
+
+    Raises ``SqsError`` if a field has both a value and parts.
+    """
     tree: Tree = {}
     for name, value in form.items():
         *parts, last = name.split(".", MAX_DOTS)
@@ -100,14 +103,14 @@ def _tree(form: Mapping[str, str]) -> Tree:
         for part in parts:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise errors.malformed(f"The field {name[:100]} has a value and parts.")
+                raise errors.malformed(f"The field {name[:100]} has both a value and nested fields.")
         if isinstance(node.setdefault(last, value), dict):
-            raise errors.malformed(f"The field {name[:100]} has a value and parts.")
+            raise errors.malformed(f"The field {name[:100]} has both a value and nested fields.")
     return tree
 
 
 def _members(tree: Tree) -> Tree:
-    """Convert the fields of a structure to members, including its lists and maps."""
+    """Convert a tree of fields to parameters, including lists and maps."""
     found: Tree = {}
     for name, node in tree.items():
         if name in LISTS:
@@ -129,7 +132,7 @@ def _value(node: Any) -> Any:
 
 
 def _elements(node: Any) -> list[Any]:
-    """Return the elements of a list in numerical order. A node without numbers is a single element."""
+    """Return the elements of a list, sorted by number. A node without numbers is a single element."""
     if not isinstance(node, dict) or not all(name.isascii() and name.isdigit() for name in node):
         return [node]
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
@@ -149,7 +152,7 @@ def answer(req: falcon.Request, resp: falcon.Response, operation: str, given: An
 
 
 def refuse(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
-    """Write an error to the response as XML or JSON. The caller has set the status.
+    """Write the headers and body of an error response, but not its status.
 
     As in AWS, the error for a missing operation is always XML.
     """
@@ -184,7 +187,7 @@ def _json_members(members: Mapping[str, Any]) -> Tree:
 
 
 def _json(name: str, value: Any) -> Any:
-    """Convert the value of a member to JSON. As in XML, a map becomes an array of its entries."""
+    """Convert the value of a member to JSON. A map becomes an array of entries, as in XML."""
     if name in ELEMENTS_OF_MAPS:
         _, key, content = ELEMENTS_OF_MAPS[name]
         return [_json("", {key: own, content: each}) for own, each in value.items()]
@@ -215,7 +218,7 @@ def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
 def _text(value: Any) -> str:
     """Escape a value for XML and replace forbidden characters.
 
-    A carriage return becomes a character reference, because parsers would normalize it to a line feed.
+    A carriage return becomes a character reference, because XML parsers convert a literal one to a line feed.
     """
     if isinstance(value, bool):
         return str(value).lower()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between SQS queue attributes, whose values are strings, and queue metadata.
 
-Attributes with an equivalent metadata key are stored under that key, which the REST API shares. All other attributes
-are stored under the metadata key ``_sqs``.
+If zq has a metadata key for an attribute, the attribute is stored under this key, which REST clients use, too. All
+other attributes are stored under the metadata key ``_sqs``.
 """
 
 import json
@@ -41,14 +41,14 @@ READ_ONLY: Final = (
     "LastModifiedTimestamp",
     "QueueArn",
 )
-# Attributes of FIFO queues only. For the last two, the error message states this restriction, as in AWS.
+# Attributes that a standard queue does not have. AWS has a special error message for the last two.
 ONLY_OF_FIFO: Final = ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
 NAMED_IN_ERRORS: Final = ONLY_OF_FIFO[1:]
 # The attribute that makes a queue a FIFO queue. It can be set only when the queue is created.
 FIFO: Final = "FifoQueue"
 # The name by which a client requests all attributes.
 ALL: Final = "All"
-# The reason in the error for a per-group throughput limit without the deduplication scope that it requires.
+# Error message for a throughput limit per message group without a deduplication scope per message group.
 NEEDS_SCOPE: Final = f"{THROUGHPUT_LIMITS[1]} needs a DeduplicationScope of {DEDUPLICATION_SCOPES[1]}."
 _BOOLEANS: Final = {"true": True, "false": False}
 _DIGITS: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
@@ -60,7 +60,7 @@ def boolean(text: str) -> bool | None:
 
 
 def check_names(attributes: Iterable[str], fifo: bool) -> None:
-    """Check that the attributes can be set on a FIFO or standard queue. Raises ``SqsError``."""
+    """Check that a queue of this type has the attributes and that they can be set. Raises ``SqsError``."""
     for name in attributes:
         if name in NAMED_IN_ERRORS and not fifo:
             raise errors.only_of_fifo(name)
@@ -71,7 +71,7 @@ def check_names(attributes: Iterable[str], fifo: bool) -> None:
 def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[str, str]) -> Metadata:
     """Return a copy of the metadata with the given attributes set. Raises ``SqsError`` for an invalid value.
 
-    Call ``check_names`` first.
+    The names of the attributes must have passed ``check_names``.
     """
     own = attributes_in(metadata)
     if attributes.get("KmsMasterKeyId") and boolean(attributes.get("SqsManagedSseEnabled", "")):
@@ -85,7 +85,7 @@ def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[st
 
 
 class Edit:
-    """A queue's metadata while attribute setters modify it. ``own``: the value of the key ``_sqs``."""
+    """The metadata that attribute setters modify. ``own`` is the value of the key ``_sqs``."""
 
     def __init__(self, call: Call, ref: QueueRef, metadata: Metadata, own: QueueAttributes) -> None:
         self.call = call
@@ -156,9 +156,9 @@ def _set_redrive_policy(edit: Edit, name: str, value: str) -> None:
 
 
 def _target(edit: Edit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
-    """Return the name of the dead-letter queue that an ARN refers to.
+    """Return the name of the dead-letter queue with the given ARN.
 
-    Raises the error that ``refusal`` creates if the dead-letter queue is invalid or does not allow this source queue.
+    If the dead-letter queue is invalid or does not allow this source queue, raise the error that ``refusal`` creates.
     """
     target = names.named_by(edit.call, arn)
     if target is None:
@@ -184,7 +184,8 @@ def _set_redrive_allow(edit: Edit, name: str, value: str) -> None:
     permission = policy.get("redrivePermission") if policy else None
     sources = policy.get("sourceQueueArns") if policy else None
     if permission not in REDRIVE_PERMISSIONS or (permission == "byQueue") != bool(sources):
-        raise errors.invalid_value(value, name, "It must allow allowAll, denyAll, or byQueue with sourceQueueArns.")
+        reason = "redrivePermission must be allowAll, denyAll, or byQueue with sourceQueueArns."
+        raise errors.invalid_value(value, name, reason)
     allowed: dict[str, Any] = {"redrivePermission": permission}
     if sources:
         if not isinstance(sources, list) or len(sources) > MAX_SOURCES or not all(map(_is_arn, sources)):
@@ -199,9 +200,9 @@ def _is_arn(value: object) -> bool:
 
 def _set_kms_key(edit: Edit, _name: str, value: str) -> None:
     if value and edit.call.options.kms == "refuse":
-        raise errors.unsupported_operation("This server encrypts nothing by keys of KMS.")
+        raise errors.unsupported_operation("KmsMasterKeyId cannot be set: this server does not encrypt with KMS keys.")
     if value and not edit.own.kms.key:
-        LOG.warning("The queue %s names a key of KMS: nothing is encrypted by it.", edit.ref.name)
+        LOG.warning("Queue %s has a KMS key, but its messages are not encrypted with it.", edit.ref.name)
     edit.keep(kms=structs.replace(edit.own.kms, key=value[:2048], managed=edit.own.kms.managed and not value))
 
 
@@ -249,7 +250,7 @@ KNOWN: Final = frozenset({ALL, FIFO, *SETTERS, *READ_ONLY})
 
 
 def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
-    """Return a queue's non-empty attributes, except message counts."""
+    """Return all attributes of a queue that have a value, except message counts."""
     own = attributes_in(metadata)
     filled = call.use_cases.queues.shown(name, metadata)
     texts = {
@@ -275,7 +276,7 @@ def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
 
 
 def differing(there: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return the name of the first given attribute that differs from the existing value, or ""."""
+    """Return the name of the first attribute in ``given`` that differs from its value in ``there``; "" = none."""
     return next((name for name, value in given.items() if not _same(there.get(name, ""), value)), "")
 
 
@@ -289,7 +290,7 @@ def _same(there: str, given: str) -> bool:
 
 
 def _as_texts(value: Any) -> Any:
-    """Convert all scalars in a JSON value to strings, because clients send numbers in both forms."""
+    """Convert all scalars in a JSON value to strings, because some clients send numbers as strings."""
     if isinstance(value, dict):
         return {name: _as_texts(member) for name, member in value.items()}
     if isinstance(value, list):

@@ -42,8 +42,7 @@ class CreateQueue(Params, frozen=True):
 def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
     """Create a queue if it does not exist, and return its URL.
 
-    A FIFO queue is a zq queue with ordered message groups. Raises ``SqsError`` if the queue exists with different
-    attributes.
+    Raises ``SqsError`` if the queue exists with different attributes.
     """
     if given.queue_name is None:
         raise errors.missing_parameter("QueueName")
@@ -104,7 +103,7 @@ class ListQueues(Params, frozen=True):
 
 
 def list_queues(call: Call, given: ListQueues) -> dict[str, Any]:
-    """Return a page of queue URLs, optionally limited to names with a prefix."""
+    """Return a page of queue URLs, optionally of queues whose name has a prefix."""
     after, size = _page(given.max_results, given.next_token)
     prefix = given.queue_name_prefix
     found: Iterable[Queue] = ()
@@ -119,7 +118,7 @@ class ListDeadLetterSourceQueues(OfQueue, frozen=True):
 
 
 def list_dead_letter_source_queues(call: Call, given: ListDeadLetterSourceQueues) -> dict[str, Any]:
-    """Return a page of the URLs of the source queues of a dead-letter queue."""
+    """Return a page of queue URLs: the queues that use the given queue as their dead-letter queue."""
     target = names.existing(call, given.queue_url).ref.name
     after, size = _page(given.max_results, given.next_token)
     found = (queue for queue in call.use_cases.queues.named(call.project, after) if has_target(queue, target))
@@ -132,10 +131,7 @@ def has_target(queue: Queue, target: str) -> bool:
 
 
 def _page(max_results: int | None, token: str) -> tuple[str, int]:
-    """Validate pagination parameters, and return the last name of the previous page and the page size.
-
-    Raises ``SqsError``.
-    """
+    """Return the name after which the page starts, and the page size. Raises ``SqsError``."""
     size = MAX_PAGE if max_results is None else max_results
     if not 1 <= size <= MAX_PAGE:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_PAGE}, if provided.")
@@ -144,14 +140,14 @@ def _page(max_results: int | None, token: str) -> tuple[str, int]:
     except ValueError:
         after = " "
     if token and LONG_QUEUE_NAME.fullmatch(after) is None:
-        raise errors.invalid_value(token[: names.MAX_SHOWN], "NextToken", "It is none that this server gave.")
+        raise errors.invalid_value(token[: names.MAX_SHOWN], "NextToken", "It must be a NextToken of a former page.")
     return after, size
 
 
 def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: int | None) -> dict[str, Any]:
     """Return a page of at most ``size`` queue URLs.
 
-    As in AWS, the page has a next token only if the request specifies a page size (``asked``).
+    As in AWS, the page has a next token only if the request contains a page size, ``asked``.
     """
     listed = [queue.ref.name for queue in islice(found, size + 1)]
     answer: dict[str, Any] = {member: [names.queue_url(call, name) for name in listed[:size]]}
@@ -161,13 +157,16 @@ def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: i
 
 
 def delete_queue(call: Call, given: OfQueue) -> None:
-    """Delete the queue and its messages, and start the cooldown for its name."""
+    """Delete the queue and its messages, and reserve its name for ``[sqs] name_rest`` seconds."""
     ref = names.existing(call, given.queue_url).ref
     call.request.context.removed = call.use_cases.cooldowns.delete(ref, call.options.name_rest)
 
 
 def purge_queue(call: Call, given: OfQueue) -> None:
-    """Delete all messages of the queue, including claimed and delayed ones, and start the purge cooldown."""
+    """Delete all messages of the queue, including claimed and delayed ones.
+
+    Raises ``SqsError`` if the last purge was less than ``[sqs] purge_interval`` seconds ago.
+    """
     queue = names.existing(call, given.queue_url)
     ref, interval = queue.ref, call.options.purge_interval
     if not call.use_cases.cooldowns.purge(ref, interval):
@@ -185,7 +184,7 @@ class GetQueueAttributes(OfQueue, frozen=True):
 
 
 def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any]:
-    """Return the requested attributes. Attributes without a value are omitted."""
+    """Return the requested attributes that have a value."""
     queue = names.existing(call, given.queue_url)
     wanted = set(given.attribute_names)
     for name in given.attribute_names:
@@ -212,7 +211,7 @@ class SetQueueAttributes(OfQueue, frozen=True):
 
 
 def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
-    """Change the given attributes of the queue. A FIFO queue accepts ``FifoQueue=true``, which has no effect."""
+    """Change the given attributes of the queue. A FIFO queue accepts ``FifoQueue=true`` and ignores it."""
     queue, attributes = names.existing(call, given.queue_url), dict(given.attributes)
     ref, fifo = queue.ref, attributes_of(queue.metadata).fifo
     kind = attributes.pop(queue_attributes.FIFO, None) if fifo else None
@@ -232,7 +231,7 @@ class TagQueue(OfQueue, frozen=True):
 
 
 def tag_queue(call: Call, given: TagQueue) -> None:
-    """Add the given tags to the queue, or replace their values."""
+    """Add the given tags to the queue. If the queue has a tag with the same key, replace its value."""
     ref = names.existing(call, given.queue_url).ref
     if not given.tags:
         raise errors.missing_parameter("Tags")

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoding of receipt handles. A receipt handle identifies one receive of one message.
 
-A receipt handle is the unpadded base64url encoding of the following fields, with their lengths in bytes:
+A receipt handle is the unpadded base64url encoding of these fields (lengths in bytes):
 
     0x01, 1 | hash of project and queue, 8 | message id, 16 | claim id, 16 | claim count, 4 | CRC-32 of the others, 4
 
-Receipt handles are neither secret nor signed, because the request's signature authenticates the caller. The claim count
-distinguishes two receives of a message under the same claim id, which happens with receive attempt ids.
+Receipt handles are neither secret nor signed: the request's signature authenticates the caller. Receives with the same
+receive attempt id share a claim id, so the claim count tells them apart.
 """
 
 from binascii import Error as NotBase64
@@ -23,13 +23,13 @@ from zq.sqs import errors
 
 # Length of a receipt handle in characters.
 LENGTH: Final = 66
-# Separator of handles that are encoded or decoded together. It aligns each handle to a base64 block.
+# Padding between handles that are encoded or decoded together, so that each handle fills whole base64 blocks.
 PADDING: Final = "AA"
-# Replacement for an invalid handle: it has the length of a padded handle and fails the checksum.
+# Replacement for a malformed handle. It has the length of a padded handle, and its checksum is wrong.
 NONE: Final = "A" * LENGTH + PADDING
 # Version of the format.
 VERSION: Final = b"\x01"
-# A handle's fields without the checksum, and the complete handle with checksum and padding.
+# Layout of a handle without the checksum, and of a complete handle with checksum and padding.
 _FIELDS: Final = Struct(">9s16s16sI")
 _HANDLE: Final = Struct(">45sIH")
 _TO_URL: Final = bytes.maketrans(b"+/", b"-_")
@@ -37,7 +37,7 @@ _FROM_URL: Final = bytes.maketrans(b"-_+/", b"+/!!")
 
 
 def handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> list[str]:
-    """Return the receipt handles of the messages that a claim has returned. The claim need not exist any more."""
+    """Encode the receipt handles of a claim's messages, in order."""
     head, held, raw = _head(queue), bytes.fromhex(claim), []
     for message in messages:
         fields = _FIELDS.pack(head, bytes.fromhex(message.id), held, message.claim_count)
@@ -47,7 +47,7 @@ def handles(queue: QueueRef, claim: str, messages: Iterable[Message]) -> list[st
 
 
 def grips(queue: QueueRef, texts: Sequence[str], hold: int | None = None, max_hold: int = 0) -> list[Grip | None]:
-    """Decode receipt handles of the queue. Return None in place of each invalid handle.
+    """Decode receipt handles in order. The result is None for a handle that is invalid or belongs to another queue.
 
     ``hold`` and ``max_hold`` are passed to ``Grip``.
     """
@@ -62,7 +62,7 @@ def grips(queue: QueueRef, texts: Sequence[str], hold: int | None = None, max_ho
 
 
 def _read(texts: Sequence[str]) -> bytes:
-    """Base64-decode the handles. A malformed handle is replaced by ``NONE``, which fails the checksum later."""
+    """Base64-decode the handles. Replace malformed handles by ``NONE``, whose checksum is wrong."""
     padded = "".join([text + PADDING if len(text) == LENGTH else NONE for text in texts])
     try:
         return a2b_base64(padded.encode("ascii", "replace").translate(_FROM_URL), strict_mode=True)
@@ -80,8 +80,8 @@ def grip(queue: QueueRef, text: str, hold: int | None = None, max_hold: int = 0)
 
 @lru_cache(maxsize=4096)
 def _head(queue: QueueRef) -> bytes:
-    """Return the version and queue hash, the prefix of all receipt handles of the queue.
+    """Return the first nine bytes of the queue's receipt handles: version and queue hash.
 
-    Names cannot contain the NUL separator, so the hashed text is unambiguous.
+    Names cannot contain NUL, so two queues never hash the same text.
     """
     return VERSION + blake2b(f"{queue.project}\x00{queue.name}".encode(), digest_size=8).digest()

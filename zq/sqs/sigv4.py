@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification of AWS Signature Version 4, as pure functions.
 
-1. ``read`` parses the signature's claim from the request head.
-2. ``check_moment`` and ``check_headers`` check the claim.
-3. ``check_signature`` verifies the signature against the hash of the body.
+1. ``read`` parses the signature from the request head.
+2. ``check_moment`` and ``check_headers`` check the timestamp and the list of signed headers.
+3. ``check_signature`` verifies the signature with the secret and the hash of the body.
 
-Each of these functions raises ``Refusal``.
+Each function raises ``Refusal``.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ SERVICE: Final = "sqs"
 TERMINATOR: Final = "aws4_request"
 # Timestamp format of ``X-Amz-Date`` and of the string to sign.
 MOMENT: Final = "%Y%m%dT%H%M%SZ"
-# Maximum difference between a request's timestamp and the store's clock in seconds.
+# Maximum difference in seconds between a request's timestamp and the store's clock.
 SKEW: Final = 900
 # Maximum validity of a pre-signed request in seconds: one week.
 MAX_EXPIRES: Final = 604_800
-# Placeholder for the body hash if the body is not signed.
+# Value of the header X-Amz-Content-Sha256 if the signature does not cover the body.
 UNSIGNED: Final = "UNSIGNED-PAYLOAD"
 # Required query parameters of a pre-signed request, without the prefix ``X-Amz-``.
 PARAMETERS: Final = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
@@ -57,7 +57,7 @@ _STAMP: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 
 
 class Refusal(Exception):
-    """A rejected signature, with an AWS error code, the error message and the HTTP status."""
+    """The error for a rejected signature: an AWS error code, a message and an HTTP status."""
 
     def __init__(self, code: str, message: str, status: int = 403) -> None:
         super().__init__(message)
@@ -69,8 +69,8 @@ class Refusal(Exception):
 class Head(NamedTuple):
     """A request head.
 
-    ``path`` and ``query`` are not decoded. ``headers`` has lower-case names and Latin-1 values as in WSGI; repeated
-    headers are joined by commas.
+    ``path`` and ``query`` are percent-encoded. Header names are in lower case. Header values are decoded as Latin-1, as
+    in WSGI, and the values of a repeated header are joined by commas.
     """
 
     method: str
@@ -82,13 +82,13 @@ class Head(NamedTuple):
 
 
 class Claim(Struct, frozen=True):
-    """The unverified signature information of a request.
+    """The parsed but unverified signature of a request.
 
     Args:
-        moment: The request's timestamp as sent.
-        seconds: The request's timestamp in seconds since the epoch.
+        moment: The request's timestamp as sent by the client.
+        seconds: The same timestamp in seconds since the epoch.
         signed: The names of the signed headers.
-        expires: The validity of a pre-signed request in seconds; None = not pre-signed.
+        expires: The validity in seconds of a pre-signed request; None = not pre-signed.
     """
 
     key: str
@@ -104,18 +104,18 @@ class Claim(Struct, frozen=True):
 
     @property
     def scope(self) -> str:
-        """Return the credential scope, which the string to sign contains."""
+        """Return the credential scope as it is written in the string to sign."""
         return f"{self.date}/{self.region}/{self.service}/{self.terminator}"
 
 
 def read(head: Head) -> Claim:
-    """Parse the claim from a request head. Raises ``Refusal`` if it is incomplete or for another service."""
+    """Parse the signature in a request head. Raises ``Refusal`` if it is incomplete or made for another service."""
     parameters = _parameters(head.query)
     header = head.headers.get("authorization")
     if header is None and "Algorithm" not in parameters:
         raise Refusal(ABSENT, NO_SIGNATURE)
     if header is not None and "Algorithm" in parameters:
-        raise _incomplete("A request must be signed by its header Authorization or by its query, not by both.")
+        raise _incomplete("Sign the request in the header Authorization or in the query string, not in both.")
     claim = _presigned(parameters) if header is None else _by_header(header, head.headers)
     if claim.service != SERVICE or claim.terminator != TERMINATOR:
         raise Refusal(MISMATCH, f"Credential should be scoped to {SERVICE} and end with '{TERMINATOR}'.")
@@ -149,7 +149,7 @@ def check_headers(claim: Claim, head: Head) -> None:
         raise Refusal(MISMATCH, f"These headers must be signed: {', '.join(missing)}.")
     absent = sorted(signed - head.headers.keys())
     if absent:
-        raise Refusal(MISMATCH, f"These headers are signed, and missing: {', '.join(absent)}.")
+        raise Refusal(MISMATCH, f"These signed headers are missing: {', '.join(absent)}.")
 
 
 def check_signature(claim: Claim, head: Head, secret: str, body_hash: str) -> None:
@@ -172,7 +172,7 @@ def refuse_session(head: Head) -> None:
 
 
 def canonical_request(claim: Claim, head: Head, body_hash: str) -> bytes:
-    """Return the canonical request as defined by Signature Version 4."""
+    """Return the canonical request that Signature Version 4 defines."""
     headers = [name.encode() + b":" + _trimmed(head.headers[name]) + b"\n" for name in claim.signed]
     names = ";".join(claim.signed)
     first = f"{head.method}\n{_canonical_path(head.path)}\n{_canonical_query(claim, head.query)}\n"
@@ -198,7 +198,10 @@ def _incomplete(message: str) -> Refusal:
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """Return the ``X-Amz-`` query parameters, without that prefix. Raises ``Refusal`` for a repeated parameter."""
+    """Return the ``X-Amz-`` query parameters by name without the prefix.
+
+    Raises ``Refusal`` for a repeated parameter.
+    """
     found: dict[str, str] = {}
     if "X-Amz-" not in query and "%" not in query:
         return found
@@ -212,7 +215,7 @@ def _parameters(query: str) -> dict[str, str]:
 
 
 def _by_header(header: str, headers: Mapping[str, str]) -> Claim:
-    """Parse the claim from the ``Authorization`` header, whose fields can be in any order. Raises ``Refusal``."""
+    """Parse the signature in the ``Authorization`` header. Its fields can be in any order. Raises ``Refusal``."""
     matched = _FIELDS.fullmatch(header)
     if matched is None:
         raise _incomplete(f"Authorization must begin with {ALGORITHM}.")
@@ -237,7 +240,7 @@ def _presigned(parameters: Mapping[str, str]) -> Claim:
     stated = parameters["Expires"]
     expires = int(stated) if stated.isascii() and stated.isdigit() and len(stated) < 8 else 0
     if not 1 <= expires <= MAX_EXPIRES:
-        raise _incomplete(f"X-Amz-Expires must be 1 to {MAX_EXPIRES} seconds.")
+        raise _incomplete(f"X-Amz-Expires must be between 1 and {MAX_EXPIRES} seconds.")
     credential, names, signature = (parameters[name] for name in ("Credential", "SignedHeaders", "Signature"))
     return _claim(credential, names, signature, parameters["Date"], expires)
 
@@ -248,16 +251,19 @@ def _claim(credential: str, names: str, signature: str, moment: str, expires: in
         raise _incomplete("Credential must be <key>/<date>/<region>/<service>/aws4_request.")
     signed = tuple(names.split(";"))
     if _NAMES.fullmatch(names) is None or list(signed) != sorted(set(signed)):
-        raise _incomplete("SignedHeaders must be names of headers in lower case, sorted, each once, joined by ';'.")
+        raise _incomplete("SignedHeaders must be distinct header names in lower case, sorted and separated by ';'.")
     if _SIGNATURE.fullmatch(signature) is None:
-        raise _incomplete("Signature must be 64 characters of 0-9 a-f.")
+        raise _incomplete("Signature must be 64 characters from 0-9 and a-f.")
     key, date, region, service, terminator = parts.groups()
     seconds = _seconds(moment)
     return Claim(key, date, region, service, terminator, moment, seconds, signed, signature, expires)
 
 
 def _moment(headers: Mapping[str, str]) -> str:
-    """Return the timestamp from ``X-Amz-Date``, or from ``Date`` in ISO 8601 or RFC 5322 format. Raises ``Refusal``."""
+    """Return the timestamp in the header ``X-Amz-Date`` or, if there is none, in ``Date``. Raises ``Refusal``.
+
+    ``Date`` can have the format of ISO 8601 or RFC 5322.
+    """
     if (given := headers.get("x-amz-date")) is not None:
         return given.strip()
     given = headers.get("date", "").strip()
@@ -267,7 +273,7 @@ def _moment(headers: Mapping[str, str]) -> str:
         stated = parsedate_to_datetime(given)
         return stated.replace(tzinfo=stated.tzinfo or UTC).astimezone(UTC).strftime(MOMENT)
     except (ValueError, OverflowError):
-        raise _incomplete("X-Amz-Date or Date must tell the moment of the request.") from None
+        raise _incomplete("X-Amz-Date or Date must contain the time of the request.") from None
 
 
 def _seconds(moment: str) -> float:
@@ -275,7 +281,7 @@ def _seconds(moment: str) -> float:
     if _STAMP.fullmatch(moment):
         with suppress(ValueError):
             return datetime.strptime(moment, MOMENT).replace(tzinfo=UTC).timestamp()
-    raise _incomplete("X-Amz-Date must be as 20300131T235959Z.")
+    raise _incomplete("X-Amz-Date must have the format 20300131T235959Z.")
 
 
 def _written(seconds: float) -> str:
@@ -307,7 +313,7 @@ def _encoded(text: str) -> str:
 
 
 def _canonical_path(path: str) -> str:
-    """Return the canonical path: without dot segments, and percent-encoded a second time."""
+    """Remove dot segments from an encoded path, and percent-encode it once more, as Signature Version 4 requires."""
     kept: list[str] = []
     for segment in path.split("/"):
         if segment == "..":

@@ -54,7 +54,7 @@ _handle: Final = msgspec.json.Decoder(Handle).decode
 
 
 def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str, Any]:
-    """Start a task that moves the messages of a dead-letter queue."""
+    """Start a task that moves the messages of a dead-letter queue, and return its handle."""
     source = _source(call, given.source_arn)
     if not any(has_target(queue, source.name) for queue in call.use_cases.queues.named(call.project)):
         raise errors.invalid_parameter(NO_SOURCE)
@@ -85,7 +85,7 @@ def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str
 
 
 def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[str, Any]:
-    """Cancel a task and return the number of messages moved so far. Moved messages are not moved back."""
+    """Cancel a task and return the number of messages that it has moved. These messages are not moved back."""
     try:
         handle = _handle(b64decode(given.task_handle, validate=True))
     except (binascii.Error, ValueError):
@@ -99,14 +99,14 @@ def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[s
 
 
 def _source(call: Call, arn: str) -> QueueRef:
-    """Return the source queue and set it in the request's context, for logs. Raises ``SqsError``."""
+    """Return the source queue, and set it in the request's context for logs. Raises ``SqsError``."""
     source = _existing(call, "SourceArn", arn).ref
     call.request.context.queue, call.request.context.params = source, {"queue": source.name}
     return source
 
 
 def _existing(call: Call, parameter: str, arn: str) -> Queue:
-    """Read the queue that an ARN refers to. Raises ``SqsError`` if the queue does not exist."""
+    """Read a queue by its ARN. Raises ``SqsError`` if the queue does not exist."""
     ref = names.named_by(call, arn)
     queue = call.use_cases.find(ref) if ref else None
     if queue is None:
@@ -120,7 +120,7 @@ def _handle_of(call: Call, task: MoveTask) -> str:
 
 
 def _shown(call: Call, task: MoveTask) -> dict[str, Any]:
-    """Return a task as listed, without empty members. Only a running task has a handle."""
+    """Return a task in the form of the response. Only a running task has a handle."""
     found: dict[str, Any] = {"TaskHandle": _handle_of(call, task)} if task.status is TaskStatus.RUNNING else {}
     found |= {"Status": str(task.status), "SourceArn": names.queue_arn(call, task.source)}
     if task.destination:
