@@ -17,7 +17,7 @@ from zq.subscriptions.model import Source
 from zq.subscriptions.notices import notice_of, notification, opened_notice
 from zq.subscriptions.subscriptions import Subscriptions
 
-# Visibility timeout in seconds, longer than it takes to send a batch to a connection.
+# Visibility timeout of a batch in seconds, longer than it takes to send the batch.
 LEASE: Final = 120
 # Maximum number of messages in a batch, and maximum total size of their bodies in bytes.
 MAX_BATCH: Final = 20
@@ -43,18 +43,18 @@ class ConnectionSubscriptions:
         self._watchers: dict[QueueRef, Callable[[], object]] = {}
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Register a callback for new messages of the subscription, replacing the previous one.
+        """Set the callback for new messages of the subscription.
 
-        ``notify`` may be called from any thread and without a new message. Calls can be lost.
+        ``notify`` can be called from any thread, and even if there is no new message. Calls can be lost.
         """
         self._watchers[_source(queue).pushed(id)] = notify
 
     def forget(self, queue: QueueRef, id: str) -> None:
-        """Remove the subscription's callback, if it has one."""
+        """Remove the subscription's callback."""
         self._watchers.pop(_source(queue).pushed(id), None)
 
     def wake(self, hidden: QueueRef) -> None:
-        """Call the callback for a hidden queue that may have new messages. Thread-safe."""
+        """Call the callback of the subscription with this hidden queue. Thread-safe."""
         if (notify := self._watchers.get(hidden)) is not None:
             notify()
 
@@ -67,10 +67,10 @@ class ConnectionSubscriptions:
         self._subscriptions.delete(_source(queue), id)
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Claim all messages of the subscription and yield them as JSON documents, in batches.
+        """Yield the subscription's messages as JSON documents, in batches.
 
-        Advancing the iterator deletes the messages of the previous batch. Messages that cannot be decrypted are
-        deleted without being yielded.
+        The messages of a batch are claimed, and deleted when the next batch is requested. Messages that cannot be
+        decrypted are deleted, too, but not yielded.
         """
         hidden = _source(queue).pushed(id)
         while True:

@@ -19,7 +19,7 @@ from zq.subscriptions.model import Notice, Source, Subscription
 from zq.subscriptions.notices import drafts_of, notice_of, opened_notice
 from zq.subscriptions.policy import SubscriptionPolicy
 
-# Maximum number of deliveries that a redrive moves in one store call.
+# Maximum number of deliveries that a redrive moves per store call.
 _CHUNK: Final = 100
 # Body of a test message, and its ttl in seconds.
 _TEST: Final = b'{"test":true}'
@@ -32,7 +32,7 @@ class Delivery(Struct, frozen=True):
     Args:
         stored: The message that carries the notice.
         notice: The decoded notice.
-        body: The decrypted body of the notice; None for a confirmation request or if the body cannot be decrypted.
+        body: The decrypted body of the message. None if it cannot be decrypted or the notice is a confirmation request.
     """
 
     stored: Message
@@ -41,7 +41,7 @@ class Delivery(Struct, frozen=True):
 
 
 class Deliveries:
-    """Use cases for the deliveries of a subscription. Each method raises ``SubscriptionNotFound``."""
+    """The use cases of a subscription's deliveries. Each method raises ``SubscriptionNotFound``."""
 
     def __init__(
         self,
@@ -60,7 +60,10 @@ class Deliveries:
         self._sealing = sealing
 
     def list(self, source: Source, id: str, marker: int, limit: int | None, waiting: bool) -> Seen[Page[Delivery]]:
-        """Return a page of dead-lettered or, if ``waiting``, pending deliveries, oldest first. Raises ``Invalid``."""
+        """Return a page of deliveries, oldest first: pending ones if ``waiting``, and dead-lettered ones if not.
+
+        Raises ``Invalid``.
+        """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._at(source, id), self._clock.now()
         queue, chosen = source.dead(id), ListFilter()
@@ -71,7 +74,10 @@ class Deliveries:
         return Seen(Page([self._seen(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
-        """Delete the dead-lettered deliveries with the given ids, or all if ``ids`` is empty. Raises ``Invalid``."""
+        """Delete the dead-lettered deliveries with the given ids. If ``ids`` is empty, delete all of them.
+
+        Raises ``Invalid``.
+        """
         dead = self._dead(source, id)
         if ids:
             count_within("ids", len(ids), MAX_IDS)
@@ -80,9 +86,9 @@ class Deliveries:
             self._storage.queues.purge(dead)
 
     def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
-        """Move up to ``limit`` dead-lettered deliveries back to the pending ones, oldest first.
+        """Move up to ``limit`` dead-lettered deliveries back to the delivery queue, oldest first.
 
-        The attempt count of each moved delivery is reset to 0. Raises ``Invalid``.
+        A moved delivery starts again with 0 attempts. Raises ``Invalid``.
         """
         most = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
         dead, pending = self._dead(source, id), source.pending(id)
@@ -98,9 +104,9 @@ class Deliveries:
         return Redriven(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
 
     def test(self, source: Source, id: str) -> str:
-        """Queue a test message for this subscriber only and return the message id.
+        """Queue a test message for this subscriber only, and return the message id.
 
-        Raises ``NotAgreed`` if the subscription is not active yet.
+        Raises ``NotAgreed`` if the subscription is not active.
         """
         one, now = self._at(source, id), self._clock.now()
         if one.confirmed is None or not one.is_sent_to(self._policy.confirm):

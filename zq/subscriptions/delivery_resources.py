@@ -16,12 +16,12 @@ from zq.subscriptions.model import Source
 from zq.wire import answers, extensions
 
 _LAST: Final = 2**63 - 1
-# Valid values of the parameter ``state``. The value is True for pending deliveries.
+# Values of the parameter ``state``, and whether they select pending deliveries.
 _STATES: Final = {"dead": False, "waiting": True}
 
 
 def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
-    """Return the JSON representation of a delivery, without ``body`` if it is not available."""
+    """Return the JSON representation of a delivery."""
     stored = one.stored
     shown = {
         "id": stored.id,

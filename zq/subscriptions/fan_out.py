@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fan-out of queue notices and topic messages to the subscriptions' delivery queues.
+"""Fan-out of queue notices and topic messages to the delivery queues of subscriptions.
 
-A worker follows a project's topic log from a cursor:
+The fan-out of a project's topic log has three steps:
 
-1. It reads the cursor, and then the subscriptions.
-2. It stores the deliveries for the next messages.
-3. It moves the cursor past these messages by compare-and-set on the cursor's version.
+1. Read the cursor, and then the subscriptions.
+2. Store deliveries of the messages after the cursor.
+3. Move the cursor past these messages by compare-and-set.
 
-Each change of subscriptions assigns a new version to the cursor. A worker with outdated subscriptions therefore fails
-to move the cursor and processes the same messages again.
+Each change of subscriptions gives the cursor a new version. If subscriptions change during these steps, the cursor does
+not move, and the same messages are processed again.
 """
 
 import logging
@@ -31,14 +31,14 @@ from zq.subscriptions.notices import drafts_of, notice_of
 from zq.subscriptions.policy import SubscriptionPolicy
 
 LOG = logging.getLogger(__name__)
-# Number of entries that one step reads from a listing or log.
+# Maximum number of documents per page, and of log entries per step.
 BATCH: Final = 100
-# Prefix of the names of documents that belong to topics.
+# Prefix of the names of topics' subscription documents.
 TOPICS: Final = "topic/"
 
 
 class Followed(Struct, frozen=True):
-    """The result of one fan-out step in a topic log.
+    """The result of one fan-out step of a topic log.
 
     Args:
         pending: The queues with new deliveries.
@@ -62,11 +62,10 @@ class FanOut:
         self._cursors = Cursors(storage, clock)
 
     def work_of(self, project: str) -> Sequence[QueueRef]:
-        """Return the project's notice and delivery queues, and its topic log if any topic has subscribers."""
+        """Return the project's notice and delivery queues and, if it has topic subscribers, its topic log."""
         return [*self._queues(project), *([log_of(project)] if self._cursors.get(project) else [])]
 
     def _queues(self, project: str) -> Sequence[QueueRef]:
-        """Return the project's notice and delivery queues."""
         found, after = [], HIDDEN
         while True:
             page = self._storage.queues.list(project, after, 100)
@@ -76,7 +75,7 @@ class FanOut:
             after = page.next
 
     def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
-        """Store the deliveries for the claimed notices, delete the notices, and return the queues with deliveries."""
+        """Store deliveries of the claimed notices, delete the notices, and return the queues with new deliveries."""
         now = self._clock.now()
         known: dict[Source, SubscriptionSet] = {}
         pending: dict[QueueRef, list[Notice]] = {}
@@ -89,14 +88,14 @@ class FanOut:
                     pending.setdefault(source.outgoing(each), []).append(notice)
         for queue, its in pending.items():
             self._storage.messages.post(queue, drafts_of(its, self._policy.keep, now), now)
-        # If the process is killed here, the fan-out is repeated and subscribers get duplicates with the same id.
+        # If the process is killed here, the fan-out is repeated, and subscribers get duplicates with the same ids.
         self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
         return list(pending)
 
     def follow(self, project: str) -> Followed | None:
-        """Store the deliveries for the next topic messages and advance the cursor.
+        """Store deliveries of the next topic messages, and move the cursor.
 
-        If the project has no topic subscribers, remove its cursor and return None.
+        If the project has no topic subscribers, remove the cursor and return None.
         """
         now, cursor = self._clock.now(), self._cursors.get(project)
         if cursor is None:
@@ -108,7 +107,7 @@ class FanOut:
         pattern = Pattern(next(iter(topics))) if len(topics) == 1 else ALL
         read = self._storage.topics.read(project, position, BATCH, pattern)
         if read.dropped > position:
-            LOG.warning("Messages of topics of project %s were trimmed before their delivery.", project)
+            LOG.warning("Topic messages of project %s were trimmed before they were delivered.", project)
         pending: dict[QueueRef, list[Notice]] = {}
         for batch in read.batches:
             self._add(project, batch, position, topics.get(batch.topic, SubscriptionSet()), pending, now)

@@ -48,12 +48,9 @@ class UseCases:
 
 
 class SubscriptionsFeature(Feature):
-    """The subscription and delivery routes, and this process's delivery worker.
+    """The routes of subscriptions and deliveries, and this process's delivery worker, if it has one."""
 
-    ``deliverer``: None if this process has no delivery worker.
-    """
-
-    tags: Mapping[str, str] = {"subscriptions": "Who is told of messages, by HTTP or by mail."}
+    tags: Mapping[str, str] = {"subscriptions": "Subscriptions to queues and topics, by webhook and mail."}
 
     def __init__(self, use_cases: UseCases, deliverer: Deliverer | None = None) -> None:
         self._use_cases = use_cases
@@ -131,4 +128,4 @@ def trusts_of(options: DeliverySettings, strategy: object) -> "Trusts | None":
 
 
 def _refuse_subscriber(_subscriber: str) -> None:
-    raise Invalid("This server takes no subscriptions: the extra delivery is not installed.")
+    raise Invalid("Subscriptions are not available: the extra delivery is not installed on the server.")

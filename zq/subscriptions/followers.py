@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapter through which the core reports posts, deletions and project removals to subscriptions."""
+"""The core's interface to subscriptions: posts create notices, and deletions end subscriptions."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -14,14 +14,14 @@ from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source
 from zq.subscriptions.notices import drafts_of
 
-# Maximum number of deliveries in a chain in which each delivery causes the next post. Longer chains count as loops.
+# Maximum number of deliveries in a row that each caused the next post. A longer chain is treated as a loop.
 MAX_HOPS: Final = 5
 # Number of sources whose subscriptions are deleted in one step of a project removal.
 SOURCES_AT_ONCE: Final = 20
 
 
 class Subscribers(Followers):
-    """The subscribers of queues and topics. ``keep``: the retention of undelivered notices in seconds."""
+    """The subscribers of queues and topics. ``keep`` is the retention of undelivered notices in seconds."""
 
     def __init__(self, storage: Storage, clock: Clock, keep: int) -> None:
         self._documents = SubscriptionDocuments(storage, clock)
@@ -31,7 +31,7 @@ class Subscribers(Followers):
         return self._documents.mark_of_queue(queue)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return a notice of each message, or None if the post results from ``MAX_HOPS`` chained deliveries."""
+        """Return a notice of each message, or None if the post was caused by a chain of ``MAX_HOPS`` deliveries."""
         if hops >= MAX_HOPS:
             return None
         is_delayed = bool(rules.default_delay)

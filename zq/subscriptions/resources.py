@@ -19,7 +19,7 @@ from zq.wire import answers
 
 
 class _Resource:
-    """Base class for resources below a source. ``kind``: "queue" or "topic"."""
+    """Base class for resources below a source. ``kind`` is "queue" or "topic"."""
 
     def __init__(self, subscriptions: Subscriptions, kind: str) -> None:
         self._subscriptions = subscriptions
@@ -31,7 +31,10 @@ class _Resource:
 
 
 def _terms(req: falcon.Request, needed: bool) -> Terms:
-    """Parse the terms from the body, ignoring unknown members. Clients rely on the error messages (contract 0.2)."""
+    """Parse the terms in the request body. Unknown members are ignored.
+
+    Clients rely on the texts of the error messages (contract 0.2).
+    """
     raw = query.needed_body(req) if needed else query.body(req)
     given = wire.json_value(raw) if raw else {}
     if not isinstance(given, dict):
@@ -111,7 +114,7 @@ class SubscriptionConfirmation(_Resource):
 
 
 def _is_owner(req: falcon.Request) -> bool:
-    """Return whether the caller has a credential of its own, but is not an administrator and uses no signed URL."""
+    """Return whether the caller has a credential of the project, and is neither an administrator nor a URL signer."""
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the configuration section [notification], and subscription options in [transport]."""
+"""Options of the configuration section [notification], and the options for subscriptions in [transport]."""
 
 import ipaddress
 import re
@@ -17,7 +17,7 @@ from zq.model import store_uri
 # Default ports by store URI scheme.
 STORE_PORTS: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
-# Default templates of confirmation mails, in Zaqar's notation for dictionaries. The texts may contain commas.
+# Default templates of confirmation mails, as a list of name:value members like in Zaqar. Values may contain commas.
 JOINING: Final = (
     "topic:Do you want the messages of a queue?,sender:,body:Somebody asks that messages of the queue {0} of the "
     "project {1} be sent to you. If you want them, follow this link: {2} If not, do nothing."
@@ -143,7 +143,7 @@ def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
     given = conf.notification
     types = tuple(each.lower() for each in conf.transport.subscriber_types)
     if unknown := set(types) - set(TYPES):
-        raise StartRefused(f"[transport] subscriber_types may hold {', '.join(TYPES)}; it holds {min(unknown)!r}.")
+        raise StartRefused(f"[transport] subscriber_types may contain {', '.join(TYPES)}, not {min(unknown)!r}.")
     local = given.smtp_mode == "self_local"
     if local and not given.smtp_host:
         raise StartRefused("[notification] smtp_mode = self_local needs smtp_host.")
@@ -180,26 +180,28 @@ def _members(text: str) -> dict[str, str]:
 
 
 def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
-    """Parse a mail template into topic, sender and body. Missing members come from ``default``.
+    """Parse a mail template into topic, sender and body. Take missing members from ``default``.
 
     Raises ``StartRefused``.
     """
     if not (values := _members(given[option])):
-        raise StartRefused(f"[notification] {option} must be as topic:A subject,sender:a@example.org,body:A text.")
+        raise StartRefused(
+            f"[notification] {option} must have the form topic:A subject,sender:a@example.org,body:A text."
+        )
     topic, sender, body = ({**_members(default), **values}[name] for name in MEMBERS)
     try:
         body.format("", "", "")
     except (AttributeError, LookupError, ValueError):
         raise StartRefused(
-            f"[notification] {option} must have a body with {{0}}, {{1}} and {{2}} alone in braces."
+            f"[notification] {option} must have a body without braces except in {{0}}, {{1}} and {{2}}."
         ) from None
     if not (topic + sender).isprintable():
-        raise StartRefused(f"[notification] {option} must have its topic and its sender in one line.")
+        raise StartRefused(f"[notification] {option} must have no line breaks in topic and sender.")
     return topic, sender, body
 
 
 def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
-    """Yield the host and port of each store: the configured store and all allowed pool hosts."""
+    """Yield the hosts and ports of the configured store and of all pools that may exist."""
     named = [conf.storage.uri, *(f"{scheme}://{host}" for host in _pools(conf) for scheme in ("redis", "mongodb"))]
     for uri in named:
         default = STORE_PORTS.get(uri.partition(":")[0])
@@ -222,13 +224,13 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
         return ipaddress.ip_network(text)
     except ValueError:
         raise StartRefused(
-            f"[notification] allowed_networks must hold networks as 10.1.0.0/16; {text!r} is none."
+            f"[notification] allowed_networks must contain networks such as 10.1.0.0/16, not {text!r}."
         ) from None
 
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise StartRefused(f"[notification] allowed_ports must hold ports; {text!r} is none.")
+        raise StartRefused(f"[notification] allowed_ports must contain ports from 1 to 65535, not {text!r}.")
     return int(text)
 
 

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases for subscriptions (contract 9): create, list, change, confirm and delete.
 
-All subscriptions of a source are stored in one document, which guarantees that each subscriber is unique.
+All subscriptions of a source are stored in one document, so no subscriber can be added twice.
 
-A queue with subscribers has ``MARK`` in its metadata. A post states the metadata on which it is based. If another
-server has added the mark since, the store rejects the post. A message is therefore never stored without its notices.
+A queue with subscribers has ``MARK`` in its metadata. A post contains the metadata that the server has cached. If they
+differ from the stored metadata, the store rejects the post, and the server reads the metadata again. A message is
+therefore never stored without its notices, even if another server has just added the mark.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ from zq.subscriptions.subscribers import (
 )
 from zq.wire.webhooks import new_secret
 
-# Kind of the documents with the times of the latest confirmation requests to each subscriber.
+# Kind of the documents with the times of recent confirmation requests, one document per subscriber.
 CONFIRMATIONS: Final = "confirmations"
 MIN_TTL: Final = 60
 # Latest expiry time of a subscription, in seconds since the epoch: the end of the year 9999.
@@ -48,16 +49,17 @@ MAX_SUBSCRIPTIONS: Final = 100
 # Maximum number of confirmation requests to a subscriber per hour (criterion E4).
 MAX_CONFIRMATIONS: Final = 3
 HOUR: Final = 3600.0
-# Error message if the source's owner confirms in place of the subscriber.
+# Error message if the owner of the source confirms instead of the subscriber.
 NOT_THE_SUBSCRIBER: Final = (
-    "Only the subscriber, by the signature of its confirmation, or an administrator may confirm this subscription."
+    "Only the subscriber, with the signature in its confirmation request, or an administrator may confirm this "
+    "subscription."
 )
 # Seconds for which the previous secret still signs deliveries after a rotation.
 ROTATION: Final = 86400
 
 
 class Terms(Struct):
-    """The requested properties of a subscription. An unset property means the default, or no change."""
+    """The requested properties of a subscription. An unset property has its default or, in an update, its old value."""
 
     subscriber: Any = None
     ttl: Any = UNSET
@@ -65,7 +67,10 @@ class Terms(Struct):
 
 
 class Subscribed(Struct, frozen=True):
-    """The result of creating a subscription. ``secret`` is "" if the subscription is not new or is not signed."""
+    """The result of creating a subscription.
+
+    ``secret`` signs its deliveries. It is "" if the subscription existed already or its deliveries are not signed.
+    """
 
     id: str
     secret: str = ""
@@ -104,8 +109,8 @@ class Subscriptions:
             source: The queue or topic.
             terms: The requested properties.
             token: The caller's Keystone token, with which a trust is created.
-            connection: The id of the caller's WebSocket connection, which becomes the subscriber if ``terms`` has none
-                (contract 14). Connections need not confirm, and their messages are not signed.
+            connection: The id of the caller's WebSocket connection (contract 14). If ``terms`` has no subscriber, the
+                connection becomes the subscriber. It need not confirm, and its messages are not signed.
 
         Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
         """
@@ -129,11 +134,11 @@ class Subscriptions:
             same = next((each for each in all.items if each.subscriber == uri), None)
             if same is None:
                 if len(all.items) >= MAX_SUBSCRIPTIONS:
-                    raise QuotaExceeded(f"A {source.kind} may have {MAX_SUBSCRIPTIONS} subscriptions.")
+                    raise QuotaExceeded(f"The {source.kind} has {MAX_SUBSCRIPTIONS} subscriptions, the maximum.")
                 new = self._stored.from_next(source, all, made)
                 return all.replace(new), new
             if pushed or same.has_agreed:
-                raise SubscriptionExists("The subscriber is subscribed, and has agreed.")
+                raise SubscriptionExists("The subscriber already has a confirmed subscription.")
             if same.confirmed is None and same.agreed is None and (new := self._started(same)).confirmed is not None:
                 new = self._stored.from_next(source, all, new)
                 return all.replace(new), new
@@ -160,11 +165,14 @@ class Subscriptions:
     def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
         """Change the given properties of the subscription (contract 9.5).
 
-        If the subscriber changes, the new subscriber must confirm. The secret is replaced, and headers whose values are
-        masked in ``terms`` are removed.
+        If the subscriber changes, the new subscriber must confirm, and the signing secret changes. Headers with masked
+        values in ``terms`` are removed, because the new subscriber must not receive the old values.
 
         Args:
-            token: The caller's Keystone token. If the subscriber needs a trust, a new one replaces the former one.
+            source: The queue or topic.
+            id: The id of the subscription.
+            terms: The properties to change.
+            token: The caller's Keystone token. If the subscriber needs a trust, a new trust replaces the old one.
 
         Raises ``Invalid``, ``SubscriptionNotFound``, ``SubscriptionExists``.
         """
@@ -208,11 +216,13 @@ class Subscriptions:
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
         """Confirm or decline the subscription (contract 9.6).
 
-        If the subscription was active and is declined, the subscriber receives a request that lets it confirm again.
+        If an active subscription is declined, the subscriber receives a request with which it can subscribe again.
 
         Args:
+            source: The queue or topic.
+            id: The id of the subscription.
             agreed: True to confirm, False to decline.
-            by_owner: Whether the caller manages the source and is neither the subscriber nor an administrator.
+            by_owner: Whether the caller is the owner of the source, not the subscriber or an administrator.
 
         Raises ``SubscriptionNotFound``, and ``NotAuthorized`` if only the subscriber may confirm the subscription.
         """
@@ -222,7 +232,8 @@ class Subscriptions:
             if by_owner and agreed and found.must_agree(self._policy.confirm):
                 raise NotAuthorized(NOT_THE_SUBSCRIBER)
             is_sent_to = found.is_sent_to(self._policy.confirm)
-            # Also unset ``confirmed``, or deliveries would start if the operator changed ``require_confirmation``.
+            # Unset ``confirmed``, too. If it stayed set, deliveries would start when the operator disables
+            # ``require_confirmation``.
             declined = not agreed and found.confirmed is not None
             if found.agreed == agreed == is_sent_to and not declined:
                 return all, None
@@ -237,7 +248,7 @@ class Subscriptions:
             self._request_confirmation(source, left, "UnsubscribeConfirmation")
 
     def rotate(self, source: Source, id: str) -> str:
-        """Rotate the signing secret and return the new one. For one day, both secrets sign deliveries.
+        """Create a new signing secret and return it. For one day, the old secret also signs deliveries.
 
         Raises ``Invalid`` or ``SubscriptionNotFound``.
         """
@@ -252,7 +263,7 @@ class Subscriptions:
         return secret
 
     def delete(self, source: Source, id: str) -> None:
-        """Delete the subscription and its deliveries. A missing subscription is ignored."""
+        """Delete the subscription and its deliveries, if it exists."""
         if self._stored.of(source).at(id) is not None:
             self._change(source, lambda all: (all.replace(without=id), None))
             self._stored.drop_deliveries(source, id)
@@ -275,7 +286,7 @@ class Subscriptions:
         return checked
 
     def _trust(self, uri: str, token: str, until: Seconds) -> str:
-        """Create a trust for the subscriber and return the trust id, or "" if the subscriber needs no trust."""
+        """Create a trust for the subscriber and return its id. Return "" if the subscriber needs no trust."""
         return self._policy.trusts.make(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
 
     def _ttl(self, ttl: object) -> int:
@@ -284,16 +295,16 @@ class Subscriptions:
         return within("ttl", ttl, MIN_TTL, 1 << 62)
 
     def _bounded(self, one: Subscription) -> Subscription:
-        """Check that the subscription expires by ``LATEST_EXPIRY`` and return it. Raises ``Invalid``."""
+        """Return the subscription. Raises ``Invalid`` if it expires after ``LATEST_EXPIRY``."""
         if one.expires > LATEST_EXPIRY:
             raise Invalid(f"ttl must be at most {int(LATEST_EXPIRY - one.started)} seconds: until the year 9999.")
         return one
 
     def _started(self, one: Subscription) -> Subscription:
-        """Return the subscription, activated if the subscriber need not confirm first.
+        """Return the subscription. If the subscriber need not confirm, activate it.
 
-        If the subscriber has not responded, ``agreed`` is set to False, so that deliveries require confirmation when
-        ``require_confirmation`` is enabled later.
+        Set ``agreed`` to False if the subscriber has not responded. If the operator enables ``require_confirmation``
+        later, the subscriber then has to confirm.
         """
         if one.must_agree(self._policy.confirm):
             return one
@@ -302,10 +313,10 @@ class Subscriptions:
     def _admit(self, project: str) -> None:
         most = self._quotas.max_subscriptions(project)
         if most and self._stored.count(project) >= most:
-            raise QuotaExceeded(f"The project may have {most} subscriptions.")
+            raise QuotaExceeded(f"The project has {most} subscriptions, the maximum.")
 
     def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
-        """Queue a confirmation request, unless none is required or the subscriber's hourly limit is reached."""
+        """Queue a confirmation request if the subscriber must confirm and has not reached its hourly limit."""
         if not one.must_agree(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
             return
         now = self._clock.now()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition of confirmation requests (contract 9.11), as signed documents or mails."""
+"""Confirmation requests to subscribers, as signed documents or mails (contract 9.11)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +10,7 @@ from zq import wire
 from zq.model import Seconds
 from zq.subscriptions.model import Notice, Source, Subscription
 
-# Signs a PUT request, given the project, path and expiry time.
+# Returns the signature of a PUT request. The arguments are project, path and expiry time.
 Sign = Callable[[str, str, Seconds], str]
 Shown = Callable[[Seconds], str]
 JOINS = "SubscriptionConfirmation"
@@ -27,7 +27,11 @@ class Template(Struct, frozen=True):
 class Places(Struct, frozen=True):
     """The URLs and mail templates of confirmation requests.
 
-    ``service``: this service's public URL. ``page``: the URL of the confirmation page for mails. Both are optional.
+    Args:
+        service: The public URL of this service; "" = unknown.
+        page: The URL of the confirmation page that mails link to; "" = none.
+        joining: The mail to a new subscriber.
+        leaving: The mail to a subscriber that has unsubscribed.
     """
 
     service: str = ""
@@ -45,7 +49,7 @@ class Letter(Struct, frozen=True):
 
 
 class Confirmations:
-    """Composer of confirmation requests."""
+    """Builder of confirmation requests."""
 
     def __init__(self, sign: Sign, shown: Shown, places: Places) -> None:
         self._sign = sign
@@ -53,14 +57,14 @@ class Confirmations:
         self._places = places
 
     def document(self, source: Source, one: Subscription, notice: Notice) -> bytes:
-        """Return the document for a webhook, with a signature that is valid only for the confirmation path."""
+        """Build the document for a webhook. Its signature is valid only for the path that confirms the subscription."""
         path = _path(source, one)
-        action = "receive" if notice.confirmation == JOINS else "receive no more of"
+        action = "receive" if notice.confirmation == JOINS else "no longer receive"
         document: dict[str, Any] = {
             "Message_Type": notice.confirmation,
-            "Message": f"You are asked to confirm that you want to {action} the messages of the {source.kind} "
-            f"{source.name}: send SubscribeBody to URL-Paths by PUT, with the headers URL-Signature, URL-Expires, "
-            "URL-Methods, URL-Paths and X-Project-ID; UnsubscribeBody refuses.",
+            "Message": f"Confirm that you want to {action} the messages of the {source.kind} {source.name}: send "
+            "SubscribeBody to URL-Paths with PUT and the headers URL-Signature, URL-Expires, URL-Methods, URL-Paths "
+            "and X-Project-ID. To decline, send UnsubscribeBody.",
             "URL-Signature": self._sign(source.project, path, one.expires),
             "URL-Expires": self._shown(one.expires),
             "URL-Methods": "PUT",
@@ -75,7 +79,7 @@ class Confirmations:
         return wire.encode(document)
 
     def letter(self, source: Source, one: Subscription, notice: Notice) -> Letter | None:
-        """Return the confirmation mail, or None if no confirmation page is configured."""
+        """Build the mail. Return None if no confirmation page is configured."""
         places = self._places
         if not places.page:
             return None

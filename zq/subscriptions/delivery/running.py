@@ -25,7 +25,7 @@ def places_of(options: DeliverySettings) -> Places:
 
 
 def targets_of(options: DeliverySettings) -> TargetPolicy:
-    """Return the policy for target addresses. Resolves the host names of the stores and may block."""
+    """Return the policy for target addresses. This function blocks while it resolves the host names of the stores."""
     stores = set(options.stores)
     for host, port in options.stores:
         with contextlib.suppress(OSError, UnicodeError):
@@ -43,7 +43,7 @@ def deliverer_of(
     alone: bool,
     trusts: Tokens | None = None,
 ) -> Deliverer:
-    """Create a delivery worker without starting it. ``alone``: whether no other process uses the store."""
+    """Create a delivery worker, but do not start it. ``alone`` is whether no other process uses the store."""
     mail = MailOptions(
         options.smtp_command,
         options.smtp_host,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivery attempts over HTTP and mail.
+"""Delivery by HTTP and mail.
 
-The worker imports this module lazily, because importing aiohttp is slow.
+The worker imports this module on first use, because importing aiohttp is slow.
 """
 
 import asyncio
@@ -30,20 +30,20 @@ from zq.wire import webhooks
 T = TypeVar("T")
 # The maximum number of concurrent name lookups.
 MAX_LOOKUPS: Final = 64
-# Timeouts in seconds: name lookup, connection, and the whole attempt.
+# Timeouts in seconds of a name lookup, of connecting, and of an entire attempt.
 LOOKUP_TIMEOUT: Final = 3.0
 CONNECT_TIMEOUT: Final = 3.0
 TIMEOUT: Final = 10.0
 # Maximum number of bytes to read from a response.
 MAX_ANSWER: Final = 65536
-# Maximum number of characters of an error response that are shown to the subscription's owner.
+# Maximum length of the excerpt of an error response that the subscription's owner can see, in characters.
 MAX_SHOWN: Final = 120
 # The number of threads that send mail and query Keystone.
 THREADS: Final = 8
 
 
 class JudgingResolver(AbstractResolver):
-    """An aiohttp resolver that raises ``Forbidden`` if any address of the host is not allowed."""
+    """An aiohttp resolver that rejects a host if any of its addresses is not allowed."""
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy
@@ -52,12 +52,12 @@ class JudgingResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return all addresses of the host, looked up in a thread. Raises ``Forbidden``, ``TimeoutError``."""
+        """Resolve the host in a thread and return all of its addresses. Raises ``Forbidden`` or ``TimeoutError``."""
         loop = asyncio.get_running_loop()
         lookup = loop.run_in_executor(self._threads, lambda: addresses(host, port))
         found = await asyncio.wait_for(lookup, LOOKUP_TIMEOUT)
         if not all(self._policy.allows(address, port) for _, address in found):
-            raise Forbidden(f"The host {host} has an address to which nothing is sent.")
+            raise Forbidden(f"The host {host} has an address that is not allowed.")
         return [
             ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
             for kind, address in found
@@ -68,22 +68,22 @@ class JudgingResolver(AbstractResolver):
 
 
 def guarded_socket(policy: TargetPolicy) -> Any:
-    """Return an aiohttp socket factory that raises ``Forbidden`` for any address that is not allowed.
+    """Return an aiohttp socket factory that raises ``Forbidden`` for an address that is not allowed.
 
-    Unlike the resolver, it also checks IP addresses in URLs.
+    aiohttp does not call the resolver for an IP address in a URL, so the socket factory checks all addresses again.
     """
 
     def make(info: Any) -> socket.socket:
         family, kind, protocol, _, where = info
         if not policy.allows(str(where[0]), int(where[1])):
-            raise Forbidden("Nothing is sent to this address.")
+            raise Forbidden("This address is not allowed.")
         return socket.socket(family, kind, protocol)
 
     return make
 
 
 class Senders:
-    """Sender of one worker's webhooks and mails. Use it only in the worker's event loop."""
+    """The HTTP and mail clients of one worker. Use them only in the worker's event loop."""
 
     def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
         connector = aiohttp.TCPConnector(
@@ -110,7 +110,7 @@ class Senders:
         self._threads.shutdown()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
-        """Deliver by HTTP POST. Redirects are not followed and count as failures."""
+        """Deliver by HTTP POST. A redirect counts as a failure."""
         try:
             trusted = await self._authority(one)
         except (Invalid, TimeoutError) as refusal:
@@ -139,7 +139,7 @@ class Senders:
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
 
     async def _authority(self, one: Subscription) -> Mapping[str, str]:
-        """Return the headers with a trust token, or none if the subscriber has no trust.
+        """Return the headers with a trust token, or {} if the subscriber needs no trust.
 
         Raises ``Invalid`` or ``TimeoutError``.
         """
@@ -150,7 +150,7 @@ class Senders:
         return await self._in_thread(TIMEOUT, self._trusts.headers, one.subscriber, one.options)
 
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
-        """Deliver by mail in a thread. A ``subject`` or ``sender`` overrides the subscription's."""
+        """Deliver by mail. ``subject`` and ``sender`` take precedence over those of the subscription unless empty."""
         try:
             await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
         except Invalid as refusal:
@@ -160,7 +160,7 @@ class Senders:
         return Outcome(True)
 
     async def _in_thread(self, within: float, call: Callable[..., T], *arguments: Any) -> T:
-        """Run ``call`` in a thread. Raises ``TimeoutError`` after ``within`` seconds; the thread continues."""
+        """Run ``call`` in a thread. Raises ``TimeoutError`` after ``within`` seconds, but does not stop the thread."""
         return await asyncio.wait_for(
             asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments), within
         )
@@ -186,7 +186,7 @@ class Senders:
         subprocess.run(command, input=message.as_bytes(), check=True, timeout=TIMEOUT, capture_output=True)  # noqa: S603
 
     def _send_by_smtp(self, message: EmailMessage, to: str) -> None:
-        """Send a mail over SMTP, and verify the server's certificate if TLS is used."""
+        """Send a mail over SMTP. If the connection uses TLS, verify the server's certificate."""
         chosen, trusted = self._mail, ssl.create_default_context()
         with (
             smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=TIMEOUT, context=trusted)
@@ -203,7 +203,7 @@ class Senders:
 
 
 def _refusal(status: int, content: bytes) -> str:
-    """Return the status and the beginning of the response in one line."""
+    """Return the status and an excerpt of the response, in one line."""
     start = "".join(each if each.isprintable() else " " for each in content[: 4 * MAX_SHOWN].decode(errors="replace"))
     return f"status {status}: {' '.join(start.split())[:MAX_SHOWN]}".removesuffix(": ")
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The delivery worker.
 
-The worker runs an event loop in its own thread and accesses the store in a few other threads. Each hidden queue is
-processed by at most one task. A subscription therefore has at most one delivery in progress, and an unresponsive
-subscriber does not delay others.
+The worker runs an event loop in its own thread, and accesses the store in other threads. It processes each hidden queue
+in a task of its own, and never in two tasks at the same time. A subscription therefore has at most one delivery in
+progress, and an unresponsive subscriber does not delay other subscribers.
 """
 
 import asyncio
@@ -38,47 +38,47 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-# Visibility timeout of claimed deliveries in seconds. After a crash they are redelivered when it expires.
+# Visibility timeout of claimed deliveries in seconds. If the worker crashes, they are redelivered after this time.
 LEASE: Final = 10
 # Seconds between two renewals of a claim.
 RENEWAL_INTERVAL: Final = 3.0
-# The maximum number of notices that are fanned out at a time.
+# The maximum number of notices per fan-out.
 BATCH: Final = 100
 # The maximum number of deliveries of a subscription in one claim.
 MAX_CLAIMED: Final = 20
-# Consecutive failures after which the worker pauses a subscription.
+# Number of consecutive failures after which the worker pauses a subscription.
 MAX_FAILURES: Final = 5
-# First and maximum pause in seconds. Each further failure doubles the pause.
+# Length of the first pause, and maximum length of a pause, in seconds. Each further failure doubles the length.
 PAUSE: Final = 30.0
 MAX_PAUSE: Final = 600.0
-# Maximum number of tasks to start at a time, so that other threads get processor time.
+# Maximum number of tasks to start per round, so that other threads get processor time.
 MAX_STARTS: Final = 50
 # Minimum seconds between two rounds of task starts.
 TURN: Final = 0.05
-# Seconds between two scans of all hidden queues.
+# Seconds between two scans for queues with work.
 SCAN: Final = 10.0
-# Seconds after which the worker retries a queue whose store failed.
+# Seconds after which the worker retries a queue after an error of the store.
 RETRY_INTERVAL: Final = 2.0
 
 
 class Health:
-    """The health of one subscription, based on its recent delivery attempts."""
+    """The delivery state of one subscription in this worker."""
 
     __slots__ = ("claim_limit", "failures", "next", "subscriber", "until")
 
     def __init__(self) -> None:
         self.failures = 0
         self.until = 0.0
-        """The monotonic time until which the subscription is paused."""
+        """The monotonic time at which the pause ends."""
         self.claim_limit = 1
-        """The maximum number of messages in the next claim."""
+        """The maximum number of deliveries in the next claim."""
         self.next = 0.0
-        """The earliest monotonic time of the next delivery, by the rate limit."""
+        """The monotonic time from which the rate limit allows the next delivery."""
         self.subscriber = ""
-        """The URI of the subscriber when the subscription was last read."""
+        """The subscriber's URI when the subscription was last read."""
 
     def count(self, delivered: bool) -> None:
-        """Record an attempt. A success ends the pause; ``MAX_FAILURES`` consecutive failures begin one."""
+        """Record an attempt. A success ends a pause. ``MAX_FAILURES`` consecutive failures start one."""
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
             return
@@ -114,7 +114,7 @@ class Deliverer:
         self._due: dict[QueueRef, float] = {}
         self._running: dict[QueueRef, asyncio.Task[None]] = {}
         self._logs: dict[str, Callable[[], None]] = {}
-        """The projects whose topic logs this worker follows, each with a function that cancels the log's callback."""
+        """Functions that unsubscribe from topic logs, by project. The worker is subscribed to these projects' logs."""
         self._health: dict[QueueRef, Health] = {}
         self._senders: Senders | None = None
         self._loop = asyncio.new_event_loop()
@@ -124,13 +124,13 @@ class Deliverer:
         self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
 
     def start(self) -> None:
-        """Start the worker in a separate thread."""
+        """Start the worker's thread."""
         self._thread.start()
 
     def notify(self, queue: QueueRef) -> None:
-        """Schedule a check of a queue that may have new messages. Thread-safe.
+        """Schedule a check of a queue that can have new messages. Thread-safe.
 
-        Queues without notices or deliveries are ignored.
+        The worker ignores queues that are neither notice queues nor delivery queues.
         """
         at = pending_of(queue)
         if (at or is_notices(queue) or is_log(queue)) and not self._loop.is_closed():
@@ -139,9 +139,9 @@ class Deliverer:
                 self._loop.call_soon_threadsafe(self._schedule, log_of(queue.project), 0.0)
 
     def stop(self, within: float = 10.0) -> None:
-        """Stop the worker, and wait up to ``within`` seconds for the deliveries in progress.
+        """Stop the worker, and wait up to ``within`` seconds for deliveries in progress.
 
-        Unfinished deliveries are redelivered later, possibly by another worker.
+        A delivery that does not finish in time is redelivered later, by this or another server.
         """
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._finish)
@@ -155,7 +155,7 @@ class Deliverer:
         try:
             self._loop.run_until_complete(self._run())
         except Exception:  # the outermost frame of this thread
-            LOG.critical("Deliveries have ended, for an unforeseen reason.", exc_info=True)
+            LOG.critical("The delivery worker stopped because of an unexpected error.", exc_info=True)
         finally:
             self._threads.shutdown()
             self._loop.close()
@@ -179,7 +179,10 @@ class Deliverer:
         await self._store(self._leases.release_all)
 
     async def _wait_until(self, until: float) -> None:
-        """Wait until a queue is due, the monotonic time ``until``, or the stop of the worker; at least ``TURN``."""
+        """Wait at least ``TURN`` seconds, and then until a queue is due, until ``until``, or until the worker stops.
+
+        ``until`` is a monotonic time.
+        """
         await asyncio.sleep(TURN)
         self._woken.clear()
         if self._ending.is_set():
@@ -189,10 +192,11 @@ class Deliverer:
             await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
-        """Return the sort key of a due queue.
+        """Return the priority of a queue that is due, and the time at which it became due. Lower values come first.
 
-        Queues without deliveries and subscriptions that succeed come first, then subscriptions without a history, then
-        subscriptions that fail. Queues of equal rank are sorted by the time at which they became due.
+        0. Notice queues, topic logs, and subscriptions whose last delivery succeeded.
+        1. Subscriptions without an earlier delivery.
+        2. Subscriptions whose last delivery failed.
         """
         health = self._health.get(queue)
         if health is None:
@@ -200,7 +204,7 @@ class Deliverer:
         return 2 if health.failures else 0 if health.claim_limit > 1 else 1, self._due[queue]
 
     async def _drain(self) -> None:
-        """Wait up to 5 seconds for the running tasks, and cancel the remaining ones."""
+        """Wait up to 5 seconds for the running tasks, and then cancel them."""
         if self._running:
             _, left = await asyncio.wait(self._running.values(), timeout=5)
             for task in left:
@@ -217,13 +221,13 @@ class Deliverer:
         return await self._loop.run_in_executor(self._threads, call, *arguments)
 
     async def _scan(self) -> None:
-        """Schedule a check of every hidden queue, because notifications can be lost."""
+        """Schedule a check of all queues with work, because notifications can be lost."""
         try:
             for queue in await self._store(self._all_queues):
                 if queue not in self._due and queue not in self._running:
                     self._schedule(queue, 0.0)
         except Unavailable as absence:
-            LOG.warning("Pending deliveries cannot be listed: %s", absence)
+            LOG.warning("Cannot list pending deliveries: %s", absence)
 
     def _all_queues(self) -> list[QueueRef]:
         now, after = self._clock.now(), ""
@@ -237,7 +241,7 @@ class Deliverer:
             after = page.next
 
     async def _process(self, queue: QueueRef) -> None:
-        """Process the queue's ready messages, and schedule the next check. Logs errors and retries later."""
+        """Process the queue's ready messages, and schedule the next check. Log errors and retry later."""
         try:
             if is_log(queue):
                 await self._follow(queue)
@@ -254,17 +258,17 @@ class Deliverer:
             if await self._has_work(queue):
                 self._schedule(queue, 0.0)
         except ZqError as failure:
-            LOG.warning("Deliveries of project %s wait: %s", queue.project, failure)
+            LOG.warning("Deliveries of project %s failed and will be retried: %s", queue.project, failure)
             self._schedule(queue, RETRY_INTERVAL)
         except Exception:
-            LOG.critical("A delivery failed for an unforeseen reason.", exc_info=True)
+            LOG.critical("A delivery failed because of an unexpected error.", exc_info=True)
             self._schedule(queue, PAUSE)
         finally:
             self._running.pop(queue, None)
             self._woken.set()
 
     async def _has_work(self, queue: QueueRef) -> bool:
-        """Return whether a message is ready. If messages become ready only later, schedule a check for then."""
+        """Return whether a message is ready. If a message will become ready later, schedule a check for that time."""
         ready = await self._store(self._storage.queues.ready, queue, 1, self._clock.now())
         if ready.next is not None and not ready.count:
             self._schedule(queue, max(0.01, ready.next - self._clock.now()))
@@ -288,7 +292,7 @@ class Deliverer:
     async def _follow(self, log: QueueRef) -> None:
         """Fan out new messages of a project's topics, and schedule checks of the queues with new deliveries.
 
-        Registers for notifications of the topic log, and unregisters if the project has no topic subscribers.
+        On the first call, subscribe to the project's topic log. If the project has no topic subscribers, unsubscribe.
         """
         if log.project not in self._logs:
             self._logs[log.project] = await self._store(
@@ -311,7 +315,7 @@ class Deliverer:
         return lambda _batch, _before: self.notify(log)
 
     async def _deliver(self, queue: QueueRef) -> None:
-        """Deliver the pending messages of a subscription until none is left or the subscription is paused."""
+        """Deliver the pending messages of a subscription until all are delivered or the subscription is paused."""
         at = pending_of(queue)
         if at is None:
             return
@@ -336,7 +340,7 @@ class Deliverer:
 
     @asynccontextmanager
     async def _renewing(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
-        """Renew the claim and the lease periodically until the end of the block."""
+        """Renew the claim and the lease every ``RENEWAL_INTERVAL`` seconds; an async context manager."""
 
         async def renew() -> None:
             while True:
@@ -355,7 +359,7 @@ class Deliverer:
             renewing.cancel()
 
     async def _deliver_claimed(self, queue: QueueRef, source: Source, id: str, claim: Claim, health: Health) -> None:
-        # Read the subscription after claiming, so that a confirmation before the claim takes effect.
+        # Claim first: a subscription that was read before the claim could lack a confirmation.
         one = await self._subscription(source, id, health)
         done: list[str] = []
         again: list[Release] = []
@@ -392,7 +396,9 @@ class Deliverer:
         if tried <= len(pauses) and not outcome.final:
             again.append(Release(message.id, pauses[tried - 1]))
             return
-        LOG.warning("A delivery of project %s to subscription %s was given up: %s", source.project, one.id, outcome.why)
+        LOG.warning(
+            "A delivery of project %s to subscription %s failed finally: %s", source.project, one.id, outcome.why
+        )
         dead.append(Move(message.id, source.dead(one.id).name, reason=outcome.why[:200]))
 
     def _retry_policy(self, source: Source) -> Any:
@@ -413,7 +419,7 @@ class Deliverer:
             try:
                 document = notification(opened_notice(self._sealing, source.project, notice))
             except MessageUnreadable:
-                return Outcome(False, why="the message cannot be opened", final=True)
+                return Outcome(False, why="the message cannot be decrypted", final=True)
         if one.subscriber.startswith("mailto:"):
             return await self._get_senders().mail(one, document.decode())
         secrets = self._policy.secrets(one, self._clock.now())
