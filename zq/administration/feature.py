@@ -19,7 +19,7 @@ class AdministrationFeature(Feature):
     """The routes for project administration and rekeying."""
 
     def __init__(self, quotas: Quotas | None, removal: Removal, keys: DataKeys) -> None:
-        """Initialize the feature. ``quotas``: None if authentication is off."""
+        """Create the feature. ``quotas`` is None if authentication is off."""
         self._quotas = quotas
         self._removal = removal
         self._keys = keys

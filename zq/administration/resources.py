@@ -21,7 +21,7 @@ from zq.wire import answers
 
 
 class Change(msgspec.Struct):
-    """The request body of a project update. Absent fields are not changed."""
+    """The request body of a project update. A field that is missing stays the same."""
 
     limits: dict[str, Any] | UnsetType = UNSET
     state: State | UnsetType = UNSET
@@ -74,7 +74,7 @@ class ProjectItem(_Projects):
     def on_put(self, req: falcon.Request, resp: falcon.Response) -> None:
         project, change = _project_parameter(req), wire.decode(_decoder, query.needed_body(req))
         if change.limits is UNSET and change.state is UNSET:
-            raise InvalidBody("The body must name limits or state.")
+            raise InvalidBody("The body must contain limits or state.")
         limits = None if change.limits is UNSET else checked(change.limits)
         stored = self._quotas.write(project, lambda old: _apply(old, limits, change.state))
         self._show(resp, project, stored)
@@ -91,7 +91,7 @@ class ProjectItem(_Projects):
 
 
 class Rekeying:
-    """``/v2/admin/rekey``: rewrapping of all encryption keys with the first master key."""
+    """``/v2/admin/rekey``: encryption of all data keys with the first master key."""
 
     audience = Audience.OPERATOR
     policy = {"POST": "admin:rekey"}

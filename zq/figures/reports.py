@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports for the HTTP resources: ranked queues and topics, time series, project overviews, and servers."""
+"""Reports for the HTTP resources: rankings of queues and topics, time series, project overviews, and servers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -23,11 +23,11 @@ from zq.storage.api import Storage
 # The sort keys of queues and of topics.
 SORTS: Final = ("oldest", "ready", "delayed", "claimed", "in", "out", "growth", "name")
 TOPIC_SORTS: Final = ("in", "name")
-# The used share from which a quota is listed as nearly exhausted.
+# The fraction of a quota from which the quota is listed as nearly exhausted.
 QUOTA_WARNING_SHARE: Final = 0.8
-# The largest number of cached answers of one snapshot.
+# Maximum number of cached reports per snapshot.
 MAX_CACHED_ANSWERS: Final = 100
-# Seconds without a status report after which a server is not counted.
+# Age in seconds of a status report from which its server is not counted.
 SERVER_TIMEOUT: Final = 30.0
 
 Visible = Callable[[str], bool] | None
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 class RankingQuery(Struct, frozen=True):
-    """The query of a ranked list: filter, sort key, order and page."""
+    """The parameters of a ranking: filter, sort key, order and page."""
 
     sort: str
     order: str
@@ -47,7 +47,7 @@ class RankingQuery(Struct, frozen=True):
 
     @property
     def ranking(self) -> str:
-        """The ``order`` argument of ``Ranking.page``."""
+        """The argument ``order`` of ``Ranking.page``."""
         if self.sort != "name":
             return self.order
         return "names" if self.order == "asc" else NAMES_DESC
@@ -70,17 +70,17 @@ class Figures:
         counts: Counts,
         about: About = About(),  # noqa: B008
     ) -> None:
-        """Initialize the reports. ``quotas``: None if authentication is off."""
+        """Create the reports. ``quotas`` is None if authentication is off."""
         self._topics = topics
         self._quotas = quotas
         self._clock = clock
         self.sampler = Sampler(storage, clock, counts, about, lambda: queues.max_counted)
         self._ranking = Ranking()
         self._answers: tuple[Snapshot, dict[object, Json]] = NOTHING, {}
-        """A snapshot, and the cached reports on it for callers that may see all queues."""
+        """A snapshot, and cached reports of this snapshot for callers that may see all queues."""
 
     def queues(self, project: str, query: RankingQuery) -> Json:
-        """Return a page of the project's queues; ``next`` is the next page's marker. Raises ``InvalidParameter``."""
+        """Return a page of the project's queues and the marker of the next page. Raises ``InvalidParameter``."""
         self.sampler.look(project)
         if query.visible is not None or query.marker:
             return self._page(project, query)
@@ -106,7 +106,7 @@ class Figures:
         return {"as_of": now, "complete": True, "total": len(names), "topics": rows, "next": page.next}
 
     def queue(self, queue: QueueRef, seconds: int) -> Json:
-        """Return the time series of a queue. ``seconds``: a key of ``WINDOWS``."""
+        """Return the time series of a queue. ``seconds`` is a key of ``WINDOWS``."""
         sampler, window = self.sampler, WINDOWS[seconds]
         sampler.look(queue.project)
         sampler.watch(queue)
@@ -116,7 +116,7 @@ class Figures:
         return self._points(sampler.kept.get(queue), window, now) | {"as_of": as_of, "now": self._state(depth, as_of)}
 
     def project(self, project: str, seconds: int, visible: Visible) -> Json:
-        """Return the overview of a project. Its time series are None for a caller who may not see all queues."""
+        """Return the overview of a project. If the caller may not see all queues, the time series are None."""
         sampler, window = self.sampler, WINDOWS[seconds]
         sampler.look(project)
         now = self._clock.now()
@@ -126,7 +126,7 @@ class Figures:
         return points | self._cached_answer(project, lambda: self._overview(project, None))
 
     def _overview(self, project: str, visible: Visible) -> Json:
-        """Return the sums over the visible queues, and the lists."""
+        """Return the totals and the top lists of the visible queues."""
         view = ProjectRows(self.sampler, project, visible)
         names = [name for name in view.rows if visible is None or visible(name)]
         living = [name for name in names if name not in view.receivers]
@@ -144,7 +144,7 @@ class Figures:
         }
 
     def _cached_answer(self, key: object, make: Callable[[], Json]) -> Json:
-        """Return the cached answer of the current snapshot, or make and cache it."""
+        """Return a report of the current snapshot from the cache. On a miss, call ``make`` and cache the report."""
         snapshot, made = self._answers
         if snapshot is not self.sampler.snapshot or len(made) >= MAX_CACHED_ANSWERS:
             self._answers = _, made = self.sampler.snapshot, {}
@@ -180,7 +180,7 @@ class Figures:
             after = page.next if page.items else None
 
     def _near_quotas(self, project: str) -> list[Json]:
-        """Return the nearly exhausted quotas of the project, the largest used share first."""
+        """Return the nearly exhausted quotas of the project, sorted by the used fraction, highest first."""
         quotas = self._quotas
         if quotas is None:
             return []

@@ -34,15 +34,15 @@ from zq.storage.api import DocumentController
 # Maximum length of a pool or flavor name and of a pool URI, in characters.
 MAX_TEXT: Final = 255
 MAX_WEIGHT: Final = 2**32 - 1
-# Placeholder for the hidden parts of a URI in responses.
+# Placeholder in responses for the credential and the options of a URI.
 HIDDEN: Final = "***"
-# The capabilities of a store, as Zaqar names them, in the order of the contract.
+# The capabilities of a durable and of a volatile store, as named by Zaqar and in the order of the contract.
 ALL: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
 VOLATILE: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
-# The schemes of embedded stores, which have no host.
+# The URI schemes of embedded stores, which have no host.
 EMBEDDED: Final = ("memory", "rocksdb")
-# Allowed options in a pool URI. Pool administrators are not necessarily server administrators, so no option may refer
-# to a file on the server, to a host outside the URI, or to a source of the server's own credentials.
+# Options that a pool URI may have, by scheme. A pool administrator need not be a server administrator, so no option may
+# refer to a file on the server, to a host outside the URI, or to credentials of the server.
 _MONGODB: Final = frozenset(
     {
         *("appname", "authmechanism", "authsource", "compressors", "connecttimeoutms", "directconnection"),
@@ -104,10 +104,14 @@ class Flavor(Struct, frozen=True):
 class Pools:
     """The pools of a deployment and the flavors of its projects.
 
-    - ``probe`` opens the store at a URI and closes it, or raises ``StartRefused`` or ``Unavailable``.
-    - ``allowed`` returns the hosts that URIs may name, with or without port, and the allowed schemes of embedded
-      stores, each with a colon.
-    - ``own`` is the URI of the catalogue's store.
+    Args:
+        documents: The documents of the catalogue.
+        clock: The clock of the catalogue's store.
+        limits: The limits of pages.
+        probe: Opens and closes the store with a URI. Raises ``StartRefused`` or ``Unavailable``.
+        allowed: Returns the hosts that pool URIs may contain, with or without port, and the allowed schemes of embedded
+            stores, such as ``rocksdb:``.
+        own: The URI of the catalogue's store.
     """
 
     def __init__(
@@ -127,7 +131,7 @@ class Pools:
         self._own = own
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Pool]]:
-        """Return a page of the pools by name, after ``marker``. Raises ``InvalidParameter``."""
+        """Return a page of pools, sorted by name, that starts after ``marker``. Raises ``InvalidParameter``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_pools_per_page)
         page = self._documents.list("", POOL, "", marker, size, self._clock.now())
         return Page([(document.ref.name, read_pool(document)) for document in page.items], page.next)
@@ -149,14 +153,14 @@ class Pools:
                 return
 
     def patch(self, name: str, raw: bytes) -> Pool:
-        """Change the fields of the pool that the body has, and return the pool.
+        """Change the fields in the body, and return the changed pool.
 
         Raises ``PoolNotFound`` or the errors of ``put``.
         """
         given = _checked(raw, _pool_change)
         changes = {field: value for field, value in given.items() if field in _FIELDS}
         if not changes:
-            raise InvalidBody(f"The body must name one of {', '.join(_FIELDS)}.")
+            raise InvalidBody(f"The body must contain at least one of {', '.join(_FIELDS)}.")
         if "flavor" in changes:
             changes["flavor"] = changes["flavor"] or None
         while True:
@@ -168,13 +172,13 @@ class Pools:
                 return pool
 
     def delete(self, name: str) -> None:
-        """Delete the pool, if it exists. Raises ``PoolInUse`` if it has queues or is the only pool of its flavor."""
+        """Delete the pool, if it exists. Raises ``PoolInUse`` if it has queues or is its flavor's only pool."""
         stored = self._find(name)
         if stored is None:
             return
         flavor = read_pool(stored).flavor
         if flavor is not None and self._of(flavor) == [name]:
-            raise PoolInUse(f"The pool {name} is the only one of the flavor {flavor}, and must not go.")
+            raise PoolInUse(f"The pool {name} cannot be deleted, because it is the only pool of the flavor {flavor}.")
         self._refuse_queues(name)
         now = self._clock.now()
         if self._documents.delete(stored.ref, now, expected=stored.version) and self._has_queues(name):
@@ -182,7 +186,10 @@ class Pools:
             self._refuse_queues(name)
 
     def list_flavors(self, project: str, marker: str, limit: int | None) -> Page[Flavor]:
-        """Return a page of the project's flavors by name, after ``marker``. Raises ``InvalidParameter``."""
+        """Return a page of the project's flavors, sorted by name, that starts after ``marker``.
+
+        Raises ``InvalidParameter``.
+        """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_flavors_per_page)
         page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
         known = self._all()
@@ -195,7 +202,10 @@ class Pools:
         return _flavor(name, self._all())
 
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
-        """Create the flavor if it is missing, and add pools to it. Raises ``InvalidBody``, ``FlavorRefused``."""
+        """Add the pools in the body to the flavor. If the flavor does not exist, create it.
+
+        Raises ``InvalidBody`` or ``FlavorRefused``.
+        """
         checked_name("flavor", name)
         names = _checked(raw, _new_flavor)["pool_list"]
         self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
@@ -217,7 +227,7 @@ class Pools:
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Raise ``PoolRefused`` or ``PoolConflict`` for an unusable pool. ``before``: the stored pool, if it exists."""
+        """Check that the pool can be stored in place of ``before``. Raises ``PoolRefused`` or ``PoolConflict``."""
         address = _address(_split(pool.uri))
         moves = before is None or _address(_split(before.uri)) != address
         if before is None or before.uri != pool.uri:
@@ -228,43 +238,47 @@ class Pools:
         if pool.flavor is not None:
             alike = [other for other in (before, *others) if other is not None and other.flavor == pool.flavor]
             if alike and capabilities(alike[0].uri) != capabilities(pool.uri):
-                raise PoolRefused(f"The pools of the flavor {pool.flavor} have other capabilities than this store.")
+                raise PoolRefused(f"The pools of the flavor {pool.flavor} have different capabilities than this store.")
         if moves and before is not None:
             self._refuse_move(name)
         if before is None or before.uri != pool.uri:
             self._try(pool.uri, embedded_is_open=not moves)
 
     def _check_uri(self, uri: str) -> None:
-        """Raise ``PoolRefused`` for a malformed URI, or for a host or option that is not allowed."""
+        """Raise ``PoolRefused`` if the URI is malformed, or if its host or an option is not allowed."""
         parts = _split(uri)
         if HIDDEN in uri:
-            raise PoolRefused(f"uri must not hold {HIDDEN}, which stands for what is not shown.")
+            raise PoolRefused(f"uri must not contain {HIDDEN}, the placeholder for hidden parts.")
         if not parts.scheme or ("://" not in uri and parts.scheme not in EMBEDDED):
-            raise PoolRefused("uri must begin with the scheme of a store, as in redis://host/0.")
+            raise PoolRefused("uri must begin with the scheme of a store, such as redis://host/0.")
         _check_options(parts)
         allowed = self._allowed()
         if parts.scheme in EMBEDDED:
             if f"{parts.scheme}:" not in allowed:
-                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not name {parts.scheme}:.")
+                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not contain {parts.scheme}:.")
             return
         for host in parts.netloc.rpartition("@")[2].lower().split(","):
             if host not in allowed and _without_port(host) not in allowed:
-                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not name {host[:MAX_TEXT]!r}.")
+                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not contain {host[:MAX_TEXT]!r}.")
 
     def _refuse_address(self, name: str, address: tuple[str, ...]) -> None:
         for other, pool in self._all().items():
             if other != name and _address(_split(pool.uri)) == address:
-                raise PoolConflict(f"uri is that of the pool {other}.")
+                raise PoolConflict(f"The pool {other} already has this uri.")
         if address == _address(_split(self._own)) and address[0] != "memory":
-            raise PoolConflict("uri is that of the catalogue; [pooling:catalog] enable_virtual_pool makes it a pool.")
+            raise PoolConflict(
+                "The catalogue's store has this uri. To use it as a pool, set [pooling:catalog] enable_virtual_pool."
+            )
 
     def _refuse_move(self, name: str) -> None:
         if self._has_queues(name):
-            raise PoolConflict(f"The pool {name} has queues, so that its uri must go on naming their store.")
+            raise PoolConflict(
+                f"The uri of the pool {name} must not refer to another store, because the pool has queues."
+            )
 
     def _refuse_queues(self, name: str) -> None:
         if self._has_queues(name):
-            raise PoolInUse(f"The pool {name} has queues, or had some a few minutes ago: delete them first.")
+            raise PoolInUse(f"The pool {name} has queues, or had queues a few minutes ago. Delete them and try again.")
 
     def _has_queues(self, name: str) -> bool:
         return bool(self._documents.list("", BOUND, bound_prefix(name), "", 1, self._clock.now()).items)
@@ -275,10 +289,10 @@ class Pools:
         try:
             self._probe(uri)
         except (StartRefused, Unavailable) as failure:
-            raise PoolRefused("uri names a store that cannot be used, or does not answer.") from failure
+            raise PoolRefused("The store at uri cannot be used or does not respond.") from failure
 
     def _check_pools(self, names: Sequence[str], prefix: str, refusal: type[Invalid]) -> None:
-        """Raise ``refusal`` unless all pools of a flavor exist and have the same capabilities."""
+        """Raise ``refusal`` if a pool does not exist or the pools have different capabilities."""
         known = self._all()
         for name in names:
             if name not in known:
@@ -320,13 +334,13 @@ class Pools:
 
 
 def capabilities(uri: str) -> list[str]:
-    """Return the capabilities of the store with this URI, as named by Zaqar."""
+    """Return the capabilities of a store by its URI."""
     scheme = uri.partition(":")[0]
     return list(VOLATILE if scheme.startswith(("redis", "memory")) else ALL)
 
 
 def shown_uri(uri: str) -> str:
-    """Return a URI with its credential and its options replaced by ``HIDDEN``."""
+    """Return a URI in which the credential and the options are replaced by ``HIDDEN``."""
     parts = _split(uri)
     _, at, hosts = parts.netloc.rpartition("@")
     hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts
@@ -334,7 +348,7 @@ def shown_uri(uri: str) -> str:
 
 
 def checked_name(kind: str, name: str) -> str:
-    """Return the name of a pool or flavor if it is valid, else raise ``Invalid``."""
+    """Return the name of a pool or flavor. Raises ``Invalid`` if it is not valid."""
     if not 1 <= len(name) <= MAX_TEXT or not name.isprintable() or "{" in name or "}" in name:
         raise Invalid(f"The name of a {kind} must be 1 to {MAX_TEXT} printable characters, without braces.")
     return name
@@ -362,26 +376,26 @@ def _split(uri: str) -> SplitResult:
     try:
         return store_uri.split(uri)
     except ValueError:
-        raise PoolRefused("uri cannot be read.") from None
+        raise PoolRefused("uri is not a valid URI.") from None
 
 
 def _check_options(parts: SplitResult) -> None:
-    """Raise ``PoolRefused`` for an option that is not allowed in a pool's URI, and for a fragment.
+    """Raise ``PoolRefused`` if the URI has a fragment or an option that is not allowed.
 
-    Names are compared without decoding, so a percent-encoded name is refused.
+    Names are compared without decoding, so percent-encoded names are rejected.
     """
     if parts.fragment:
-        raise PoolRefused("uri must have no #, and so no options behind it.")
+        raise PoolRefused("uri must not contain #.")
     known = _BY_SCHEME.get(parts.scheme, frozenset())
     for option in filter(None, _SEPARATORS.split(parts.query)):
         name = option.partition("=")[0]
         if name.lower() not in known:
-            allowed = f"use one of {', '.join(sorted(known))}" if known else "leave it away"
-            raise PoolRefused(f"The option {name[:64]!r} must not be in the uri of a {parts.scheme}: pool: {allowed}.")
+            allowed = f"use only {', '.join(sorted(known))}" if known else "remove it"
+            raise PoolRefused(f"The uri of a {parts.scheme}: pool must not have the option {name[:64]!r}: {allowed}.")
 
 
 def _address(parts: SplitResult) -> tuple[str, ...]:
-    """Return the scheme, hosts and path of a store, without its credential and options."""
+    """Return the scheme, hosts and path of a store URI. Two URIs with the same address refer to the same store."""
     return parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations and schemas of ``/v2/pools`` and ``/v2/flavors`` in OpenAPI."""
+"""OpenAPI operations and schemas of ``/v2/pools`` and ``/v2/flavors``."""
 
 from typing import Any
 
@@ -73,7 +73,7 @@ def flavors(limits: Limits) -> Json:
 
 
 def schemas() -> Json:
-    """Return the schemas of bodies, including a health report that has an entry for each store."""
+    """Return the schemas of bodies, including that of a health report with an entry per store."""
     pool = {
         **dict.fromkeys(("name", "uri", "href"), TEXT),
         "weight": NEW_POOL["properties"]["weight"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translation of actions into HTTP requests, and of HTTP responses into answers (contract 14)."""
+"""Conversion of actions to HTTP requests, and of HTTP responses to answers (contract 14)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,7 +14,7 @@ TYPES: Final = {str: "string", int: "int", bool: "boolean", list: "list", dict: 
 
 
 class Request(Struct, frozen=True):
-    """An HTTP request. ``query``: the unencoded query parameters. ``document``: the JSON body; None = no body."""
+    """An HTTP request. ``query`` are the unencoded query parameters. ``document`` is the JSON body; None = no body."""
 
     method: str
     path: str
@@ -23,7 +23,7 @@ class Request(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """An HTTP response. ``location`` and ``error`` are the headers Location and X-Zq-Error, or ""."""
+    """An HTTP response. ``location`` and ``error`` are the headers Location and X-Zq-Error; "" for a missing header."""
 
     status: int
     document: Any
@@ -32,7 +32,10 @@ class Reply(Struct, frozen=True):
 
 
 def build_request(action: str, body: Body) -> Request | None:
-    """Return the request for an action, or ``None`` if its list of ids is empty. Raises ``Invalid``."""
+    """Build the request for an action. Raises ``Invalid``.
+
+    Return None for ``message_get_many`` with an empty list of ids, which needs no request.
+    """
     if action == "queue_list":
         return Request("GET", "/v2/queues", _query(body, marker=str, limit=int, detailed=bool))
     queue = "/v2/queues/" + _segment(body, "queue_name")
@@ -104,7 +107,7 @@ BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
 
 
 def _field(body: Body, name: str, kind: type) -> Any:
-    """Return a field of the body, or ``None`` if it is absent. Raises ``Invalid`` if its type is not ``kind``."""
+    """Return a field of the body, or None if it is missing. Raises ``Invalid`` if its type is not ``kind``."""
     value = body.get(name)
     if value is not None and type(value) is not kind:
         raise Invalid(f'Bad request. The value of the "{name}" field must be a {TYPES[kind]}.')
@@ -112,12 +115,12 @@ def _field(body: Body, name: str, kind: type) -> Any:
 
 
 def _segment(body: Body, name: str) -> str:
-    """Return a required field as a path segment. Raises ``Invalid`` if it is absent, empty or contains a slash."""
+    """Return a field of the body as a path segment. Raises ``Invalid`` if it is missing, empty or has a slash."""
     value: str | None = _field(body, name, str)
     if value is None:
         raise Invalid(f'Bad request. Missing "{name}" field.')
     if not value or "/" in value:
-        raise Invalid(f"Bad request. {name} must not be empty, nor hold a slash.")
+        raise Invalid(f"Bad request. {name} must not be empty or contain a slash.")
     return value
 
 
@@ -138,13 +141,13 @@ def _ids(body: Body, name: str) -> list[str]:
 
 
 def _drafts(body: Body) -> list[dict[str, Any]]:
-    """Return the messages to post. Their delays are removed, as contract 14 requires. Raises ``Invalid``."""
+    """Return the messages to post, without delays, which contract 14 ignores. Raises ``Invalid``."""
     messages = _field(body, "messages", list)
     if messages is None:
         raise Invalid('Bad request. Missing "messages" field.')
     for message in messages:
         if not isinstance(message, dict):
-            raise Invalid("Bad request. Each of messages must be a dict.")
+            raise Invalid("Bad request. Each message must be a dict.")
         if "body" not in message:
             raise Invalid('Bad request. Missing "body" field.')
         _field(message, "ttl", int)
@@ -152,7 +155,7 @@ def _drafts(body: Body) -> list[dict[str, Any]]:
 
 
 def answer_body(action: str, body: Body, reply: Reply) -> Any:
-    """Convert the response to a successful action into the body of the answer."""
+    """Build the body of a successful action's answer from the HTTP response."""
     document, queue = reply.document, body.get("queue_name")
     if action == "queue_create":
         return f"Queue {queue} created."
@@ -182,7 +185,7 @@ def answer_body(action: str, body: Body, reply: Reply) -> Any:
 
 
 def message(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a message from the REST format to the format of contract 14."""
+    """Convert a message of the REST API to the format of contract 14."""
     claims = parse_qs(urlsplit(one.get("href", "")).query).get("claim_id", [None])
     names = ("ttl", "age", "body")
     return {"id": one["id"], "claim_id": claims[0], **{name: one[name] for name in names}}
@@ -193,7 +196,7 @@ def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _stats(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the links to the oldest and newest message by their ids."""
+    """Return the statistics with message ids in place of the links to the oldest and newest message."""
     counts = dict(document["messages"])
     for name in ("oldest", "newest"):
         if name in counts:

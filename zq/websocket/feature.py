@@ -13,7 +13,7 @@ from zq.websocket.session import Places, Service
 from zq.websocket.settings import WebSocketOptions
 
 PATH: Final = "/v2/ws"
-# Maximum overhead of a frame in bytes: the action, headers and field names around a post.
+# Maximum size of a frame in bytes without the posted messages: action, headers and field names.
 ENVELOPE: Final = 16 * 1024
 
 
@@ -30,12 +30,16 @@ class WebSocketFeature(Feature):
         queues: QueueController,
         subscriptions: Subscriptions,
     ) -> None:
-        """Initialize the feature.
+        """Create the feature.
 
         Args:
+            options: The options of the section [websocket].
             strategy: The value of [DEFAULT] auth_strategy.
-            behind_proxy: Whether a proxy hides the clients' addresses, so that no limit per address applies.
+            behind_proxy: Whether a proxy hides the addresses of clients. If so, the limit per address does not apply.
             max_post: The maximum size of a post request in bytes.
+            clock: The clock of the store.
+            queues: The queues of the store.
+            subscriptions: The subscriptions of connections.
         """
         self._options = options
         self._strategy = strategy
