@@ -31,7 +31,7 @@ class Accounts:
         self._lock = threading.Lock()
         self._known: FIFOCache[str, str] = FIFOCache(MAX_CACHED)
 
-    def of(self, project: str) -> str:
+    def get_or_assign(self, project: str) -> str:
         """Return the project's account id. On the first call for a project, assign one."""
         account = self._known.get(project)
         if account is None:
@@ -40,7 +40,7 @@ class Accounts:
                 self._known[project] = account
         return account
 
-    def project_of(self, account: str) -> str:
+    def find_project(self, account: str) -> str:
         """Return the project of an account id, or "" if no project has this id."""
         return self._read(account) or (account if self._storage.queues.list(account, "", 1).items else "")
 
@@ -56,7 +56,7 @@ class Accounts:
         number = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:
             account = f"{number:012d}"
-            if not self.project_of(account):
+            if not self.find_project(account):
                 self._write(account, project)
             if self._read(account) == project:
                 self._write(project, account)

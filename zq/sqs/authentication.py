@@ -23,10 +23,10 @@ from zq.sqs import sigv4
 from zq.sqs.accounts import ACCOUNT
 from zq.sqs.call import Caller
 from zq.sqs.errors import SqsError
-from zq.sqs.keys import Holder, SqsKeyLookup
+from zq.sqs.keys import SqsKeyLookup, ValidKey
 from zq.sqs.recognition import is_sqs
 from zq.sqs.settings import SqsOptions
-from zq.sqs.sigv4 import Claim, Head, Refusal
+from zq.sqs.sigv4 import Head, Refusal, RequestSignature
 
 # Headers whose WSGI variables lack the prefix ``HTTP_``.
 UNPREFIXED_HEADERS: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length"}
@@ -57,12 +57,12 @@ class SignedCallers:
 
         The returned function takes the raw body. Raises ``SqsError``, ``TooManyRequests`` or ``Unavailable``.
         """
-        head = head_of(req.env)
-        with _translated():
-            claim = sigv4.read(head)
-            holder = self._keys.find(claim.key, peer_of(req.env, self._behind_proxy))
-            self._check(claim, head)
-        return lambda body: _signed(head, claim, holder, body)
+        head = read_head(req.env)
+        with _translate_refusals():
+            parsed = sigv4.read(head)
+            holder = self._keys.find(parsed.key, peer_of(req.env, self._behind_proxy))
+            self._check(parsed, head)
+        return lambda body: _verify(head, parsed, holder, body)
 
     def applies(self, env: Mapping[str, Any]) -> bool:
         """Return whether a request with this head is an SQS request."""
@@ -70,38 +70,38 @@ class SignedCallers:
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
         """Return whether the request is allowed to send its body, or None if the key is not in the cache."""
-        claim = self._claim(env)
-        return claim is not None and self._keys.known(claim.key)
+        parsed = self._parse_signature(env)
+        return parsed is not None and self._keys.known(parsed.key)
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
         """Return whether the request is allowed to send its body, or None if the store is unavailable.
 
         If the key is not in the cache, read it from the store.
         """
-        claim = self._claim(env)
+        parsed = self._parse_signature(env)
         try:
-            return claim is not None and bool(self._keys.find(claim.key, peer_of(env, self._behind_proxy)))
+            return parsed is not None and bool(self._keys.find(parsed.key, peer_of(env, self._behind_proxy)))
         except (Refusal, TooManyRequests):
             return False
         except Unavailable:
             return None
 
-    def _claim(self, env: Mapping[str, Any]) -> Claim | None:
+    def _parse_signature(self, env: Mapping[str, Any]) -> RequestSignature | None:
         """Parse and check the signature without its key. Return None if the signature is invalid with any key."""
-        head = head_of(env)
+        head = read_head(env)
         try:
-            claim = sigv4.read(head)
-            self._check(claim, head)
+            parsed = sigv4.read(head)
+            self._check(parsed, head)
         except Refusal:
             return None
-        return claim
+        return parsed
 
-    def _check(self, claim: Claim, head: Head) -> None:
-        sigv4.check_moment(claim, self._now())
-        sigv4.check_headers(claim, head)
+    def _check(self, parsed: RequestSignature, head: Head) -> None:
+        sigv4.check_time(parsed, self._now())
+        sigv4.check_headers(parsed, head)
 
 
-def head_of(env: Mapping[str, Any]) -> Head:
+def read_head(env: Mapping[str, Any]) -> Head:
     """Return the request head that the client signed. It includes headers that other middleware has removed."""
     target: str = env.get("RAW_URI") or env.get("REQUEST_URI") or ""
     if not target.startswith("/"):  # no raw path, or an absolute URI
@@ -113,15 +113,15 @@ def head_of(env: Mapping[str, Any]) -> Head:
     return Head(env["REQUEST_METHOD"], target.partition("?")[0], env.get("QUERY_STRING", ""), headers, secure)
 
 
-def _signed(head: Head, claim: Claim, holder: Holder, body: bytes) -> Caller:
-    with _translated():
-        sigv4.check_signature(claim, head, holder.secret, sha256(body).hexdigest())
-        sigv4.refuse_session(head)
-    return Caller(holder.project, claim.key, claim.region, holder.actions)
+def _verify(head: Head, parsed: RequestSignature, holder: ValidKey, body: bytes) -> Caller:
+    with _translate_refusals():
+        sigv4.check_signature(parsed, head, holder.secret, sha256(body).hexdigest())
+        sigv4.reject_session(head)
+    return Caller(holder.project, parsed.key, parsed.region, holder.actions)
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_refusals() -> Iterator[None]:
     """Translate ``Refusal`` into ``SqsError``; a context manager."""
     try:
         yield

@@ -79,15 +79,16 @@ class Params(Struct, frozen=True, rename="pascal"):
     """Base class for the parameters of an operation. Members are named as in AWS's API model, in snake case.
 
     A member without a default is required. If it is missing, null or "", the server rejects the request. Required
-    strings have the type ``Needed``. Unknown members are ignored. A client may send an integer as a string of digits.
+    strings have the type ``RequiredText``. Unknown members are ignored. A client may send an integer as a string of
+    digits.
     """
 
 
-Needed: TypeAlias = Annotated[str, Meta(min_length=1)]
+RequiredText: TypeAlias = Annotated[str, Meta(min_length=1)]
 """A required, non-empty string."""
 
 
-class OfQueue(Params, frozen=True):
+class QueueParams(Params, frozen=True):
     """Base class for the parameters of operations on a queue."""
 
-    queue_url: Needed
+    queue_url: RequiredText

@@ -55,6 +55,6 @@ class Cooldowns:
         self._documents.delete(DocumentRef(ref.project, PURGED, ref.name), self._clock.now())
         return removed
 
-    def refuses(self, ref: QueueRef) -> bool:
+    def is_reserved(self, ref: QueueRef) -> bool:
         """Return whether the name is reserved because a queue with this name was deleted recently."""
         return self._documents.get(DocumentRef(ref.project, DELETED, ref.name), self._clock.now()) is not None

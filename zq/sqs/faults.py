@@ -16,28 +16,28 @@ from zq.sqs.recognition import request_id
 
 def add_handlers(app: "falcon.App[Any, Any]") -> None:
     """Register error handlers for SQS requests. The handlers of all other requests stay the same."""
-    app.add_error_handler(errors.SqsError, _refused)
+    app.add_error_handler(errors.SqsError, _write_error)
     for kind, native in faults.HANDLERS.items():
-        app.add_error_handler(kind, partial(_answered, native))
+        app.add_error_handler(kind, partial(_handle, native))
 
 
-def _answered(
+def _handle(
     native: Callable[..., None], req: falcon.Request, resp: falcon.Response, error: Exception, params: Any
 ) -> None:
     if hasattr(req.context, "sqs"):
-        _refused(req, resp, _translated(req, error), params)
+        _write_error(req, resp, _translate(req, error), params)
     else:
         native(req, resp, error, params)
 
 
-def _refused(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _params: object) -> None:
+def _write_error(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _params: object) -> None:
     req.context.why = error.message
     resp.status = falcon.code_to_http_status(error.status)
     protocol: ModuleType = req.context.sqs
     protocol.refuse(req, resp, error, request_id(req))
 
 
-def _translated(req: falcon.Request, error: Exception) -> errors.SqsError:
+def _translate(req: falcon.Request, error: Exception) -> errors.SqsError:
     """Return the SQS error for another exception. Log unexpected exceptions and unavailable stores."""
     if isinstance(error, zq_errors.ZqError):
         faults.log_unavailable(req, error)

@@ -48,15 +48,15 @@ SECRET_LENGTH: Final = 40
 LABEL: Final = "sqs keys 1"
 NONCE: Final = 12
 # Maximum number of keys per project.
-MOST: Final = 100
+MAX_KEYS: Final = 100
 DAY: Final = 86_400
 # Time for which a lookup is cached in seconds, and maximum number of cached lookups.
 CACHE_TTL: Final = 1.0
 MAX_CACHED: Final = 10_000
-TRIES: Final = 20
+MAX_TRIES: Final = 20
 
 
-class Stored(Struct, frozen=True, omit_defaults=True):
+class StoredKey(Struct, frozen=True, omit_defaults=True):
     """An access key as stored.
 
     Args:
@@ -81,17 +81,17 @@ class SqsKey(NamedTuple):
     """An access key without its secret."""
 
     id: str
-    stored: Stored
+    stored: StoredKey
 
 
-class Made(NamedTuple):
+class NewKey(NamedTuple):
     """A new access key and its secret."""
 
     key: SqsKey
     secret: str
 
 
-class Holder(Struct, frozen=True):
+class ValidKey(Struct, frozen=True):
     """A valid access key with its decrypted secret. ``actions`` are the permitted operations; None = all."""
 
     project: str
@@ -99,8 +99,8 @@ class Holder(Struct, frozen=True):
     secret: str
     expires: Seconds
 
-    def lives(self, now: Seconds) -> bool:
-        """Return whether the key has not expired at ``now``."""
+    def is_valid(self, now: Seconds) -> bool:
+        """Return whether the key has not expired."""
         return now < self.expires
 
 
@@ -121,7 +121,7 @@ class SqsKeys:
 
     def create(
         self, project: str, actions: Sequence[str] | None = None, days: int | None = None, plain: bool = False
-    ) -> Made:
+    ) -> NewKey:
         """Create and store an access key.
 
         Args:
@@ -135,7 +135,7 @@ class SqsKeys:
         now = self._clock.now()
         id = PREFIX + b32encode(os.urandom(12)).decode()[:ID_LENGTH]
         secret = encode(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
-        stored = Stored(
+        stored = StoredKey(
             project=project,
             created=now,
             actions=None if actions is None else sorted(set(actions)),
@@ -144,14 +144,14 @@ class SqsKeys:
         if plain:
             stored = structs.replace(stored, secret=secret)
         else:
-            sealed, master = self._sealed(id, project, secret)
+            sealed, master = self._encrypt(id, project, secret)
             stored = structs.replace(stored, sealed=sealed, master=master)
-        if len(self._documents.list(project, KEY, "", "", MOST, now).items) >= MOST:
-            raise QuotaExceeded(f"The project has {MOST} SQS access keys, the maximum. Delete a key first.")
+        if len(self._documents.list(project, KEY, "", "", MAX_KEYS, now).items) >= MAX_KEYS:
+            raise QuotaExceeded(f"The project has {MAX_KEYS} SQS access keys, the maximum. Delete a key first.")
         self._documents.put(DocumentRef("", PROJECT, project), b"{}", now, expected="")
         self._documents.put(DocumentRef(project, KEY, id), b"{}", now, expires=stored.expires)
         self._documents.put(DocumentRef("", KEY, id), msgspec.json.encode(stored), now, expires=stored.expires)
-        return Made(SqsKey(id, stored), secret)
+        return NewKey(SqsKey(id, stored), secret)
 
     def get(self, id: str) -> SqsKey:
         """Return the key with the given id. Raises ``NotFound``."""
@@ -181,7 +181,7 @@ class SqsKeys:
 
         Raises ``NotFound``, and ``MetadataConflict`` after too many concurrent changes.
         """
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             now = self._clock.now()
             document = self._documents.get(DocumentRef("", KEY, id), now)
             if document is None:
@@ -198,7 +198,7 @@ class SqsKeys:
         for owner in ("", project):
             self._documents.delete(DocumentRef(owner, KEY, id), now)
 
-    def holder(self, id: str) -> Holder | None:
+    def find_valid(self, id: str) -> ValidKey | None:
         """Read a key from the store and decrypt its secret.
 
         Return None if the key does not exist, is disabled or expired, or if its secret cannot be decrypted.
@@ -208,12 +208,12 @@ class SqsKeys:
         if document is None:
             return None
         stored = _decode(document.value)
-        secret = "" if stored.disabled else stored.secret or self._opened(id, stored)
+        secret = "" if stored.disabled else stored.secret or self._decrypt(id, stored)
         actions = None if stored.actions is None else frozenset(stored.actions)
-        holder = Holder(stored.project, actions, secret, inf if stored.expires is None else stored.expires)
-        return holder if secret and holder.lives(now) else None
+        holder = ValidKey(stored.project, actions, secret, inf if stored.expires is None else stored.expires)
+        return holder if secret and holder.is_valid(now) else None
 
-    def _sealed(self, id: str, project: str, secret: str) -> tuple[bytes, str]:
+    def _encrypt(self, id: str, project: str, secret: str) -> tuple[bytes, str]:
         """Return the encrypted secret and the id of the master key. Raises ``Invalid`` without a master key."""
         if not self._masters:
             raise Invalid(
@@ -225,7 +225,7 @@ class SqsKeys:
         nonce = os.urandom(NONCE)
         return nonce + AESGCM(derived(key, LABEL)).encrypt(nonce, secret.encode(), _aad(id, project)), master
 
-    def _opened(self, id: str, stored: Stored) -> str:
+    def _decrypt(self, id: str, stored: StoredKey) -> str:
         """Decrypt the secret. If that fails, log an error and return ""."""
         key, sealed = self._masters.get(stored.master), stored.sealed
         if key is not None:
@@ -256,7 +256,7 @@ class SqsKeyLookup:
         self._keys = keys
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: TTLCache[str, Holder | None] = TTLCache(MAX_CACHED, CACHE_TTL, monotonic)
+        self._known: TTLCache[str, ValidKey | None] = TTLCache(MAX_CACHED, CACHE_TTL, monotonic)
         # Ids of keys that were valid at their last lookup. The rate limit does not apply to them.
         self._valid: FIFOCache[str, None] = FIFOCache(MAX_CACHED)
         self.failures = FailureLimit(monotonic)
@@ -270,7 +270,7 @@ class SqsKeyLookup:
         with self._lock:
             return self._known[id] is not None if id in self._known else None
 
-    def find(self, id: str, peer: str) -> Holder:
+    def find(self, id: str, peer: str) -> ValidKey:
         """Return a valid key from the cache or the store.
 
         Raises:
@@ -283,19 +283,19 @@ class SqsKeyLookup:
         if not known:
             if not was_valid:
                 self.failures.check(peer)
-            found = self._keys.holder(id)
+            found = self._keys.find_valid(id)
             with self._lock:
                 self._known[id] = found
                 self._valid.pop(id, None)
                 if found is not None:
                     self._valid[id] = None
-        if found is None or not found.lives(self._clock.now()):
+        if found is None or not found.is_valid(self._clock.now()):
             self.failures.count(peer)
             raise Refusal(UNKNOWN_KEY, NO_SUCH_KEY)
         return found
 
 
-_decode: Final = msgspec.json.Decoder(Stored).decode
+_decode: Final = msgspec.json.Decoder(StoredKey).decode
 
 
 def _aad(id: str, project: str) -> bytes:

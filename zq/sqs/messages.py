@@ -23,11 +23,11 @@ from zq.limits import is_allowed_text
 from zq.model import Grip, Handled, Message, QueueRef
 from zq.model.attributes import Attributes, AttributeValue, decode_attributes, encode_attributes, with_trace
 from zq.sqs import errors, message_attributes, names, receipts
-from zq.sqs.call import Call, Needed, OfQueue, Params
+from zq.sqs.call import Call, Params, QueueParams, RequiredText
 from zq.sqs.extension import QueueAttributes
 from zq.sqs.limits import NUMBERS
 from zq.sqs.message_attributes import SentValue
-from zq.sqs.messaging import MAX_HOLD, Outgoing
+from zq.sqs.messaging import MAX_HOLD, OutgoingMessage
 
 # Maximum message delay in seconds.
 MAX_DELAY: Final = NUMBERS["DelaySeconds"][1]
@@ -38,15 +38,15 @@ MAX_MESSAGES: Final = 10
 # Matches a message group id, deduplication id or receive attempt id.
 GROUP: Final = re.compile(r"[!-~]{1,128}")
 GROUP_REASON: Final = "can only include alphanumeric and punctuation characters. 1 to 128 in length."
-NOT_HERE: Final = "The request includes a parameter that is not valid for this queue type."
-NO_OWN_DELAY: Final = "The request include parameter that is not valid for this queue type."
+WRONG_QUEUE_TYPE: Final = "The request includes a parameter that is not valid for this queue type."
+NO_MESSAGE_DELAY: Final = "The request include parameter that is not valid for this queue type."
 NO_ID: Final = (
     "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
 )
 EXPIRED: Final = "The receipt handle has expired."
 TOO_LONG: Final = "Message must be shorter than {} bytes."
 NOT_HIDDEN: Final = "Message does not exist or is not available for visibility timeout change."
-BEYOND: Final = f"Total VisibilityTimeout for the message is beyond the limit [{MAX_HOLD} seconds]"
+HIDDEN_TOO_LONG: Final = f"Total VisibilityTimeout for the message is beyond the limit [{MAX_HOLD} seconds]"
 # First byte of a body that is a JSON string.
 QUOTE: Final = ord('"')
 _string: Final = msgspec.json.Decoder(str).decode
@@ -54,7 +54,7 @@ _string: Final = msgspec.json.Decoder(str).decode
 _UUID: Final = struct.Struct("8s4s4s4s12s")
 
 
-class Letter(Params, frozen=True, kw_only=True):
+class MessageParams(Params, frozen=True, kw_only=True):
     """A message to send. Base class for the request and the batch entry."""
 
     message_body: str
@@ -65,12 +65,12 @@ class Letter(Params, frozen=True, kw_only=True):
     message_group_id: str | None = None
 
 
-class SendMessage(Letter, frozen=True, kw_only=True):
-    message_body: Needed
-    queue_url: Needed
+class SendMessage(MessageParams, frozen=True, kw_only=True):
+    message_body: RequiredText
+    queue_url: RequiredText
 
 
-class ReceiveMessage(OfQueue, frozen=True):
+class ReceiveMessage(QueueParams, frozen=True):
     attribute_names: list[str] = []
     message_system_attribute_names: list[str] = []
     message_attribute_names: list[str] = []
@@ -80,16 +80,16 @@ class ReceiveMessage(OfQueue, frozen=True):
     receive_request_attempt_id: str = ""
 
 
-class DeleteMessage(OfQueue, frozen=True):
-    receipt_handle: Needed
+class DeleteMessage(QueueParams, frozen=True):
+    receipt_handle: RequiredText
 
 
-class ChangeMessageVisibility(OfQueue, frozen=True):
-    receipt_handle: Needed
+class ChangeMessageVisibility(QueueParams, frozen=True):
+    receipt_handle: RequiredText
     visibility_timeout: int
 
 
-class Receipt(Struct, omit_defaults=True, rename="pascal"):
+class SentMessage(Struct, omit_defaults=True, rename="pascal"):
     """The result of sending a message. ``id`` is the id of the batch entry, or "" for a single message."""
 
     id: str = ""
@@ -99,13 +99,13 @@ class Receipt(Struct, omit_defaults=True, rename="pascal"):
     system_attributes_sum: str = field(default="", name="MD5OfMessageSystemAttributes")
     sequence_number: str = ""
 
-    def number(self, id: str, sequences: Mapping[str, int]) -> None:
+    def set_sequence(self, id: str, sequences: Mapping[str, int]) -> None:
         """Set the sequence number of message ``id`` if ``sequences`` contains it."""
         if id in sequences:
             self.sequence_number = _digits(sequences[id])
 
 
-class Received(Struct, omit_defaults=True, rename="pascal"):
+class ReceivedMessage(Struct, omit_defaults=True, rename="pascal"):
     """A message as returned to a consumer."""
 
     message_id: str
@@ -117,13 +117,13 @@ class Received(Struct, omit_defaults=True, rename="pascal"):
     message_attributes: dict[str, AttributeValue] | None = None
 
 
-class Messages(Struct, omit_defaults=True, rename="pascal"):
+class ReceiveResponse(Struct, omit_defaults=True, rename="pascal"):
     """The response to a receive."""
 
-    messages: list[Received] = []
+    messages: list[ReceivedMessage] = []
 
 
-class Receive(Struct, frozen=True):
+class ReceiveRequest(Struct, frozen=True):
     """A validated receive request. The endpoint calls ``ask`` until messages are ready or ``wait`` seconds have passed.
 
     ``ask`` claims messages, and ``answer`` builds the response.
@@ -132,35 +132,35 @@ class Receive(Struct, frozen=True):
     queue: QueueRef
     wait: int
     ask: Callable[[], ClaimAnswer]
-    answer: Callable[[Polled[ClaimAnswer]], Messages]
+    answer: Callable[[Polled[ClaimAnswer]], ReceiveResponse]
 
 
-def send_message(call: Call, given: SendMessage) -> Receipt:
+def send_message(call: Call, given: SendMessage) -> SentMessage:
     """Send a message and return its id, checksums and sequence number."""
-    queue, terms = existing(call, given.queue_url)
-    outgoing, receipt = written(call, terms, given)
+    queue, terms = find_queue(call, given.queue_url)
+    outgoing, receipt = prepare_message(call, terms, given)
     sent = call.use_cases.messaging.send(queue, call.sender, [outgoing])
     if sent.ids[0] is None:
         reason = TOO_LONG.format(sent.max_size)
         raise errors.invalid_parameter(f"One or more parameters are invalid. Reason: {reason}")
     receipt.message_id = message_id(sent.ids[0])
-    receipt.number(sent.ids[0], sent.sequences)
+    receipt.set_sequence(sent.ids[0], sent.sequences)
     return receipt
 
 
-def receive_message(call: Call, given: ReceiveMessage) -> Receive:
+def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
     """Validate the request and return it without claiming any message."""
-    queue, terms = existing(call, given.queue_url)
+    queue, terms = find_queue(call, given.queue_url)
     wait, attempt = terms.wait, given.receive_request_attempt_id
     if not 1 <= given.max_number_of_messages <= MAX_MESSAGES:
         reason = f"Must be between 1 and {MAX_MESSAGES}, if provided."
         raise errors.invalid_value(given.max_number_of_messages, "MaxNumberOfMessages", reason)
     if given.wait_time_seconds is not None:
-        wait = bounded(given.wait_time_seconds, "WaitTimeSeconds", MAX_WAIT)
+        wait = check_bounds(given.wait_time_seconds, "WaitTimeSeconds", MAX_WAIT)
     if given.visibility_timeout is not None:
-        bounded(given.visibility_timeout, "VisibilityTimeout", MAX_HOLD)
+        check_bounds(given.visibility_timeout, "VisibilityTimeout", MAX_HOLD)
     if attempt and not terms.fifo:
-        raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", NOT_HERE)
+        raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", WRONG_QUEUE_TYPE)
     if attempt and not GROUP.fullmatch(attempt):
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", f"ReceiveRequestAttemptId {GROUP_REASON}")
     system = _system_names(given.message_system_attribute_names or given.attribute_names, terms.fifo)
@@ -170,25 +170,25 @@ def receive_message(call: Call, given: ReceiveMessage) -> Receive:
     )
     wait = min(wait, call.use_cases.max_wait)
 
-    def received(outcome: Polled[ClaimAnswer]) -> Messages:
+    def received(outcome: Polled[ClaimAnswer]) -> ReceiveResponse:
         claim = outcome.answer.claim
         if claim is None:
-            return Messages()
+            return ReceiveResponse()
         call.request.context.messages = len(claim.messages)
-        shown = _received(claim.messages, receipts.handles(queue, claim.id, claim.messages))
+        shown = _received(claim.messages, receipts.encode_handles(queue, claim.id, claim.messages))
         if system or given.message_attribute_names:
             for message, entry in zip(claim.messages, shown, strict=True):
                 _add_attributes(entry, call, message, system, given.message_attribute_names)
-        return Messages(shown)
+        return ReceiveResponse(shown)
 
-    return Receive(queue, wait, ask, received)
+    return ReceiveRequest(queue, wait, ask, received)
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
     """Delete a message. If it is missing or another consumer has received it since, do nothing."""
-    queue, terms = existing(call, given.queue_url)
-    [became] = call.use_cases.messaging.handle(queue, [receipts.grip(queue, given.receipt_handle)])
-    if refusal := expired(terms, became, given.receipt_handle):
+    queue, terms = find_queue(call, given.queue_url)
+    [became] = call.use_cases.messaging.handle(queue, [receipts.decode_handle(queue, given.receipt_handle)])
+    if refusal := find_expiry_error(terms, became, given.receipt_handle):
         raise refusal
 
 
@@ -197,23 +197,23 @@ def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> Non
 
     Raises ``SqsError`` if another consumer has received the message since.
     """
-    queue, terms = existing(call, given.queue_url)
+    queue, terms = find_queue(call, given.queue_url)
     handle, seconds = given.receipt_handle, given.visibility_timeout
-    [became] = call.use_cases.messaging.handle(queue, [hiding(queue, handle, seconds)])
-    if refusal := not_hidden(terms, became, handle, seconds):
+    [became] = call.use_cases.messaging.handle(queue, [make_hiding_grip(queue, handle, seconds)])
+    if refusal := find_hiding_error(terms, became, handle, seconds):
         raise refusal
 
 
-def existing(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
+def find_queue(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
     """Parse a queue URL and return the queue with its attributes, possibly from the cache.
 
     Raises ``SqsError`` or ``QueueNotFound``.
     """
-    queue = names.queue_of(call, url)
-    return queue, call.use_cases.messaging.attributes(queue)
+    queue = names.parse_queue(call, url)
+    return queue, call.use_cases.messaging.get_attributes(queue)
 
 
-def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoing, Receipt]:
+def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -> tuple[OutgoingMessage, SentMessage]:
     """Validate a message, and return it with the result to send back, which lacks only ids. Raises ``SqsError``."""
     text, given = letter.message_body, letter.message_attributes
     if not text:
@@ -227,50 +227,50 @@ def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoin
         raise errors.invalid_value(delay, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {MAX_DELAY}.")
     if terms.fifo:
         if delay:
-            raise errors.invalid_value(delay, "DelaySeconds", NO_OWN_DELAY)
+            raise errors.invalid_value(delay, "DelaySeconds", NO_MESSAGE_DELAY)
         delay = None
     raw = text.encode()
     size, trace = len(raw), call.trace
-    receipt = Receipt(body_sum=md5(raw, usedforsecurity=False).hexdigest())
+    receipt = SentMessage(body_sum=md5(raw, usedforsecurity=False).hexdigest())
     if given:
-        size += message_attributes.checked(given)
-        receipt.attributes_sum = message_attributes.sum_of(given)
+        size += message_attributes.validate(given)
+        receipt.attributes_sum = message_attributes.compute_checksum(given)
     if letter.message_system_attributes:
-        trace = message_attributes.checked_system(letter.message_system_attributes)
-        receipt.system_attributes_sum = message_attributes.sum_of(letter.message_system_attributes)
+        trace = message_attributes.validate_system(letter.message_system_attributes)
+        receipt.system_attributes_sum = message_attributes.compute_checksum(letter.message_system_attributes)
     group, once = letter.message_group_id, ""
     if group is not None or letter.message_deduplication_id is not None or terms.fifo:
         once = _checked_ids(letter, terms, raw)
     attributes = b""
     if given or trace or once or call.trace_context:
         attributes = encode_attributes(Attributes({**with_trace(given, call.trace_context)}, once, trace))
-    return Outgoing(body or wire.encode(text), size, delay, attributes, group or "", once), receipt
+    return OutgoingMessage(body or wire.encode(text), size, delay, attributes, group or "", once), receipt
 
 
-def hiding(queue: QueueRef, handle: str, seconds: int) -> Grip:
+def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> Grip:
     """Return the grip for hiding a received message for ``seconds``.
 
     Raises ``SqsError`` for an invalid receipt handle or duration.
     """
-    return receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
+    return receipts.decode_handle(queue, handle, check_bounds(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
 
 
-def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
+def find_hiding_error(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
     """Return the error if a message could not be hidden, or None if it was hidden."""
     if became is Handled.TOO_LONG:
-        return errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
+        return errors.invalid_value(seconds, "VisibilityTimeout", HIDDEN_TOO_LONG)
     if became is Handled.GONE:
         return errors.invalid_value(handle, "ReceiptHandle", NOT_HIDDEN)
-    return expired(terms, became, handle)
+    return find_expiry_error(terms, became, handle)
 
 
-def expired(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
+def find_expiry_error(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
     """Return the error if the receipt handle of a FIFO queue's message has expired, or None if it is valid."""
     late = terms.fifo and became in (Handled.EXPIRED, Handled.LOST)
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 
-def bounded(seconds: int, parameter: str, most: int) -> int:
+def check_bounds(seconds: int, parameter: str, most: int) -> int:
     """Return ``seconds``. Raises ``SqsError`` unless 0 <= ``seconds`` <= ``most``."""
     if not 0 <= seconds <= most:
         raise errors.invalid_value(seconds, parameter, f"Must be >= 0 and <= {most}, if provided.")
@@ -282,7 +282,7 @@ def message_id(id: str) -> str:
     return b"-".join(_UUID.unpack(id.encode())).decode()
 
 
-def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
+def _checked_ids(letter: MessageParams, terms: QueueAttributes, raw: bytes) -> str:
     """Validate the group id and the deduplication id, and return the latter.
 
     Returns "" for a standard queue. Raises ``SqsError``.
@@ -295,7 +295,7 @@ def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
             raise errors.invalid_value(id, name, f"{name} {GROUP_REASON}")
     if not terms.fifo:
         if letter.message_deduplication_id is not None:
-            raise errors.invalid_value(letter.message_deduplication_id, "MessageDeduplicationId", NOT_HERE)
+            raise errors.invalid_value(letter.message_deduplication_id, "MessageDeduplicationId", WRONG_QUEUE_TYPE)
         return ""
     if letter.message_group_id is None:
         raise errors.missing_parameter("MessageGroupId")
@@ -332,25 +332,25 @@ def _ms(moment: float) -> str:
     return str(round(moment * 1000)) if moment else ""
 
 
-def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[Received]:
+def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[ReceivedMessage]:
     """Return the messages in the form of the response, without attributes."""
     received = []
     for message, handle in zip(messages, handles, strict=True):
         body = message.body
         text = _string(body) if body[0] == QUOTE else body.decode()
         body_sum = md5(text.encode(), usedforsecurity=False).hexdigest()
-        received.append(Received(message_id(message.id), handle, body_sum, text))
+        received.append(ReceivedMessage(message_id(message.id), handle, body_sum, text))
     return received
 
 
 def _add_attributes(
-    shown: Received, call: Call, message: Message, system: Sequence[str], wanted: Sequence[str]
+    shown: ReceivedMessage, call: Call, message: Message, system: Sequence[str], wanted: Sequence[str]
 ) -> None:
     """Add the system attributes ``system`` and the message attributes that match ``wanted`` to ``shown``."""
     attributes = decode_attributes(message.attributes)
     shown.attributes = {name: value for name in system if (value := SYSTEM[name](call, message, attributes))} or None
-    if chosen := message_attributes.selected(attributes.message_attributes, wanted):
-        shown.attributes_sum = message_attributes.sum_of(chosen)
+    if chosen := message_attributes.select(attributes.message_attributes, wanted):
+        shown.attributes_sum = message_attributes.compute_checksum(chosen)
         shown.message_attributes = chosen
 
 

@@ -44,14 +44,14 @@ from zq.storage.api import Storage
 # Deduplication interval of FIFO queues in seconds.
 DEDUPLICATION: Final = 300
 # Prefix of claim ids that are derived from a receive attempt id. No other claim id begins with it.
-ATTEMPT: Final = "f" * 12
+ATTEMPT_PREFIX: Final = "f" * 12
 # The cached metadata of a queue that is missing or has no metadata.
-NONE: Final = b"{}"
+NO_METADATA: Final = b"{}"
 # Maximum visibility timeout in seconds, including extensions.
 MAX_HOLD: Final = NUMBERS["VisibilityTimeout"][1]
 
 
-class Outgoing(Struct, frozen=True):
+class OutgoingMessage(Struct, frozen=True):
     """A validated message to send.
 
     Args:
@@ -71,7 +71,7 @@ class Outgoing(Struct, frozen=True):
     deduplication_id: str = ""
 
 
-class Sent(Struct, frozen=True):
+class SendResult(Struct, frozen=True):
     """The result of a send.
 
     Args:
@@ -109,40 +109,40 @@ class Messaging:
         self._sealing = sealing
         self._checksum = checksum
 
-    def attributes(self, queue: QueueRef) -> QueueAttributes:
+    def get_attributes(self, queue: QueueRef) -> QueueAttributes:
         """Return the queue's attributes, possibly from the cache."""
-        return attributes_of(self._rules(queue).metadata)
+        return attributes_of(self._get_rules(queue).metadata)
 
-    def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
+    def send(self, queue: QueueRef, sender: str, outgoing: Sequence[OutgoingMessage]) -> SendResult:
         """Store the messages in one atomic change, and notify subscribers and waiting consumers.
 
         Messages that exceed the queue's maximum size are not stored, and neither are duplicates in a FIFO queue. Raises
         ``QueuePaused`` or ``QuotaExceeded``.
         """
-        rules = self._rules(queue)
+        rules = self._get_rules(queue)
         if rules.posts_paused or max([each.size for each in outgoing]) > attributes_of(rules.metadata).max_size:
-            rules = self._fresh(queue)
+            rules = self._read_rules(queue)
         while True:
             now, max_size = self._clock.now(), attributes_of(rules.metadata).max_size
             ids = [
                 id if each.size <= max_size else None
                 for id, each in zip(new_ids(len(outgoing), now), outgoing, strict=True)
             ]
-            drafts = self._drafts(queue, sender, outgoing, ids, rules)
+            drafts = self._make_drafts(queue, sender, outgoing, ids, rules)
             if attributes_of(rules.metadata).fifo:
                 return self._send_once(queue, outgoing, ids, drafts, rules)
             if not drafts or self._post(queue, drafts, now, rules):
-                return Sent(ids, max_size)
-            rules = self._fresh(queue)
+                return SendResult(ids, max_size)
+            rules = self._read_rules(queue)
 
     def _send_once(
         self,
         queue: QueueRef,
-        outgoing: Sequence[Outgoing],
+        outgoing: Sequence[OutgoingMessage],
         ids: Sequence[str | None],
         drafts: Sequence[Draft],
         rules: Rules,
-    ) -> Sent:
+    ) -> SendResult:
         """Store the drafts in one atomic change, except duplicates.
 
         ``drafts`` contains one draft per message of ``outgoing`` that has an id in ``ids``.
@@ -150,7 +150,7 @@ class Messaging:
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
         while True:
-            keys = [_idempotency_key(attributes_of(rules.metadata), each) for each in named]
+            keys = [_make_idempotency_key(attributes_of(rules.metadata), each) for each in named]
             first: dict[IdempotencyKey, Draft] = {}
             for key, draft in zip(keys, drafts, strict=True):
                 first.setdefault(key, structs.replace(draft, once=key))
@@ -161,14 +161,14 @@ class Messaging:
             except DraftsRepeated as repeated:
                 repeats |= repeated.first
             else:
-                rules, repeats = self._fresh(queue), {}
-        sequences = self._sequences(queue, fresh, rules)
+                rules, repeats = self._read_rules(queue), {}
+        sequences = self._get_sequences(queue, fresh, rules)
         sequences |= {repeated.answer[0]: repeated.last for repeated in repeats.values() if repeated.last}
         stored = {id: repeats[id].answer[0] if id in repeats else id for id in (one.id for one in first.values())}
         stored_ids = iter([stored[first[key].id] for key in keys])
-        return Sent([id and next(stored_ids) for id in ids], attributes_of(rules.metadata).max_size, sequences)
+        return SendResult([id and next(stored_ids) for id in ids], attributes_of(rules.metadata).max_size, sequences)
 
-    def _sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
+    def _get_sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
         """Return the sequences of posted messages by id.
 
         A message may already be deleted. Posting it again then fails as a duplicate, and the error contains the
@@ -201,19 +201,19 @@ class Messaging:
             holder: The consumer.
             attempt: The receive attempt id; "" = none.
         """
-        self._rules(queue)
-        claim = _named(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
+        self._get_rules(queue)
+        claim = _derive_claim_id(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
 
-        def wanted(rules: Rules) -> ClaimRequest:
+        def make_request(rules: Rules) -> ClaimRequest:
             seconds = attributes_of(rules.metadata).visibility if visibility is None else visibility
             return ClaimRequest(Lease(claim, seconds, 0, prolong=False), limit, holder=holder, named=bool(attempt))
 
-        answer = self._claims.claim(queue, wanted)
+        answer = self._claims.claim(queue, make_request)
         if answer.existed:
             with suppress(ClaimNotFound):
-                self._storage.claims.renew(queue, wanted(self._rules(queue)).lease, self._clock.now())
+                self._storage.claims.renew(queue, make_request(self._get_rules(queue)).lease, self._clock.now())
         if answer.claim is None:
-            self._rules(queue)
+            self._get_rules(queue)
         return answer
 
     def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
@@ -226,18 +226,18 @@ class Messaging:
         late, history = not attributes_of(rules.metadata).fifo, rules.history_ttl
         handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
         if Handled.GONE in handled:
-            self._fresh(queue)
+            self._read_rules(queue)
         deleted = [1 for grip, became in zip(grips, handled, strict=True) if became is DONE and grip.hold is None]
         if deleted:
             self._events.finished(queue, Outcome.DELETED, len(deleted))
         return handled
 
-    def _rules(self, queue: QueueRef) -> Rules:
+    def _get_rules(self, queue: QueueRef) -> Rules:
         """Return the queue's rules. If the cached rules could be those of a missing queue, read the store."""
         rules = self._rules_cache.remembered(queue)
-        return self._fresh(queue) if rules is None or rules.metadata == NONE else rules
+        return self._read_rules(queue) if rules is None or rules.metadata == NO_METADATA else rules
 
-    def _fresh(self, queue: QueueRef) -> Rules:
+    def _read_rules(self, queue: QueueRef) -> Rules:
         """Read the queue's rules from the store and update the cache. Raises ``QueueNotFound``."""
         stored = self._storage.queues.get(queue)
         if stored is None:
@@ -245,8 +245,8 @@ class Messaging:
             raise QueueNotFound(f"There is no queue {queue.name}.")
         return self._rules_cache.remember(queue, stored.metadata)
 
-    def _drafts(
-        self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing], ids: Sequence[str | None], rules: Rules
+    def _make_drafts(
+        self, queue: QueueRef, sender: str, outgoing: Sequence[OutgoingMessage], ids: Sequence[str | None], rules: Rules
     ) -> Sequence[Draft]:
         """Create drafts of the messages that have an id. Encrypt them and add checksums if required."""
         project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
@@ -285,7 +285,7 @@ class Messaging:
         return True
 
 
-def _idempotency_key(terms: QueueAttributes, outgoing: Outgoing) -> IdempotencyKey:
+def _make_idempotency_key(terms: QueueAttributes, outgoing: OutgoingMessage) -> IdempotencyKey:
     """Return the idempotency key of a FIFO queue's message.
 
     Its parts contain no spaces, so different parts never give the same key.
@@ -294,7 +294,7 @@ def _idempotency_key(terms: QueueAttributes, outgoing: Outgoing) -> IdempotencyK
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)
 
 
-def _named(queue: QueueRef, attempt: str) -> str:
+def _derive_claim_id(queue: QueueRef, attempt: str) -> str:
     """Derive a claim id from a receive attempt id."""
     named = f"{queue.project}\0{queue.name}\0{attempt}".encode()
-    return ATTEMPT + blake2b(named, digest_size=10).hexdigest()
+    return ATTEMPT_PREFIX + blake2b(named, digest_size=10).hexdigest()

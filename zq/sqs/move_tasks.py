@@ -36,22 +36,22 @@ TASK: Final = "sqs-task"
 # Duration of a lease in seconds. Each step renews the lease.
 LEASE: Final = 10.0
 # Number of messages per step of a task without a rate limit. A step runs every second.
-UNRATED: Final = 1000
+DEFAULT_RATE: Final = 1000
 # Messages are read and moved in chunks. Maximum number of messages in a chunk, and maximum size of their bodies in
 # bytes.
 CHUNK: Final = 100
 CHUNK_BYTES: Final = 4_000_000
 # Maximum number of tasks per round, and time limit of a round in seconds. The next round continues with later tasks.
 MAX_TASKS: Final = 100
-ROUND: Final = 1.0
+MAX_ROUND_SECONDS: Final = 1.0
 # Ended tasks that are kept per queue: maximum number, and retention in seconds.
-KEPT: Final = 10
-KEPT_FOR: Final = 30 * 86_400
+MAX_ENDED_TASKS: Final = 10
+ENDED_TASK_TTL: Final = 30 * 86_400
 # Precision of stored timestamps in seconds.
 ROUNDING: Final = 0.001
 # The latest possible time in microseconds: the end of the year 9999.
-END: Final = 253_402_300_800_000_000
-TRIES: Final = 20
+LATEST_TIME: Final = 253_402_300_800_000_000
+MAX_TRIES: Final = 20
 
 
 class TaskStatus(StrEnum):
@@ -126,7 +126,7 @@ class MoveTasks:
 
     def start(self, queue: QueueRef, destination: str, rate: int, to_move: int) -> MoveTask:
         """Create a task that moves the queue's messages. Raises ``Conflict`` if the queue has a running task."""
-        now, ref = self._clock.now(), _under_way(queue)
+        now, ref = self._clock.now(), _running_ref(queue)
         task = MoveTask(uuid4().hex, queue.project, queue.name, destination, rate, now, to_move)
         if (former := self._documents.get(ref, now)) is not None:
             self._keep_if_ended(former, _decode(former.value))
@@ -137,7 +137,7 @@ class MoveTasks:
     def latest(self, queue: QueueRef, most: int) -> Sequence[MoveTask]:
         """Return up to ``most`` tasks of the queue, latest first."""
         now = self._clock.now()
-        running = self._documents.get(_under_way(queue), now)
+        running = self._documents.get(_running_ref(queue), now)
         ended = self._documents.list(queue.project, TASK, f"{queue.name}/", "", most, now).items
         found = [_decode(document.value) for document in ([running] if running else [])]
         ids = {task.id for task in found}
@@ -156,7 +156,7 @@ class MoveTasks:
     def resume(self) -> None:
         """Run one step of each task, except tasks whose lease another server holds. Call this method every second.
 
-        A round ends after ``ROUND`` seconds or ``MAX_TASKS`` tasks. The next call continues with later tasks.
+        A round ends after ``MAX_ROUND_SECONDS`` or ``MAX_TASKS`` tasks. The next call continues with later tasks.
         """
         began = time.monotonic()
         page = self._documents.list("", TASK, "", self._after, MAX_TASKS, self._clock.now())
@@ -164,7 +164,7 @@ class MoveTasks:
         for document in page.items:
             with suppress(Unavailable):  # the next round retries the step
                 self._step(document)
-            if time.monotonic() - began > ROUND:
+            if time.monotonic() - began > MAX_ROUND_SECONDS:
                 self._after = document.ref.name
                 break
 
@@ -176,28 +176,28 @@ class MoveTasks:
         mine = task.runner == self._runner and task.lease > now
         if not (mine or self._documents.put(document.ref, _encode(leased), now, expected=document.version)):
             return
-        done = leased if task.status is TaskStatus.CANCELLING else self._moved(leased)
+        done = leased if task.status is TaskStatus.CANCELLING else self._move_step(leased)
 
-        def advanced(current: MoveTask) -> MoveTask:
+        def advance(current: MoveTask) -> MoveTask:
             status = done.status
             if current.status is TaskStatus.CANCELLING and status not in ENDED:
                 status = TaskStatus.CANCELLED
             return structs.replace(done, status=status, lease=self._clock.now() + LEASE)
 
-        written = self._change(task.queue, task.id, advanced, self._runner)
+        written = self._change(task.queue, task.id, advance, self._runner)
         if written is not None and written.status in ENDED and (last := self._documents.get(document.ref, now)):
             self._keep_if_ended(last, _decode(last.value))
 
-    def _moved(self, task: MoveTask) -> MoveTask:
+    def _move_step(self, task: MoveTask) -> MoveTask:
         """Move the messages of one step and return the updated task."""
-        left = task.rate or UNRATED
+        left = task.rate or DEFAULT_RATE
         while left > 0 and task.status is TaskStatus.RUNNING:
             now = self._clock.now()
             page = self._storage.messages.list(
                 task.queue, task.marker, min(CHUNK, left), ListFilter(), now, CHUNK_BYTES
             )
             due = [message for message in page.items if message.available <= task.started + ROUNDING]
-            moves, failure = self._moves(task, due)
+            moves, failure = self._plan_moves(task, due)
             if moves is None:
                 break  # posts to the target are paused
             if moves:
@@ -214,7 +214,7 @@ class MoveTasks:
             left -= len(page.items)
         return task
 
-    def _moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
+    def _plan_moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
         """Return the moves for the messages, and the reason why the task fails after them, or None.
 
         The moves end before the first message that has no target queue. If posts to a target queue are paused, return
@@ -240,11 +240,11 @@ class MoveTasks:
         """Atomically replace the queue's running task by the result of ``edit``, and return the new task.
 
         Return None if the running task has another id, has ended, or runs on a server other than ``runner``. If the
-        task changes concurrently, call ``edit`` again. Raises ``Conflict`` after ``TRIES`` attempts.
+        task changes concurrently, call ``edit`` again. Raises ``Conflict`` after ``MAX_TRIES`` attempts.
         """
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             now = self._clock.now()
-            document = self._documents.get(_under_way(queue), now)
+            document = self._documents.get(_running_ref(queue), now)
             task = _decode(document.value) if document else None
             if document is None or task is None or task.id != id or task.status in ENDED:
                 return None
@@ -263,15 +263,17 @@ class MoveTasks:
         if task.status not in ENDED:
             return False
         now = self._clock.now()
-        name = f"{task.source}/{END - int(task.started * 1_000_000):018d}"
-        self._documents.put(DocumentRef(task.project, TASK, name), document.value, now, expires=now + KEPT_FOR)
+        name = f"{task.source}/{LATEST_TIME - int(task.started * 1_000_000):018d}"
+        self._documents.put(DocumentRef(task.project, TASK, name), document.value, now, expires=now + ENDED_TASK_TTL)
         self._documents.delete(document.ref, now, expected=document.version)
-        for old in self._documents.list(task.project, TASK, f"{task.source}/", "", 2 * KEPT, now).items[KEPT:]:
+        for old in self._documents.list(task.project, TASK, f"{task.source}/", "", 2 * MAX_ENDED_TASKS, now).items[
+            MAX_ENDED_TASKS:
+        ]:
             self._documents.delete(old.ref, now)
         return True
 
 
-def _under_way(queue: QueueRef) -> DocumentRef:
+def _running_ref(queue: QueueRef) -> DocumentRef:
     return DocumentRef("", TASK, f"{queue.project}/{queue.name}")
 
 

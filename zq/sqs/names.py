@@ -19,7 +19,7 @@ MAX_SHOWN: Final = 256
 MAX_CACHED_URL: Final = 512
 
 
-class Named(NamedTuple):
+class ParsedUrl(NamedTuple):
     """A parsed queue URL."""
 
     account: str
@@ -39,27 +39,27 @@ def queue_arn(call: Call, name: str) -> str:
     return f"arn:aws:sqs:{call.region}:{call.account}:{name}"
 
 
-def named(project: str, url: str) -> Named:
+def parse_url(project: str, url: str) -> ParsedUrl:
     """Parse a queue URL or a bare queue name. All segments of the URL except the last two are ignored."""
     return _parse_cached(project, url) if len(url) <= MAX_CACHED_URL else _parse(project, url)
 
 
-def _parse(project: str, url: str) -> Named:
+def _parse(project: str, url: str) -> ParsedUrl:
     before, _, name = url.rstrip("/").rpartition("/")
     account = before.rpartition("/")[2]
     ref = QueueRef(project, name) if LONG_QUEUE_NAME.fullmatch(name) else None
-    return Named(account if ACCOUNT.fullmatch(account) else "", name, ref)
+    return ParsedUrl(account if ACCOUNT.fullmatch(account) else "", name, ref)
 
 
 _parse_cached: Final = lru_cache(maxsize=4096)(_parse)
 
 
-def queue_of(call: Call, url: str) -> QueueRef:
+def parse_queue(call: Call, url: str) -> QueueRef:
     """Parse a queue URL or bare name without checking that the queue exists.
 
     Raises ``SqsError`` for an invalid name or another account's queue.
     """
-    account, _, ref = named(call.project, url)
+    account, _, ref = parse_url(call.project, url)
     if ref is None:
         raise errors.queue_does_not_exist()
     if account and account != call.account:
@@ -67,15 +67,15 @@ def queue_of(call: Call, url: str) -> QueueRef:
     return ref
 
 
-def existing(call: Call, url: str) -> Queue:
+def get_queue(call: Call, url: str) -> Queue:
     """Read a queue by its URL or bare name. Raises ``SqsError`` if the queue does not exist."""
-    queue = call.use_cases.find(queue_of(call, url))
+    queue = call.use_cases.find(parse_queue(call, url))
     if queue is None:
         raise errors.queue_does_not_exist()
     return queue
 
 
-def named_by(call: Call, arn: str) -> QueueRef | None:
+def parse_arn(call: Call, arn: str) -> QueueRef | None:
     """Parse a queue ARN without checking that the queue exists.
 
     Return None for an invalid ARN or another account's queue.

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from zq.sqs import batches, errors, messages, permissions, queues, tasks
-from zq.sqs.call import Call, OfQueue, Params
+from zq.sqs.call import Call, Params, QueueParams
 
 # msgspec error messages for a missing member of a list entry, and for a member of the wrong type.
 MISSING: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")
@@ -50,7 +50,7 @@ def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
     try:
         return msgspec.convert(members, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from error
+        raise _translate_error(str(error)) from error
 
 
 @cache
@@ -58,7 +58,7 @@ def _required(kind: type[Params]) -> tuple[str, ...]:
     return tuple(field.encode_name for field in msgspec.structs.fields(kind) if field.required)
 
 
-def _refusal(sentence: str) -> errors.SqsError:
+def _translate_error(sentence: str) -> errors.SqsError:
     if found := MISSING.fullmatch(sentence):
         return errors.missing_parameter(f"{_dotted(found[2])}.{found[1]}")
     found = WRONG.fullmatch(sentence)
@@ -74,13 +74,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "CreateQueue": Operation(queues.CreateQueue, queues.create_queue),
     "GetQueueUrl": Operation(queues.GetQueueUrl, queues.get_queue_url),
     "ListQueues": Operation(queues.ListQueues, queues.list_queues),
-    "DeleteQueue": Operation(OfQueue, queues.delete_queue),
-    "PurgeQueue": Operation(OfQueue, queues.purge_queue),
+    "DeleteQueue": Operation(QueueParams, queues.delete_queue),
+    "PurgeQueue": Operation(QueueParams, queues.purge_queue),
     "GetQueueAttributes": Operation(queues.GetQueueAttributes, queues.get_queue_attributes),
     "SetQueueAttributes": Operation(queues.SetQueueAttributes, queues.set_queue_attributes),
     "TagQueue": Operation(queues.TagQueue, queues.tag_queue),
     "UntagQueue": Operation(queues.UntagQueue, queues.untag_queue),
-    "ListQueueTags": Operation(OfQueue, queues.list_queue_tags),
+    "ListQueueTags": Operation(QueueParams, queues.list_queue_tags),
     "ListDeadLetterSourceQueues": Operation(queues.ListDeadLetterSourceQueues, queues.list_dead_letter_source_queues),
     "AddPermission": Operation(permissions.AddPermission, permissions.add_permission),
     "RemovePermission": Operation(permissions.RemovePermission, permissions.remove_permission),
@@ -99,7 +99,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 }
 
 # Operations that cannot be sent to a queue URL: those without the parameter QueueUrl. As in AWS, GetQueueUrl can.
-OF_THE_SERVICE: Final = frozenset(
+SERVICE_OPERATIONS: Final = frozenset(
     name for name, operation in OPERATIONS.items() if "QueueUrl" not in _required(operation.params)
 ) - {"GetQueueUrl"}
 # JSON decoders of the parameters with a QueueUrl. If a decoder fails, ``read`` finds out the exact error.

@@ -19,20 +19,20 @@ from zq.errors import InvalidBody
 from zq.model import Queue, QueueRef
 from zq.sqs import errors, names
 from zq.sqs.accounts import ACCOUNT
-from zq.sqs.call import Call, Needed, OfQueue
+from zq.sqs.call import Call, QueueParams, RequiredText
 from zq.sqs.extension import attributes_of, with_attributes
 
 # Operations that a policy can grant. The grant of an operation includes its batch operation.
-GRANTED: Final = frozenset(
+GRANTABLE_OPERATIONS: Final = frozenset(
     {
         *("ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes", "GetQueueUrl"),
         *("ListDeadLetterSourceQueues", "PurgeQueue", "ReceiveMessage", "SendMessage"),
     }
 )
 # Grantable operations that are read-only.
-READING: Final = frozenset({"GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues"})
+READ_ONLY_OPERATIONS: Final = frozenset({"GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues"})
 # Supported elements of a statement.
-SUPPORTED: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource"})
+SUPPORTED_ELEMENTS: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource"})
 # A principal that is an account: the ARN of the account's root user, or the account id.
 PRINCIPAL: Final = re.compile(rf"arn:[a-z-]+:iam::({ACCOUNT.pattern}):root|({ACCOUNT.pattern})", re.ASCII)
 LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
@@ -41,7 +41,7 @@ MAX_ACTIONS: Final = 7
 VERSION: Final = "2008-10-17"
 
 
-def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
+def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
     """Return a copy of the call that acts in the account and project of the queue's owner.
 
     Raises ``SqsError`` if the queue belongs to another account and its policy does not allow the operation. Raises
@@ -50,15 +50,15 @@ def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
     account, name = _queue_parts(call, operation, given)
     if not account or account == call.account:
         return call
-    project, action = call.use_cases.accounts.project_of(account), operation.removesuffix("Batch")
+    project, action = call.use_cases.accounts.find_project(account), operation.removesuffix("Batch")
     if not project:
         raise errors.queue_does_not_exist()
     queue = call.use_cases.find(QueueRef(project, name))
     policy = attributes_of(queue.metadata).policy if queue else ""
-    if action not in GRANTED or not allows(policy, call.account, action, (account, name)):
+    if action not in GRANTABLE_OPERATIONS or not allows(policy, call.account, action, (account, name)):
         raise errors.access_denied(f"Access to the queue {name[: names.MAX_SHOWN]} of {account} is denied.")
     if (quotas := call.use_cases.quotas) is not None:
-        check_state(quotas.of(project).state, action not in READING)
+        check_state(quotas.of(project).state, action not in READ_ONLY_OPERATIONS)
     return structs.replace(call, project=project, account=account)
 
 
@@ -66,7 +66,7 @@ def _queue_parts(call: Call, operation: str, given: Mapping[str, Any]) -> tuple[
     """Return the account id and the queue name in the parameters; "" for a missing value."""
     if operation == "GetQueueUrl":
         return str(given.get("QueueOwnerAWSAccountId") or ""), str(given.get("QueueName") or "")
-    return names.named(call.project, str(given.get("QueueUrl") or ""))[:2]
+    return names.parse_url(call.project, str(given.get("QueueUrl") or ""))[:2]
 
 
 def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bool:
@@ -86,7 +86,7 @@ def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bo
         if effect not in ("Allow", "Deny"):
             return False
         denies = effect == "Deny"
-        supported = statement.keys() <= SUPPORTED
+        supported = statement.keys() <= SUPPORTED_ELEMENTS
         matched = (
             _matches(_principals(statement.get("Principal")), partial(_is_account, account), denies)
             and _matches(statement.get("Action"), partial(_is_action, action), denies)
@@ -146,19 +146,19 @@ def _is_queue(queue: tuple[str, str], entry: str) -> bool | None:
     return (found[1], found[2]) == queue if found else None
 
 
-class AddPermission(OfQueue, frozen=True):
-    label: Needed
+class AddPermission(QueueParams, frozen=True):
+    label: RequiredText
     actions: list[str]
     accounts: list[str] = field(name="AWSAccountIds")
 
 
-class RemovePermission(OfQueue, frozen=True):
-    label: Needed
+class RemovePermission(QueueParams, frozen=True):
+    label: RequiredText
 
 
 def add_permission(call: Call, given: AddPermission) -> None:
     """Add a statement to the queue's policy that allows the given accounts to perform the given actions."""
-    queue = names.existing(call, given.queue_url)
+    queue = names.get_queue(call, given.queue_url)
     _check(given)
     arn = names.queue_arn(call, queue.ref.name)
     statement = {
@@ -170,7 +170,7 @@ def add_permission(call: Call, given: AddPermission) -> None:
     }
 
     def edit(policy: dict[str, Any]) -> dict[str, Any]:
-        statements = _listed(policy)
+        statements = _as_list(policy)
         if any(isinstance(each, dict) and each.get("Sid") == given.label for each in statements):
             raise errors.invalid_value(given.label, "Label", "Already exists.")
         empty = {"Version": VERSION, "Id": f"{arn}/SQSDefaultPolicy"}
@@ -181,10 +181,10 @@ def add_permission(call: Call, given: AddPermission) -> None:
 
 def remove_permission(call: Call, given: RemovePermission) -> None:
     """Remove the statement with the given label from the queue's policy. If no statement is left, remove the policy."""
-    queue = names.existing(call, given.queue_url)
+    queue = names.get_queue(call, given.queue_url)
 
     def edit(policy: dict[str, Any]) -> dict[str, Any]:
-        statements = _listed(policy)
+        statements = _as_list(policy)
         left = [each for each in statements if not (isinstance(each, dict) and each.get("Sid") == given.label)]
         if len(left) == len(statements):
             raise errors.invalid_value(given.label, "Label", "can't find label on existing policy.")
@@ -203,7 +203,7 @@ def _check(given: AddPermission) -> None:
     if len(given.actions) > MAX_ACTIONS:
         raise errors.over_limit(f"{len(given.actions)} Actions were found, maximum allowed is {MAX_ACTIONS}.")
     for action in given.actions:
-        if action not in GRANTED and action != "*":
+        if action not in GRANTABLE_OPERATIONS and action != "*":
             reason = "Only the queue owner is allowed to invoke this action."
             raise errors.invalid_value(f"SQS:{action[: names.MAX_SHOWN]}", "ActionName", reason)
     if not given.accounts or not all(map(ACCOUNT.fullmatch, given.accounts)):
@@ -211,7 +211,7 @@ def _check(given: AddPermission) -> None:
         raise errors.invalid_value(value, "PrincipalId", "Unable to verify.")
 
 
-def _listed(policy: Mapping[str, Any]) -> list[Any]:
+def _as_list(policy: Mapping[str, Any]) -> list[Any]:
     value = policy.get("Statement", [])
     return value if isinstance(value, list) else [value]
 

@@ -48,9 +48,9 @@ MAPS: Final = {
     "Tag": ("Tags", "Key", "Value"),
 }
 # Parameter names of lists. Clients send an empty list as a field with the parameter name and an empty value.
-PLURALS: Final = frozenset(LISTS.values())
+LIST_NAMES: Final = frozenset(LISTS.values())
 # Parameters whose name in this module differs from that of an operation, by operation.
-RENAMED: Final = {"CreateQueue": {"Tags": "tags"}}
+OPERATION_NAMES: Final = {"CreateQueue": {"Tags": "tags"}}
 # Element names of lists in responses, by member. {} stands for the name of the batch operation.
 ELEMENTS: Final = {
     "QueueUrls": "QueueUrl",
@@ -61,9 +61,9 @@ ELEMENTS: Final = {
     "Results": "ListMessageMoveTasksResultEntry",
 }
 # Maps in responses: the element name and the names of key and value, by member.
-ELEMENTS_OF_MAPS: Final = {plural: (one, key, value) for one, (plural, key, value) in MAPS.items()}
+MAP_ELEMENTS: Final = {plural: (one, key, value) for one, (plural, key, value) in MAPS.items()}
 # Members whose names begin with a lower-case letter in JSON responses, as in AWS.
-SMALL: Final = {"Messages": "messages", "QueueUrls": "queueUrls"}
+LOWER_CASE: Final = {"Messages": "messages", "QueueUrls": "queueUrls"}
 # Characters that XML cannot represent.
 FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -77,7 +77,7 @@ def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], None]:
     """
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")
-    renamed = RENAMED.get(operation, {})
+    renamed = OPERATION_NAMES.get(operation, {})
     return operation, {renamed.get(name, name): value for name, value in _members(_tree(form)).items()}, None
 
 
@@ -123,7 +123,7 @@ def _members(tree: Tree) -> Tree:
                 if isinstance(element, dict) and isinstance(element.get(key), str)
             }
         else:
-            found[name] = [] if name in PLURALS and node == "" else _value(node)
+            found[name] = [] if name in LIST_NAMES and node == "" else _value(node)
     return found
 
 
@@ -138,7 +138,7 @@ def _elements(node: Any) -> list[Any]:
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
 
 
-def answer(req: falcon.Request, resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
+def write_result(req: falcon.Request, resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
     """Write the result of an operation to the response as XML or JSON."""
     members = to_builtins(given)
     if _prefers_json(req):
@@ -151,7 +151,7 @@ def answer(req: falcon.Request, resp: falcon.Response, operation: str, given: An
     _send(resp, f"{operation}Response", metadata if members is None else result_element + metadata)
 
 
-def refuse(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
+def write_error(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
     """Write the headers and body of an error response, but not its status.
 
     As in AWS, the error for a missing operation is always XML.
@@ -183,13 +183,13 @@ def _send_json(resp: falcon.Response, document: Tree) -> None:
 
 
 def _json_members(members: Mapping[str, Any]) -> Tree:
-    return {SMALL.get(name, name): _json(name, value) for name, value in members.items()}
+    return {LOWER_CASE.get(name, name): _json(name, value) for name, value in members.items()}
 
 
 def _json(name: str, value: Any) -> Any:
     """Convert the value of a member to JSON. A map becomes an array of entries, as in XML."""
-    if name in ELEMENTS_OF_MAPS:
-        _, key, content = ELEMENTS_OF_MAPS[name]
+    if name in MAP_ELEMENTS:
+        _, key, content = MAP_ELEMENTS[name]
         return [_json("", {key: own, content: each}) for own, each in value.items()]
     if isinstance(value, list):
         return [_json("", each) for each in value]
@@ -202,8 +202,8 @@ def _xml_members(operation: str, members: Mapping[str, Any]) -> str:
 
 def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
     """Yield the XML elements of a member, one for each entry of a list or map."""
-    if name in ELEMENTS_OF_MAPS:
-        one, key, valued = ELEMENTS_OF_MAPS[name]
+    if name in MAP_ELEMENTS:
+        one, key, valued = MAP_ELEMENTS[name]
         for own, content in value.items():
             yield from _xml(operation, one, {key: own, valued: content})
     elif isinstance(value, list):

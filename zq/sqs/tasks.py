@@ -107,7 +107,7 @@ def _source(call: Call, arn: str) -> QueueRef:
 
 def _existing(call: Call, parameter: str, arn: str) -> Queue:
     """Read a queue by its ARN. Raises ``SqsError`` if the queue does not exist."""
-    ref = names.named_by(call, arn)
+    ref = names.parse_arn(call, arn)
     queue = call.use_cases.find(ref) if ref else None
     if queue is None:
         raise errors.resource_not_found(NO_QUEUE.format(parameter))
