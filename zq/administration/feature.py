@@ -7,7 +7,7 @@ from typing import Any
 import falcon
 
 from zq.administration import openapi
-from zq.administration.resources import ProjectCollection, ProjectItem, Rekeying
+from zq.administration.resources import ProjectCollection, ProjectItem, RekeyResource
 from zq.core.data_keys import DataKeys
 from zq.core.quotas import Quotas
 from zq.core.removal import Removal
@@ -33,4 +33,4 @@ class AdministrationFeature(Feature):
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         app.add_route("/v2/admin/projects", ProjectCollection(self._quotas))
         app.add_route("/v2/admin/project", ProjectItem(self._quotas, self._removal))
-        app.add_route("/v2/admin/rekey", Rekeying(self._keys))
+        app.add_route("/v2/admin/rekey", RekeyResource(self._keys))

@@ -20,14 +20,14 @@ from zq.model.quotas import Project, State, checked
 from zq.wire import answers
 
 
-class Change(msgspec.Struct):
+class ProjectChange(msgspec.Struct):
     """The request body of a project update. A field that is missing stays the same."""
 
     limits: dict[str, Any] | UnsetType = UNSET
     state: State | UnsetType = UNSET
 
 
-_decoder: Final = msgspec.json.Decoder(Change)
+_decoder: Final = msgspec.json.Decoder(ProjectChange)
 
 
 class _Projects:
@@ -90,7 +90,7 @@ class ProjectItem(_Projects):
         resp.data = wire.encode(self._representation(project, stored))
 
 
-class Rekeying:
+class RekeyResource:
     """``/v2/admin/rekey``: encryption of all data keys with the first master key."""
 
     audience = Audience.OPERATOR

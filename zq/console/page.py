@@ -101,7 +101,7 @@ class _Static:
     open = True
 
 
-class Moved(_Static):
+class ConsoleRedirect(_Static):
     """``/console``: a redirect to ``/console/``.
 
     The redirect is relative, so it works behind a proxy that adds a path prefix.
@@ -114,7 +114,7 @@ class Moved(_Static):
     on_head = on_get
 
 
-class Document(_Static):
+class ConsoleDocument(_Static):
     """``/console/``: the HTML document."""
 
     def __init__(self, tree: Tree, read_only: bool, grafana: str) -> None:
@@ -144,7 +144,7 @@ class Document(_Static):
     on_head = on_get
 
 
-class Files(_Static):
+class StaticFiles(_Static):
     """``/console/{tree}/…``: a static file. If ``tree`` is another version, the file of this server's version."""
 
     def __init__(self, tree: Tree) -> None:

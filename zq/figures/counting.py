@@ -15,12 +15,12 @@ from zq.model.topics import Entry, TopicRef
 # The counters of a queue, in order. A topic has only the first.
 RATES: Final = ("posted", "claimed", "finished", "lapsed")
 # Maximum number of names with their own counters between two calls of ``Counts.drain``. The other names of a project
-# share the counters of ``REST``.
+# share the counters of ``OTHERS``.
 MAX_NAMES: Final = 1000
-# Maximum number of projects with their own ``REST`` counters.
-MAX_RESTS: Final = 1000
+# Maximum number of projects with their own ``OTHERS`` counters.
+MAX_OTHERS: Final = 1000
 # Name that stands for all queues or topics without their own counters.
-REST: Final = "*"
+OTHERS: Final = "*"
 # Upper bounds of the histogram's buckets in seconds. One more bucket has no upper bound.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
@@ -109,10 +109,10 @@ class Counts(Events):
 
 
 def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
-    """Return the counters of a name, or of ``REST`` if too many names have their own counters."""
+    """Return the counters of a name, or of ``OTHERS`` if too many names have their own counters."""
     found = tally.get(name)
     if found is None:
         if len(tally) >= MAX_NAMES:
-            name = (name[0], REST) if len(tally) < MAX_NAMES + MAX_RESTS else ("", REST)
+            name = (name[0], OTHERS) if len(tally) < MAX_NAMES + MAX_OTHERS else ("", OTHERS)
         found = tally.setdefault(tuple(name), [0] * len(RATES))  # type: ignore[arg-type]
     return found

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from zq import __version__
-from zq.figures.counting import MAX_NAMES, REST, IntervalCounts
+from zq.figures.counting import MAX_NAMES, OTHERS, IntervalCounts
 from zq.model import Seconds
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
@@ -161,7 +161,7 @@ def encode_record(server: Server, spans: Mapping[int, Span]) -> bytes:
     """Encode a record in at most ``MAX_RECORD_SIZE`` bytes.
 
     If the record is too large, omit old intervals. If it is still too large, merge the queues and topics with the
-    lowest counts into the ``REST`` rows of their projects.
+    lowest counts into the ``OTHERS`` rows of their projects.
     """
     kept, max_names = dict(spans), MAX_NAMES
     while len(value := msgspec.json.encode(Record(server, kept))) > MAX_RECORD_SIZE and (len(kept) > 1 or max_names):
@@ -174,12 +174,12 @@ def encode_record(server: Server, spans: Mapping[int, Span]) -> bytes:
 
 
 def _fold(span: Span, max_names: int) -> Span:
-    """Return the interval with at most ``max_names`` queues and topics. Merge the others into ``REST`` rows."""
+    """Return the interval with at most ``max_names`` queues and topics. Merge the others into ``OTHERS`` rows."""
     return Span(span.seconds, _merge_rest(span.queues, max_names), _merge_rest(span.topics, max_names))
 
 
 def _merge_rest(rows: list[T], max_names: int) -> list[T]:
-    """Return the ``max_names`` rows with the highest counts, and one ``REST`` row per project for all other rows.
+    """Return the ``max_names`` rows with the highest counts, and one ``OTHERS`` row per project for all other rows.
 
     If the other rows belong to more than ``max_names`` projects, merge them into a single row.
     """
@@ -188,6 +188,6 @@ def _merge_rest(rows: list[T], max_names: int) -> list[T]:
     others = ranked[max_names:]
     single = len({row[0] for row in others}) <= max(1, max_names)
     for row in others:
-        name = (row[0] if single else "", REST)
+        name = (row[0] if single else "", OTHERS)
         rest[name] = tuple(map(sum, zip(row[2:], rest.get(name, (0,) * len(row[2:])), strict=True)))
     return [*ranked[:max_names], *[(*name, *figures) for name, figures in rest.items()]]  # type: ignore[list-item]

@@ -22,7 +22,7 @@ import msgspec
 
 from zq.errors import InvalidParameter
 from zq.figures.counting import RATES
-from zq.figures.sampler import MetadataSummary, Rates, Sampler, total
+from zq.figures.sampler import MetadataSummary, Rates, Sampler, count_messages
 from zq.figures.series import FINE
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
@@ -125,12 +125,12 @@ class ProjectRows:
     def __init__(self, sampler: Sampler, project: str, visible: Callable[[str], bool] | None) -> None:
         self._sampler, self._project, self._visible = sampler, project, visible
         self.rows, self.as_of = sampler.snapshot.of(project), sampler.snapshot.as_of
-        self._rates = latest_rates(sampler)
+        self._rates = find_latest_rates(sampler)
         self._former = sampler.former.of(project)
         self._elapsed = self.as_of - sampler.former.as_of
         self._known = frozenset(sampler.known)
         self._summaries = sampler.summaries.get(project, (0.0, {}))[1]
-        self.receivers = frozenset(summary.dead_letter_queue for summary in self._summaries.values())
+        self.dead_letter_queues = frozenset(summary.dead_letter_queue for summary in self._summaries.values())
         """The queues that are the dead-letter queue of another queue."""
 
     def about(self) -> Json:
@@ -138,7 +138,7 @@ class ProjectRows:
 
     def age(self, name: str) -> Seconds | None:
         """Return the age of the oldest ready message in seconds, or None if no message is ready."""
-        return ready_age(self.rows[name], self.as_of)
+        return compute_ready_age(self.rows[name], self.as_of)
 
     def rate(self, name: str, way: str) -> float | None:
         """Return the posted or finished messages per second, or None if the rates are unknown.
@@ -164,7 +164,9 @@ class ProjectRows:
         """Return the growth in messages per second over the last one to two minutes, or None if it is unknown."""
         before = self._former.get(name)
         return (
-            None if before is None or self._elapsed <= 0 else (total(self.rows[name]) - total(before)) / self._elapsed
+            None
+            if before is None or self._elapsed <= 0
+            else (count_messages(self.rows[name]) - count_messages(before)) / self._elapsed
         )
 
     def keys(self, names: Iterable[str], sort: str) -> dict[str, float]:
@@ -184,7 +186,7 @@ class ProjectRows:
         rates = {way: _round(self.rate(name, way)) for way in ("in", "out")}
         return {
             "name": name,
-            **depth_columns(self.rows[name], self.as_of, self._sampler.most()),
+            **format_depth(self.rows[name], self.as_of, self._sampler.most()),
             **rates,
             "growth": _round(self.growth(name)),
             "dead_letter_queue": dead_letter_queue,
@@ -196,7 +198,7 @@ class ProjectRows:
     def _dead(self, dead_letter_queue: str | None) -> int | None:
         if dead_letter_queue is None or (self._visible and not self._visible(dead_letter_queue)):
             return None
-        return total(self.rows.get(dead_letter_queue, Depth()))
+        return count_messages(self.rows.get(dead_letter_queue, Depth()))
 
     def lists(self, names: Sequence[str], living: Sequence[str]) -> Json:
         """Return the top lists of the overview.
@@ -211,10 +213,13 @@ class ProjectRows:
             "oldest": self._first(
                 (name for name in living if rows[name].oldest_ready is not None), lambda n: -(self.age(n) or 0)
             ),
-            "deepest": self._first((name for name in living if total(rows[name])), lambda n: -total(rows[n])),
+            "deepest": self._first(
+                (name for name in living if count_messages(rows[name])), lambda n: -count_messages(rows[n])
+            ),
             "growing": self._first(growing, lambda n: -(self.growth(n) or 0.0)),
             "dead_letters": self._first(
-                (name for name in names if name in self.receivers and total(rows[name])), lambda n: -total(rows[n])
+                (name for name in names if name in self.dead_letter_queues and count_messages(rows[name])),
+                lambda n: -count_messages(rows[n]),
             ),
         }
 
@@ -222,7 +227,7 @@ class ProjectRows:
         return [self.row(name) for name in sorted(names, key=lambda name: (key(name), name))[:MAX_LISTED]]
 
     def _recent(self, name: str) -> list[float | None] | None:
-        series = self._sampler.kept.get(QueueRef(self._project, name))
+        series = self._sampler.series.get(QueueRef(self._project, name))
         if series is None:
             return None
         points = series.depths(FINE, self.as_of)["ready"]
@@ -231,7 +236,7 @@ class ProjectRows:
         return [next((value for value in reversed(part) if value is not None), None) for part in parts]
 
 
-def latest_rates(sampler: Sampler) -> Rates | None:
+def find_latest_rates(sampler: Sampler) -> Rates | None:
     """Return the rates of the latest interval, or None if the last four intervals are unknown."""
     spans = dict(sampler.spans)
     now = int(sampler.clock.now() // FINE.step)
@@ -239,17 +244,17 @@ def latest_rates(sampler: Sampler) -> Rates | None:
     return None if latest is None else spans[latest]
 
 
-def depth_columns(depth: Depth, now: Seconds, most: int) -> Json:
+def format_depth(depth: Depth, now: Seconds, most: int) -> Json:
     return {
         "ready": depth.ready,
         "delayed": depth.delayed,
         "claimed": depth.claimed,
-        "oldest_ready": ready_age(depth, now),
+        "oldest_ready": compute_ready_age(depth, now),
         "at_least": max(depth.ready, depth.delayed, depth.claimed) >= most,
     }
 
 
-def ready_age(depth: Depth, now: Seconds) -> Seconds | None:
+def compute_ready_age(depth: Depth, now: Seconds) -> Seconds | None:
     return None if depth.oldest_ready is None else round(max(0.0, now - depth.oldest_ready), 3)
 
 

@@ -13,8 +13,8 @@ from zq.core.quotas import Quotas
 from zq.core.topics import Topics
 from zq.figures.counting import Counts
 from zq.figures.exchange import About, Server
-from zq.figures.ranking import MAX_LISTED, NAMES_DESC, ProjectRows, Ranking, depth_columns, latest_rates
-from zq.figures.sampler import NOTHING, Sampler, Snapshot, summed
+from zq.figures.ranking import MAX_LISTED, NAMES_DESC, ProjectRows, Ranking, find_latest_rates, format_depth
+from zq.figures.sampler import NO_SNAPSHOT, Sampler, Snapshot, sum_depths
 from zq.figures.series import CLOSE, FINE, WINDOWS, Series, Window
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
@@ -76,12 +76,12 @@ class Figures:
         self._clock = clock
         self.sampler = Sampler(storage, clock, counts, about, lambda: queues.max_counted)
         self._ranking = Ranking()
-        self._answers: tuple[Snapshot, dict[object, Json]] = NOTHING, {}
+        self._answers: tuple[Snapshot, dict[object, Json]] = NO_SNAPSHOT, {}
         """A snapshot, and cached reports of this snapshot for callers that may see all queues."""
 
     def queues(self, project: str, query: RankingQuery) -> Json:
         """Return a page of the project's queues and the marker of the next page. Raises ``InvalidParameter``."""
-        self.sampler.look(project)
+        self.sampler.register_viewer(project)
         if query.visible is not None or query.marker:
             return self._page(project, query)
         return self._cached_answer((project, query), lambda: self._page(project, query))
@@ -97,8 +97,8 @@ class Figures:
 
     def topics(self, project: str, query: RankingQuery) -> Json:
         """Return a page of the project's topics with their publish rates. Raises ``InvalidParameter``."""
-        self.sampler.look(project)
-        rates, now = latest_rates(self.sampler), self._clock.now()
+        self.sampler.register_viewer(project)
+        rates, now = find_latest_rates(self.sampler), self._clock.now()
         names = list(self._topic_names(project, query))
         known = {name: rates.topics.get((project, name), [0.0])[0] if rates else 0.0 for name in names}
         page = self._ranking.page(project, lambda: known, query.ranking, query.marker, query.limit)
@@ -108,17 +108,17 @@ class Figures:
     def queue(self, queue: QueueRef, seconds: int) -> Json:
         """Return the time series of a queue. ``seconds`` is a key of ``WINDOWS``."""
         sampler, window = self.sampler, WINDOWS[seconds]
-        sampler.look(queue.project)
+        sampler.register_viewer(queue.project)
         sampler.watch(queue)
         now = self._clock.now()
         swept = sampler.snapshot.of(queue.project).get(queue.name, Depth()), sampler.snapshot.as_of
-        depth, as_of = sampler.present.get(queue, swept)
-        return self._points(sampler.kept.get(queue), window, now) | {"as_of": as_of, "now": self._state(depth, as_of)}
+        depth, as_of = sampler.samples.get(queue, swept)
+        return self._points(sampler.series.get(queue), window, now) | {"as_of": as_of, "now": self._state(depth, as_of)}
 
     def project(self, project: str, seconds: int, visible: Visible) -> Json:
         """Return the overview of a project. If the caller may not see all queues, the time series are None."""
         sampler, window = self.sampler, WINDOWS[seconds]
-        sampler.look(project)
+        sampler.register_viewer(project)
         now = self._clock.now()
         points = self._points(sampler.projects.get(project), window if window is not CLOSE else FINE, now)
         if visible is not None:
@@ -129,8 +129,8 @@ class Figures:
         """Return the totals and the top lists of the visible queues."""
         view = ProjectRows(self.sampler, project, visible)
         names = [name for name in view.rows if visible is None or visible(name)]
-        living = [name for name in names if name not in view.receivers]
-        state = self._state(summed(view.rows[name] for name in names), view.as_of) | {
+        living = [name for name in names if name not in view.dead_letter_queues]
+        state = self._state(sum_depths(view.rows[name] for name in names), view.as_of) | {
             "oldest_ready": max((age for name in living if (age := view.age(name)) is not None), default=None),
             **{way: view.sum(names if visible else None, way) for way in ("in", "out")},
         }
@@ -155,7 +155,7 @@ class Figures:
 
     def servers(self) -> Sequence[Server]:
         """Return the latest status report of each process of the deployment, at most one minute old."""
-        self.sampler.look("")
+        self.sampler.register_viewer("")
         return self.sampler.exchange.servers
 
     def _points(self, series: Series | None, window: Window, now: Seconds) -> Json:
@@ -170,7 +170,7 @@ class Figures:
         }
 
     def _state(self, depth: Depth, now: Seconds) -> Json:
-        return depth_columns(depth, now, self.sampler.most())
+        return format_depth(depth, now, self.sampler.most())
 
     def _topic_names(self, project: str, query: RankingQuery) -> Iterable[str]:
         after: str | None = ""

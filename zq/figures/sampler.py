@@ -30,9 +30,9 @@ from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
 # Seconds between two samples of watched queues.
-TICK: Final = 2.0
-# Seconds between two sweeps without viewers. With viewers, the interval is ``TICK``.
-SWEEP: Final = 10.0
+TICK_SECONDS: Final = 2.0
+# Seconds between two sweeps without viewers. With viewers, the interval is ``TICK_SECONDS``.
+SWEEP_INTERVAL: Final = 10.0
 # Minimum interval between two sweeps, as a multiple of a sweep's duration: sweeps take at most 2.5 % of the time.
 SWEEP_INTERVAL_FACTOR: Final = 40
 # The same multiple for reads of metadata: they take at most 1 % of the time.
@@ -73,7 +73,7 @@ class Snapshot(Struct, frozen=True):
         return self.rows.get(project, {})
 
 
-NOTHING: Final = Snapshot({}, 0.0, True)
+NO_SNAPSHOT: Final = Snapshot({}, 0.0, True)
 
 
 class MetadataSummary(NamedTuple):
@@ -108,7 +108,7 @@ class Sampler:
         self.exchange = Exchange(storage.documents, about, began)
         self._published_slot = self._read_slot = int(began // FINE.step)
         """The slots of the last published and of the last read interval."""
-        self.snapshot = self.former = self._newer = NOTHING
+        self.snapshot = self.former = self._newer = NO_SNAPSHOT
         """``snapshot`` is the latest snapshot. ``former`` is one to two minutes older; growth is the difference.
 
         ``_newer`` was taken between the two, and replaces ``former`` when it is a minute old.
@@ -118,11 +118,11 @@ class Sampler:
         self.spans: dict[int, Rates] = {}
         """The rates of the latest intervals, by slot of ``FINE``."""
         self.known: set[int] = set()
-        self.kept: OrderedDict[QueueRef, Series] = OrderedDict()
+        self.series: OrderedDict[QueueRef, Series] = OrderedDict()
         self.projects: OrderedDict[str, Series] = OrderedDict()
         self.watched: dict[QueueRef, float] = {}
         """The watched queues, and the monotonic time until which each queue is watched."""
-        self.present: dict[QueueRef, tuple[Depth, Seconds]] = {}
+        self.samples: dict[QueueRef, tuple[Depth, Seconds]] = {}
         """The latest sample of each watched queue."""
         self.summaries: OrderedDict[str, tuple[float, Mapping[str, MetadataSummary]]] = OrderedDict()
         """The cached metadata by project: expiry time, and summaries by queue name."""
@@ -146,7 +146,7 @@ class Sampler:
         if self._thread is not None:
             self._thread.join()
 
-    def look(self, project: str) -> None:
+    def register_viewer(self, project: str) -> None:
         """Register a viewer of a project. Raises ``Unavailable`` if no snapshot exists or the store is unavailable.
 
         If there was no viewer before, wait briefly for a new sweep.
@@ -162,7 +162,7 @@ class Sampler:
         elif not awake or until < 0:
             self._wake.set()
             self._await_sweep(now)
-        if self.snapshot is NOTHING:
+        if self.snapshot is NO_SNAPSHOT:
             raise Unavailable("Queue depths are not available yet. Try again later.")
         if self.failing:
             raise Unavailable("Queue depths are not available, because the store did not respond. Try again later.")
@@ -170,8 +170,8 @@ class Sampler:
     def _await_sweep(self, now: float) -> None:
         """If a sweep is due, wait briefly for its end. A new viewer would otherwise get an old snapshot."""
         before = self._swept_at
-        if self.snapshot is NOTHING or now >= before + SWEEP_INTERVAL_FACTOR * self._sweep_seconds:
-            patience = TICK if self.snapshot is NOTHING else VIEWER_PATIENCE
+        if self.snapshot is NO_SNAPSHOT or now >= before + SWEEP_INTERVAL_FACTOR * self._sweep_seconds:
+            patience = TICK_SECONDS if self.snapshot is NO_SNAPSHOT else VIEWER_PATIENCE
             with self._sweep_ended:
                 self._sweep_ended.wait_for(lambda: self._swept_at != before, patience)
 
@@ -188,7 +188,7 @@ class Sampler:
         elif new:
             self._wake.set()
             with self._sweep_ended:
-                self._sweep_ended.wait_for(lambda: queue in self.present, VIEWER_PATIENCE)
+                self._sweep_ended.wait_for(lambda: queue in self.samples, VIEWER_PATIENCE)
 
     def tick(self) -> None:
         """Run one sampling round. Raises ``Unavailable``."""
@@ -211,14 +211,16 @@ class Sampler:
         for queue in watched:
             moment = self.clock.now()
             depth = self._storage.depth(queue, moment, self.most())
-            self.present[queue] = depth, moment
+            self.samples[queue] = depth, moment
             self._get_series(queue, moment).record_watched(depth, moment)
         with self._sweep_ended:
-            self.present = {queue: seen for queue, seen in self.present.items() if queue in self.watched}
+            self.samples = {queue: seen for queue, seen in self.samples.items() if queue in self.watched}
             self._sweep_ended.notify_all()
 
     def _next_sweep(self) -> float:
-        pace = TICK / 2 if self._monotonic() - self._viewed_at < VIEWER_TTL else SWEEP - TICK / 2
+        pace = (
+            TICK_SECONDS / 2 if self._monotonic() - self._viewed_at < VIEWER_TTL else SWEEP_INTERVAL - TICK_SECONDS / 2
+        )
         return self._swept_at + max(pace, SWEEP_INTERVAL_FACTOR * self._sweep_seconds)
 
     def _sweep(self) -> None:
@@ -230,7 +232,7 @@ class Sampler:
                 rows.setdefault(queue.project, {})[queue.name] = depth
         self.snapshot = Snapshot(rows, now, len(found) < MAX_SWEPT)
         if now - self._newer.as_of >= GROWTH_INTERVAL:
-            first = self._newer is NOTHING
+            first = self._newer is NO_SNAPSHOT
             self.former, self._newer = (self.snapshot if first else self._newer), self.snapshot
         if int(now // FINE.step) != self._recorded_slot:
             self._recorded_slot = int(now // FINE.step)
@@ -243,7 +245,7 @@ class Sampler:
         """Add a point to the time series of each project, and of at most ``MAX_SERIES`` queues."""
         for project, queues in self.snapshot.rows.items():
             series = self.projects.setdefault(project, Series(now))
-            series.record(summed(queues.values()), now)
+            series.record(sum_depths(queues.values()), now)
             self.projects.move_to_end(project)
         while len(self.projects) > MAX_SERIES:
             self.projects.popitem(last=False)
@@ -259,7 +261,7 @@ class Sampler:
         if len(rows) <= MAX_SERIES:
             return {queue for queue, _ in rows}
         half = MAX_SERIES // 2
-        deepest = heapq.nlargest(half, rows, key=lambda row: total(row[1]))
+        deepest = heapq.nlargest(half, rows, key=lambda row: count_messages(row[1]))
         waiting = [row for row in rows if row[1].oldest_ready is not None]
         oldest = heapq.nsmallest(half, waiting, key=lambda row: row[1].oldest_ready or 0.0)
         return {queue for queue, _ in (*deepest, *oldest)} | {
@@ -268,15 +270,15 @@ class Sampler:
 
     def _get_series(self, queue: QueueRef, now: Seconds) -> Series:
         """Return the time series of a queue. If it does not exist, create it and evict the least recently used one."""
-        series = self.kept.get(queue)
+        series = self.series.get(queue)
         if series is None:
-            self.kept[queue] = series = Series(now)
+            self.series[queue] = series = Series(now)
             for slot, rates in self.spans.items():
                 if (each := rates.queues.get(queue)) is not None:
                     series.add_rates(slot, each)
-        self.kept.move_to_end(queue)
-        while len(self.kept) > MAX_SERIES + MAX_WATCHED:
-            self.kept.popitem(last=False)
+        self.series.move_to_end(queue)
+        while len(self.series) > MAX_SERIES + MAX_WATCHED:
+            self.series.popitem(last=False)
         return series
 
     def _refresh_metadata(self) -> None:
@@ -336,7 +338,7 @@ class Sampler:
         for project, name, *counts in span.queues:
             each = [count / span.seconds for count in counts]
             _add(rates.queues, (project, name), each)
-            if (series := self.kept.get(QueueRef(project, name))) is not None:
+            if (series := self.series.get(QueueRef(project, name))) is not None:
                 series.add_rates(slot, each)
             if (series := self.projects.get(project)) is not None:
                 series.add_rates(slot, each)
@@ -352,7 +354,7 @@ class Sampler:
                 LOG.debug("Cannot sample queues: %s", absence)
             except Exception:  # the thread must continue after any error
                 LOG.critical("Unexpected error while sampling queues.", exc_info=True)
-            self._wake.wait(TICK)
+            self._wake.wait(TICK_SECONDS)
             self._wake.clear()
 
 
@@ -361,12 +363,12 @@ def _add(rates: dict[tuple[str, str], list[float]], name: tuple[str, str], more:
     rates[name] = more if former is None else [sum(pair) for pair in zip(former, more, strict=True)]
 
 
-def total(depth: Depth) -> int:
+def count_messages(depth: Depth) -> int:
     """Return the number of ready, delayed and claimed messages."""
     return depth.ready + depth.delayed + depth.claimed
 
 
-def summed(depths: Iterable[Depth]) -> Depth:
+def sum_depths(depths: Iterable[Depth]) -> Depth:
     """Return the sum of the depths. Its oldest ready message is the oldest one of all queues."""
     found = list(depths)
     oldest = min((depth.oldest_ready for depth in found if depth.oldest_ready is not None), default=None)

@@ -37,8 +37,8 @@ MAX_WEIGHT: Final = 2**32 - 1
 # Placeholder in responses for the credential and the options of a URI.
 HIDDEN: Final = "***"
 # The capabilities of a durable and of a volatile store, as named by Zaqar and in the order of the contract.
-ALL: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
-VOLATILE: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
+DURABLE_CAPABILITIES: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
+VOLATILE_CAPABILITIES: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
 # The URI schemes of embedded stores, which have no host.
 EMBEDDED: Final = ("memory", "rocksdb")
 # Options that a pool URI may have, by scheme. A pool administrator need not be a server administrator, so no option may
@@ -98,7 +98,7 @@ class Flavor(Struct, frozen=True):
 
     name: str
     pools: list[str]
-    capabilities: list[str]
+    list_capabilities: list[str]
 
 
 class Pools:
@@ -142,8 +142,8 @@ class Pools:
 
     def put(self, name: str, raw: bytes) -> None:
         """Create or replace the pool. Raises ``InvalidBody``, ``PoolRefused``, ``PoolConflict``."""
-        checked_name("pool", name)
-        given = _checked(raw, _new_pool)
+        check_name("pool", name)
+        given = _decode_body(raw, _new_pool)
         pool = Pool(given["uri"], given["weight"], given.get("flavor") or None, given.get("options", {}))
         while True:
             stored = self._find(name)
@@ -157,7 +157,7 @@ class Pools:
 
         Raises ``PoolNotFound`` or the errors of ``put``.
         """
-        given = _checked(raw, _pool_change)
+        given = _decode_body(raw, _pool_change)
         changes = {field: value for field, value in given.items() if field in _FIELDS}
         if not changes:
             raise InvalidBody(f"The body must contain at least one of {', '.join(_FIELDS)}.")
@@ -195,7 +195,7 @@ class Pools:
         known = self._all()
         return Page([_flavor(document.ref.name, known) for document in page.items], page.next)
 
-    def flavor(self, project: str, name: str) -> Flavor:
+    def get_flavor(self, project: str, name: str) -> Flavor:
         """Return the flavor. Raises ``FlavorNotFound``."""
         if self._documents.get(flavor_ref(project, name), self._clock.now()) is None:
             raise FlavorNotFound(f"There is no flavor {name[:MAX_TEXT]} in the project.")
@@ -206,20 +206,20 @@ class Pools:
 
         Raises ``InvalidBody`` or ``FlavorRefused``.
         """
-        checked_name("flavor", name)
-        names = _checked(raw, _new_flavor)["pool_list"]
+        check_name("flavor", name)
+        names = _decode_body(raw, _new_flavor)["pool_list"]
         self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
         self._documents.put(flavor_ref(project, name), b"", self._clock.now())
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
         """Replace the pools of the flavor. Raises ``InvalidBody``, ``FlavorUpdateRefused``, ``FlavorNotFound``."""
-        names = _checked(raw, _flavor_change)["pool_list"]
-        before = self.flavor(project, name)
+        names = _decode_body(raw, _flavor_change)["pool_list"]
+        before = self.get_flavor(project, name)
         self._check_pools(names, f"Flavor {name} could not be updated, error:", FlavorUpdateRefused)
         self._tag(names, name)
         self._untag([pool for pool in before.pools if pool not in names], name)
-        return self.flavor(project, name)
+        return self.get_flavor(project, name)
 
     def delete_flavor(self, project: str, name: str) -> None:
         """Delete the flavor, if it exists, and remove it from its pools."""
@@ -228,8 +228,8 @@ class Pools:
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
         """Check that the pool can be stored in place of ``before``. Raises ``PoolRefused`` or ``PoolConflict``."""
-        address = _address(_split(pool.uri))
-        moves = before is None or _address(_split(before.uri)) != address
+        address = _parse_address(_split(pool.uri))
+        moves = before is None or _parse_address(_split(before.uri)) != address
         if before is None or before.uri != pool.uri:
             self._check_uri(pool.uri)
         if moves:
@@ -237,7 +237,7 @@ class Pools:
         others = [other for named, other in self._all().items() if named != name]
         if pool.flavor is not None:
             alike = [other for other in (before, *others) if other is not None and other.flavor == pool.flavor]
-            if alike and capabilities(alike[0].uri) != capabilities(pool.uri):
+            if alike and list_capabilities(alike[0].uri) != list_capabilities(pool.uri):
                 raise PoolRefused(f"The pools of the flavor {pool.flavor} have different capabilities than this store.")
         if moves and before is not None:
             self._refuse_move(name)
@@ -263,9 +263,9 @@ class Pools:
 
     def _refuse_address(self, name: str, address: tuple[str, ...]) -> None:
         for other, pool in self._all().items():
-            if other != name and _address(_split(pool.uri)) == address:
+            if other != name and _parse_address(_split(pool.uri)) == address:
                 raise PoolConflict(f"The pool {other} already has this uri.")
-        if address == _address(_split(self._own)) and address[0] != "memory":
+        if address == _parse_address(_split(self._own)) and address[0] != "memory":
             raise PoolConflict(
                 "The catalogue's store has this uri. To use it as a pool, set [pooling:catalog] enable_virtual_pool."
             )
@@ -297,7 +297,7 @@ class Pools:
         for name in names:
             if name not in known:
                 raise refusal(f"{prefix}Pool {name[:MAX_TEXT]} does not exist")
-            if capabilities(known[name].uri) != capabilities(known[names[0]].uri):
+            if list_capabilities(known[name].uri) != list_capabilities(known[names[0]].uri):
                 raise refusal(f"{prefix}Pools {names[0]} and {name} have different capabilities")
 
     def _tag(self, names: Sequence[str], flavor: str) -> None:
@@ -333,13 +333,13 @@ class Pools:
         return self._documents.put(ref, msgspec.json.encode(pool), self._clock.now(), expected=expected)
 
 
-def capabilities(uri: str) -> list[str]:
+def list_capabilities(uri: str) -> list[str]:
     """Return the capabilities of a store by its URI."""
     scheme = uri.partition(":")[0]
-    return list(VOLATILE if scheme.startswith(("redis", "memory")) else ALL)
+    return list(VOLATILE_CAPABILITIES if scheme.startswith(("redis", "memory")) else DURABLE_CAPABILITIES)
 
 
-def shown_uri(uri: str) -> str:
+def mask_uri(uri: str) -> str:
     """Return a URI in which the credential and the options are replaced by ``HIDDEN``."""
     parts = _split(uri)
     _, at, hosts = parts.netloc.rpartition("@")
@@ -347,7 +347,7 @@ def shown_uri(uri: str) -> str:
     return f"{parts.scheme}:{hosts}{parts.path}" + (f"?{HIDDEN}" if parts.query or parts.fragment else "")
 
 
-def checked_name(kind: str, name: str) -> str:
+def check_name(kind: str, name: str) -> str:
     """Return the name of a pool or flavor. Raises ``Invalid`` if it is not valid."""
     if not 1 <= len(name) <= MAX_TEXT or not name.isprintable() or "{" in name or "}" in name:
         raise Invalid(f"The name of a {kind} must be 1 to {MAX_TEXT} printable characters, without braces.")
@@ -356,10 +356,10 @@ def checked_name(kind: str, name: str) -> str:
 
 def _flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
     own = {pool: value for pool, value in pools.items() if value.flavor == name}
-    return Flavor(name, list(own), next((capabilities(pool.uri) for pool in own.values()), []))
+    return Flavor(name, list(own), next((list_capabilities(pool.uri) for pool in own.values()), []))
 
 
-def _checked(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
+def _decode_body(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
     """Decode and validate a request body. Raises ``InvalidBody`` for the first invalid field."""
     if not raw:
         raise InvalidBody("The body is missing.")
@@ -394,7 +394,7 @@ def _check_options(parts: SplitResult) -> None:
             raise PoolRefused(f"The uri of a {parts.scheme}: pool must not have the option {name[:64]!r}: {allowed}.")
 
 
-def _address(parts: SplitResult) -> tuple[str, ...]:
+def _parse_address(parts: SplitResult) -> tuple[str, ...]:
     """Return the scheme, hosts and path of a store URI. Two URIs with the same address refer to the same store."""
     return parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
 

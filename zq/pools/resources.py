@@ -9,7 +9,7 @@ import falcon
 from zq import wire
 from zq.http import query
 from zq.model.pools import Pool
-from zq.pools.catalogue import Flavor, Pools, shown_uri
+from zq.pools.catalogue import Flavor, Pools, mask_uri
 from zq.wire import answers
 
 POOLS: Final = "/v2/pools"
@@ -75,7 +75,7 @@ class FlavorItem(_Resource):
     policy = {"GET": "flavors:get", "PUT": "flavors:create", "PATCH": "flavors:update", "DELETE": "flavors:delete"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
-        resp.data = wire.encode(_flavor(self._pools.flavor(req.context.project, flavor)))
+        resp.data = wire.encode(_flavor(self._pools.get_flavor(req.context.project, flavor)))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
         self._pools.put_flavor(req.context.project, flavor, query.needed_body(req))
@@ -94,7 +94,7 @@ class FlavorItem(_Resource):
 def _pool(name: str, pool: Pool, detailed: bool) -> dict[str, Any]:
     shown = {
         "name": name,
-        "uri": shown_uri(pool.uri),
+        "uri": mask_uri(pool.uri),
         "weight": pool.weight,
         "flavor": pool.flavor,
         "href": _href(POOLS, name),

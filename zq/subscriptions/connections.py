@@ -14,7 +14,7 @@ from zq.model import ClaimRequest, Lease, Message, QueueRef, Settlement, new_ids
 from zq.storage.api import ClaimController
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Source
-from zq.subscriptions.notices import notice_of, notification, opened_notice
+from zq.subscriptions.notices import build_notification, decode_notice, decrypt_notice
 from zq.subscriptions.subscriptions import Subscriptions
 
 # Visibility timeout of a batch in seconds, longer than it takes to send the batch.
@@ -47,11 +47,11 @@ class ConnectionSubscriptions:
 
         ``notify`` can be called from any thread, and even if there is no new message. Calls can be lost.
         """
-        self._watchers[_source(queue).pushed(id)] = notify
+        self._watchers[_source(queue).connection_queue(id)] = notify
 
     def forget(self, queue: QueueRef, id: str) -> None:
         """Remove the subscription's callback."""
-        self._watchers.pop(_source(queue).pushed(id), None)
+        self._watchers.pop(_source(queue).connection_queue(id), None)
 
     def wake(self, hidden: QueueRef) -> None:
         """Call the callback of the subscription with this hidden queue. Thread-safe."""
@@ -60,7 +60,7 @@ class ConnectionSubscriptions:
 
     def exists(self, queue: QueueRef, id: str) -> bool:
         """Return whether the subscription exists and has not expired."""
-        return self._stored.of(_source(queue)).at(id) is not None
+        return self._stored.get(_source(queue)).find(id) is not None
 
     def delete(self, queue: QueueRef, id: str) -> None:
         """Delete the subscription and its pending messages."""
@@ -72,7 +72,7 @@ class ConnectionSubscriptions:
         The messages of a batch are claimed, and deleted when the next batch is requested. Messages that cannot be
         decrypted are deleted, too, but not yielded.
         """
-        hidden = _source(queue).pushed(id)
+        hidden = _source(queue).connection_queue(id)
         while True:
             now = self._clock.now()
             request = ClaimRequest(Lease(new_ids(1, now)[0], LEASE, 0), MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
@@ -85,7 +85,7 @@ class ConnectionSubscriptions:
     def _document(self, project: str, message: Message) -> bytes | None:
         """Return the notification as JSON, or None if the message cannot be decrypted."""
         try:
-            return notification(opened_notice(self._sealing, project, notice_of(message.body)))
+            return build_notification(decrypt_notice(self._sealing, project, decode_notice(message.body)))
         except MessageUnreadable:
             return None
 

@@ -16,7 +16,7 @@ from zq.storage.api import Storage
 # Document kind.
 CURSOR: Final = "following"
 # A sequence beyond the end of every log.
-BEYOND: Final = 2**62
+MAX_SEQUENCE: Final = 2**62
 MAX_ATTEMPTS: Final = 20
 
 
@@ -27,9 +27,9 @@ class Cursors:
         self._storage = storage
         self._clock = clock
 
-    def last(self, project: str) -> int:
+    def get_last_sequence(self, project: str) -> int:
         """Return the last sequence in the project's log."""
-        return self._storage.topics.read(project, BEYOND, 1, Pattern(EVERYTHING)).last
+        return self._storage.topics.read(project, MAX_SEQUENCE, 1, Pattern(EVERYTHING)).last
 
     def get(self, project: str) -> Document | None:
         """Return the project's cursor, or None if the project has no topic subscribers."""

@@ -16,7 +16,7 @@ from zq.model import ListFilter, Message, Move, Page, QueueRef, new_ids
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source, Subscription
-from zq.subscriptions.notices import drafts_of, notice_of, opened_notice
+from zq.subscriptions.notices import decode_notice, decrypt_notice, make_drafts
 from zq.subscriptions.policy import SubscriptionPolicy
 
 # Maximum number of deliveries that a redrive moves per store call.
@@ -66,9 +66,9 @@ class Deliveries:
         """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._at(source, id), self._clock.now()
-        queue, chosen = source.dead(id), ListFilter()
+        queue, chosen = source.dead_letter_queue(id), ListFilter()
         if waiting:
-            queue, chosen = source.outgoing(one), ListFilter(claimed=True, delayed=True)
+            queue, chosen = source.delivery_queue(one), ListFilter(claimed=True, delayed=True)
         most = self._limits.max_answer_bytes
         page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=most)
         return Seen(Page([self._seen(source.project, each) for each in page.items], page.next), now)
@@ -91,7 +91,7 @@ class Deliveries:
         A moved delivery starts again with 0 attempts. Raises ``Invalid``.
         """
         most = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
-        dead, pending = self._dead(source, id), source.pending(id)
+        dead, pending = self._dead(source, id), source.worker_queue(id)
         moved = marker = 0
         while moved < most:
             now = self._clock.now()
@@ -113,23 +113,23 @@ class Deliveries:
             raise NotAgreed()
         message = new_ids(1, now)[0]
         notice = Notice(message, source.kind, source.name, _TEST, _TEST_TTL, generation=one.confirmed)
-        self._storage.messages.post(source.outgoing(one), drafts_of([notice], _TEST_TTL, now), now)
+        self._storage.messages.post(source.delivery_queue(one), make_drafts([notice], _TEST_TTL, now), now)
         return message
 
     def _dead(self, source: Source, id: str) -> QueueRef:
         self._at(source, id)
-        return source.dead(id)
+        return source.dead_letter_queue(id)
 
     def _at(self, source: Source, id: str) -> Subscription:
-        found = self._subscriptions.of(source).at(id)
+        found = self._subscriptions.get(source).find(id)
         if found is None:
             raise SubscriptionNotFound()
         return found
 
     def _seen(self, project: str, stored: Message) -> Delivery:
-        notice = notice_of(stored.body)
+        notice = decode_notice(stored.body)
         try:
-            body = None if notice.confirmation else opened_notice(self._sealing, project, notice).body
+            body = None if notice.confirmation else decrypt_notice(self._sealing, project, notice).body
         except MessageUnreadable:
             body = None
         return Delivery(stored, notice, body)

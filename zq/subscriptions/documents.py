@@ -39,7 +39,7 @@ class SubscriptionDocuments:
         self._cursors = Cursors(storage, clock)
         self._clock = clock
 
-    def of(self, source: Source) -> SubscriptionSet:
+    def get(self, source: Source) -> SubscriptionSet:
         """Return the source's subscriptions that have not expired."""
         now = self._clock.now()
         document = self._documents.get(_document(source), now)
@@ -55,10 +55,10 @@ class SubscriptionDocuments:
                 return count
             after = page.next
 
-    def mark_of_queue(self, queue: QueueRef) -> Metadata:
+    def get_queue_mark(self, queue: QueueRef) -> Metadata:
         """Return the metadata entry that marks the queue, or {} if the queue has no active subscriptions."""
-        all = self.of(Source(queue.project, "queue", queue.name))
-        return {MARK: all.generation} if all.deliverable else {}
+        all = self.get(Source(queue.project, "queue", queue.name))
+        return {MARK: all.generation} if all.has_active else {}
 
     def change(self, source: Source, change: Callable[[SubscriptionSet], tuple[SubscriptionSet, Any]]) -> Any:
         """Atomically change the source's subscription set, and then update the queue's mark or the project's cursor.
@@ -80,7 +80,7 @@ class SubscriptionDocuments:
                 return result
         raise MetadataConflict("The subscriptions were changed concurrently. Try again.")
 
-    def from_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
+    def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
         """Return a copy of the subscription that receives all messages posted from now on, and no earlier ones.
 
         For a queue, these are messages of the set's next generation. For a topic, they begin with the log's next
@@ -88,23 +88,23 @@ class SubscriptionDocuments:
         """
         if subscription.confirmed is None:
             return subscription
-        last = all.generation if source.kind == "queue" else self._cursors.last(source.project)
+        last = all.generation if source.kind == "queue" else self._cursors.get_last_sequence(source.project)
         return msgspec.structs.replace(subscription, confirmed=last + 1)
 
     def drop_deliveries(self, source: Source, id: str) -> None:
         """Delete the subscription's hidden queues with all deliveries in them."""
-        for queue in (source.pending(id), source.pushed(id), source.dead(id)):
+        for queue in (source.worker_queue(id), source.connection_queue(id), source.dead_letter_queue(id)):
             self._storage.queues.delete(queue)
 
-    def end(self, source: Source) -> None:
+    def delete_all(self, source: Source) -> None:
         """Delete all subscriptions of the source and their deliveries (contract 6.8)."""
-        ended = self.of(source)
+        ended = self.get(source)
         if ended.items:
             self.change(source, lambda all: (SubscriptionSet(all.generation + 1), None))
         for each in ended.items:
             self.drop_deliveries(source, each.id)
 
-    def end_some(self, project: str, limit: int) -> bool:
+    def delete_some(self, project: str, limit: int) -> bool:
         """Delete the subscriptions of up to ``limit`` sources of the project.
 
         Return False if the project had no source with subscriptions. In this case, also delete the project's cursor and
@@ -113,7 +113,7 @@ class SubscriptionDocuments:
         now = self._clock.now()
         found = self._documents.list(project, KIND, "", "", limit, now).items
         for document in found:
-            self.end(Source(project, *document.ref.name.split("/")))
+            self.delete_all(Source(project, *document.ref.name.split("/")))
         if not found:
             self._documents.delete(DocumentRef("", PROJECTS, project), now)
             if (cursor := self._cursors.get(project)) is not None:
@@ -127,7 +127,7 @@ class SubscriptionDocuments:
             if stored is None:
                 return
             metadata = wire.json_object(stored.metadata)
-            wanted = {key: value for key, value in metadata.items() if key != MARK} | self.mark_of_queue(queue)
+            wanted = {key: value for key, value in metadata.items() if key != MARK} | self.get_queue_mark(queue)
             if wanted == metadata or self._storage.queues.update(queue, stored.metadata, wire.encode(wanted)):
                 return
         raise MetadataConflict("The queue was changed concurrently. Try again.")
@@ -141,12 +141,14 @@ class SubscriptionDocuments:
 
     def _follow(self, source: Source) -> None:
         """Renew the project's cursor. If there is none, create it before the first message of any subscription."""
-        if items := self.of(source).items:
+        if items := self.get(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
-            self._cursors.renew(source.project, min(agreed) if agreed else self._cursors.last(source.project))
+            self._cursors.renew(
+                source.project, min(agreed) if agreed else self._cursors.get_last_sequence(source.project)
+            )
 
 
-def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
+def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
     """Return a stored subscription document with all expiry times postponed by ``seconds``.
 
     Return None if ``kind`` is another kind of document.
@@ -164,7 +166,7 @@ def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
     The generation is at least the current time in milliseconds. If it started at 0, generations would repeat after the
     document has expired.
     """
-    found = _decoder.decode(stored).living(now) if stored else SubscriptionSet()
+    found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))
 
 

@@ -12,7 +12,7 @@ from zq.model import Copies, Draft, QueueRef, Seconds
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source
-from zq.subscriptions.notices import drafts_of
+from zq.subscriptions.notices import make_drafts
 
 # Maximum number of deliveries in a row that each caused the next post. A longer chain is treated as a loop.
 MAX_HOPS: Final = 5
@@ -28,7 +28,7 @@ class Subscribers(Followers):
         self._keep = keep
 
     def mark(self, queue: QueueRef) -> Metadata:
-        return self._documents.mark_of_queue(queue)
+        return self._documents.get_queue_mark(queue)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
         """Return a notice of each message, or None if the post was caused by a chain of ``MAX_HOPS`` deliveries."""
@@ -40,10 +40,10 @@ class Subscribers(Followers):
             for each in drafts
             for delay in [each.delay if is_delayed else None]
         ]
-        return Copies(Source(queue.project, "queue", queue.name).notices, drafts_of(notices, self._keep, now))
+        return Copies(Source(queue.project, "queue", queue.name).notices, make_drafts(notices, self._keep, now))
 
     def end(self, kind: str, project: str, name: str) -> None:
-        self._documents.end(Source(project, kind, name))
+        self._documents.delete_all(Source(project, kind, name))
 
     def remove(self, project: str) -> bool:
-        return self._documents.end_some(project, SOURCES_AT_ONCE)
+        return self._documents.delete_some(project, SOURCES_AT_ONCE)

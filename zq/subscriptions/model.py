@@ -30,30 +30,30 @@ class Source(Owner):
 
     __slots__ = ()
 
-    def pending(self, subscription: str) -> QueueRef:
+    def worker_queue(self, subscription: str) -> QueueRef:
         """Return the delivery queue of a webhook or mail subscription, from which delivery workers send."""
         return self.hidden(PENDING, subscription)
 
-    def pushed(self, subscription: str) -> QueueRef:
+    def connection_queue(self, subscription: str) -> QueueRef:
         """Return the delivery queue of a WebSocket connection's subscription, which delivery workers ignore."""
         return self.hidden(PUSHED, subscription)
 
-    def outgoing(self, subscription: "Subscription") -> QueueRef:
+    def delivery_queue(self, subscription: "Subscription") -> QueueRef:
         """Return the delivery queue of a webhook, mail or WebSocket subscription."""
         is_connection = subscription.subscriber.startswith(CONNECTION)
-        return self.pushed(subscription.id) if is_connection else self.pending(subscription.id)
+        return self.connection_queue(subscription.id) if is_connection else self.worker_queue(subscription.id)
 
-    def dead(self, subscription: str) -> QueueRef:
+    def dead_letter_queue(self, subscription: str) -> QueueRef:
         """Return the dead-letter queue for a subscription's failed deliveries."""
         return self.hidden(DEAD, subscription)
 
 
-def is_notices(queue: QueueRef) -> bool:
+def is_notice_queue(queue: QueueRef) -> bool:
     """Return whether the queue is a notice queue."""
     return queue.name.startswith(f"{NOTICES}/")
 
 
-def log_of(project: str) -> QueueRef:
+def make_log_ref(project: str) -> QueueRef:
     """Return the reference for the project's topic log in a worker's schedule, which otherwise contains queues."""
     return QueueRef(project, LOG_NAME)
 
@@ -63,7 +63,7 @@ def is_log(queue: QueueRef) -> bool:
     return queue.name == LOG_NAME
 
 
-def pending_of(queue: QueueRef) -> tuple[Source, str] | None:
+def parse_delivery_queue(queue: QueueRef) -> tuple[Source, str] | None:
     """Return the source and subscription id of a delivery queue, or None for any other queue."""
     if not queue.name.startswith(f"{PENDING}/"):
         return None
@@ -129,7 +129,7 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     def expires(self) -> Seconds:
         return self.started + self.ttl
 
-    def must_agree(self, confirm: bool) -> bool:
+    def must_confirm(self, confirm: bool) -> bool:
         """Return whether the subscriber must confirm before messages are delivered to it.
 
         Mail subscribers must always confirm, and WebSocket connections never. For webhooks, ``confirm`` decides: the
@@ -139,9 +139,9 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 
     def is_sent_to(self, confirm: bool) -> bool:
         """Return whether messages are delivered. ``confirm`` is the option ``require_confirmation``."""
-        return self.confirmed is not None and (self.has_agreed or not self.must_agree(confirm))
+        return self.confirmed is not None and (self.has_agreed or not self.must_confirm(confirm))
 
-    def gets(self, notice: Notice, confirm: bool) -> bool:
+    def receives(self, notice: Notice, confirm: bool) -> bool:
         """Return whether the notice is delivered to the subscriber. ``confirm`` is the option ``require_confirmation``.
 
         Before the confirmation, only confirmation requests are delivered. After it, only messages that were posted
@@ -161,11 +161,11 @@ class SubscriptionSet(Struct, frozen=True):
     generation: int = 0
     items: tuple[Subscription, ...] = ()
 
-    def at(self, id: str) -> Subscription | None:
+    def find(self, id: str) -> Subscription | None:
         """Return the subscription with the given id, or None if the set does not contain it."""
         return next((each for each in self.items if each.id == id), None)
 
-    def living(self, now: Seconds) -> "SubscriptionSet":
+    def without_expired(self, now: Seconds) -> "SubscriptionSet":
         """Return a set of the same generation without expired subscriptions."""
         return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
 
@@ -179,6 +179,6 @@ class SubscriptionSet(Struct, frozen=True):
         return SubscriptionSet(self.generation + 1, tuple(sorted([*kept, *changed], key=lambda each: each.id)))
 
     @property
-    def deliverable(self) -> bool:
+    def has_active(self) -> bool:
         """Return whether at least one subscription is active."""
         return any(each.confirmed is not None for each in self.items)

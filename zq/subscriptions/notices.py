@@ -14,32 +14,32 @@ from zq.subscriptions.model import Notice
 
 _notice_decoder: Final = msgspec.msgpack.Decoder(Notice)
 # The placeholder in a ``post_data`` template that the notification replaces (contract 9.8). The quotes are part of it.
-MESSAGE: Final = '"$zaqar_message$"'
+PLACEHOLDER: Final = '"$zaqar_message$"'
 
 
-def notice_body(notice: Notice) -> bytes:
+def encode_notice(notice: Notice) -> bytes:
     """Encode a notice as the body of a hidden queue's message."""
     return msgspec.msgpack.encode(notice)
 
 
-def notice_of(body: bytes) -> Notice:
+def decode_notice(body: bytes) -> Notice:
     """Decode a notice from the body of a hidden queue's message."""
     return _notice_decoder.decode(body)
 
 
-def drafts_of(notices: Sequence[Notice], ttl: int, now: Seconds) -> Sequence[Draft]:
+def make_drafts(notices: Sequence[Notice], ttl: int, now: Seconds) -> Sequence[Draft]:
     """Return message drafts for the notices, in order."""
     ids = new_ids(len(notices), now)
-    return [Draft(id, notice_body(each), ttl, 0, "") for id, each in zip(ids, notices, strict=True)]
+    return [Draft(id, encode_notice(each), ttl, 0, "") for id, each in zip(ids, notices, strict=True)]
 
 
-def opened_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
+def decrypt_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
     """Return the notice with a decrypted body. Raises ``MessageUnreadable``."""
     id = notice.message if notice.kind == "queue" else id_in_topic(notice.name, notice.seal)
     return structs.replace(notice, body=sealing.open(project, id, notice.body))
 
 
-def notification(notice: Notice) -> bytes:
+def build_notification(notice: Notice) -> bytes:
     """Build the JSON document that subscribers receive (contract 9.7)."""
     shown: dict[str, Any] = {"ttl": notice.ttl, "body": Raw(notice.body)}
     if notice.delay is not None:
@@ -47,11 +47,11 @@ def notification(notice: Notice) -> bytes:
     return wire.encode(shown | {"Message_Type": "Notification", f"{notice.kind}_name": notice.name})
 
 
-def posted(document: bytes, template: object) -> bytes:
+def build_webhook_body(document: bytes, template: object) -> bytes:
     """Build the body of a webhook request.
 
     If the subscription has a template, insert the document into it. If not, the body is the document itself.
     """
     if not isinstance(template, str) or not template:
         return document
-    return template.replace(MESSAGE, document.decode()).encode("utf-8", "surrogatepass")
+    return template.replace(PLACEHOLDER, document.decode()).encode("utf-8", "surrogatepass")

@@ -37,7 +37,7 @@ class NoKey:
 class Trusts(Protocol):
     """Interface for the creation of Keystone trusts."""
 
-    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+    def create(self, token: str, subscriber: str, until: Seconds) -> str:
         """Create a trust for the token's user and return the trust id. Raises ``Invalid`` or ``Unavailable``."""
         ...
 
@@ -45,7 +45,7 @@ class Trusts(Protocol):
 class NoTrusts:
     """A trust client for servers without Keystone. It rejects subscribers that need a trust."""
 
-    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+    def create(self, token: str, subscriber: str, until: Seconds) -> str:
         raise Invalid("subscriber must not begin with trust+: this server's auth_strategy is not keystone.")
 
 

@@ -13,7 +13,7 @@ from zq.http.features import CONNECTION
 from zq.model import Seconds
 from zq.model.identity import ADMIN, Identity
 from zq.subscriptions.model import Source, Subscription
-from zq.subscriptions.subscribers import shown_options
+from zq.subscriptions.subscribers import mask_options
 from zq.subscriptions.subscriptions import Subscriptions, Terms
 from zq.wire import answers
 
@@ -50,7 +50,7 @@ def _shown(source: Source, subscription: Subscription, now: Seconds) -> dict[str
         "subscriber": subscription.subscriber,
         "ttl": subscription.ttl,
         "age": max(0, int(now - subscription.started)),
-        "options": shown_options(subscription.options),
+        "options": mask_options(subscription.options),
         "confirmed": subscription.has_agreed,
     }
 

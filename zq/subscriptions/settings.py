@@ -18,16 +18,16 @@ from zq.model import store_uri
 STORE_PORTS: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
 # Default templates of confirmation mails, as a list of name:value members like in Zaqar. Values may contain commas.
-JOINING: Final = (
+SUBSCRIBE_MAIL: Final = (
     "topic:Do you want the messages of a queue?,sender:,body:Somebody asks that messages of the queue {0} of the "
     "project {1} be sent to you. If you want them, follow this link: {2} If not, do nothing."
 )
-LEAVING: Final = (
+UNSUBSCRIBE_MAIL: Final = (
     "topic:You get no more messages of a queue,sender:,body:Nothing of the queue {0} of the project {1} is sent to "
     "you any more. If you want its messages again, follow this link: {2}"
 )
-MEMBERS: Final = ("topic", "sender", "body")
-_MEMBER: Final = re.compile(rf"(?:^|,)\s*({'|'.join(MEMBERS)})\s*:")
+TEMPLATE_MEMBERS: Final = ("topic", "sender", "body")
+_MEMBER: Final = re.compile(rf"(?:^|,)\s*({'|'.join(TEMPLATE_MEMBERS)})\s*:")
 SUBSCRIPTIONS: Final[list[cfg.Opt]] = [
     cfg.IntOpt(
         "default_subscription_ttl",
@@ -71,13 +71,13 @@ NOTIFICATION: Final[list[cfg.Opt]] = [
     ),
     cfg.StrOpt(
         "subscription_confirmation_email_template",
-        default=JOINING,
+        default=SUBSCRIBE_MAIL,
         help="Confirmation mail to a new subscriber: topic, sender (empty: the first of mail_senders) and body. In "
         "the body, {0} is the queue, {1} its project and {2} the link.",
     ),
     cfg.StrOpt(
         "unsubscribe_confirmation_email_template",
-        default=LEAVING,
+        default=UNSUBSCRIBE_MAIL,
         help="Mail to a subscriber that has unsubscribed, with the same fields.",
     ),
     cfg.BoolOpt("trust_http", default=False, help="Send trust tokens to trust+http targets, even without TLS."),
@@ -138,7 +138,7 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
     mail_senders: tuple[str, ...]
 
 
-def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
+def read_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
     """Read and validate the delivery options. Raises ``StartRefused``."""
     given = conf.notification
     types = tuple(each.lower() for each in conf.transport.subscriber_types)
@@ -154,8 +154,8 @@ def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
         default_ttl=conf.transport.default_subscription_ttl,
         public_url=given.public_url,
         confirmation_page=given.external_confirmation_url,
-        joining=_template("subscription_confirmation_email_template", given, JOINING),
-        leaving=_template("unsubscribe_confirmation_email_template", given, LEAVING),
+        joining=_template("subscription_confirmation_email_template", given, SUBSCRIBE_MAIL),
+        leaving=_template("unsubscribe_confirmation_email_template", given, UNSUBSCRIBE_MAIL),
         networks=tuple(map(_network, given.allowed_networks)),
         ports=tuple(map(_port, given.allowed_ports)),
         rate=given.rate,
@@ -188,7 +188,7 @@ def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
         raise StartRefused(
             f"[notification] {option} must have the form topic:A subject,sender:a@example.org,body:A text."
         )
-    topic, sender, body = ({**_members(default), **values}[name] for name in MEMBERS)
+    topic, sender, body = ({**_members(default), **values}[name] for name in TEMPLATE_MEMBERS)
     try:
         body.format("", "", "")
     except (AttributeError, LookupError, ValueError):
@@ -234,4 +234,4 @@ def _port(text: str) -> int:
     return int(text)
 
 
-SECTION: Final = Section("notification", NOTIFICATION, delivery_settings, others={"transport": SUBSCRIPTIONS})
+SECTION: Final = Section("notification", NOTIFICATION, read_settings, others={"transport": SUBSCRIPTIONS})

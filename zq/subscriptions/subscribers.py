@@ -59,7 +59,7 @@ def check_subscriber(uri: object, types: tuple[str, ...] = TYPES) -> str:
     if _UNPRINTABLE.search(uri):
         raise Invalid("subscriber must not contain spaces or control characters.")
     if scheme == "mailto":
-        mail_of(uri)
+        parse_mailto(uri)
     else:
         _check_url(uri.removeprefix(TRUST))
     return uri
@@ -77,7 +77,7 @@ def _check_url(url: str) -> None:
         raise Invalid("subscriber must not contain a user, a password or a backslash.")
 
 
-def mail_of(uri: str) -> tuple[str, str]:
+def parse_mailto(uri: str) -> tuple[str, str]:
     """Return the mail address and the subject of a ``mailto`` URI. Raises ``Invalid``."""
     path, _, query = uri.partition(":")[2].partition("?")
     to = unquote(path)
@@ -137,13 +137,13 @@ def _printable(field: str, value: object) -> str:
     return value
 
 
-def entrusted(options: dict[str, Any], trust: str) -> dict[str, Any]:
+def with_trust(options: dict[str, Any], trust: str) -> dict[str, Any]:
     """Return a copy of the options with the trust id ``trust``, or without a trust id if ``trust`` is ""."""
     given = {name: value for name, value in options.items() if name != "trust_id"}
     return given | ({"trust_id": trust} if trust else {})
 
 
-def shown_options(options: dict[str, Any]) -> dict[str, Any]:
+def mask_options(options: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of the options in which header values and the trust id are masked, for responses."""
     shown = dict(options)
     if isinstance(headers := options.get("post_headers"), dict):
@@ -153,7 +153,7 @@ def shown_options(options: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def moved_options(options: dict[str, Any]) -> dict[str, Any]:
+def drop_masked_headers(options: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of the options without headers whose values are masked, for a new subscriber."""
     result = {name: value for name, value in options.items() if name != "post_headers"}
     if isinstance(headers := options.get("post_headers"), dict):
@@ -162,7 +162,7 @@ def moved_options(options: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def restored_options(given: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
+def restore_masked_headers(given: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
     """Return a copy of ``given`` in which each masked header value is replaced by its value in ``former``."""
     result = dict(given)
     if isinstance(headers := given.get("post_headers"), dict):

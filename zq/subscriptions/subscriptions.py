@@ -27,16 +27,16 @@ from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 from zq.subscriptions.documents import MAX_ATTEMPTS, SubscriptionDocuments
 from zq.subscriptions.model import CONNECTION, Notice, Source, Subscription, SubscriptionSet
-from zq.subscriptions.notices import drafts_of
+from zq.subscriptions.notices import make_drafts
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.subscribers import (
     TRUST,
     check_options,
     check_subscriber,
-    entrusted,
-    moved_options,
-    restored_options,
-    shown_options,
+    drop_masked_headers,
+    mask_options,
+    restore_masked_headers,
+    with_trust,
 )
 from zq.wire.webhooks import new_secret
 
@@ -55,7 +55,7 @@ NOT_THE_SUBSCRIBER: Final = (
     "subscription."
 )
 # Seconds for which the previous secret still signs deliveries after a rotation.
-ROTATION: Final = 86400
+ROTATION_SECONDS: Final = 86400
 
 
 class Terms(Struct):
@@ -66,7 +66,7 @@ class Terms(Struct):
     options: Any = UNSET
 
 
-class Subscribed(Struct, frozen=True):
+class CreatedSubscription(Struct, frozen=True):
     """The result of creating a subscription.
 
     ``secret`` signs its deliveries. It is "" if the subscription existed already or its deliveries are not signed.
@@ -100,7 +100,7 @@ class Subscriptions:
         self._topics = topics
         self._policy = policy
 
-    def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> Subscribed:
+    def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> CreatedSubscription:
         """Create a subscription (contract 9.2).
 
         If the subscriber already has an unconfirmed subscription, send another confirmation request instead.
@@ -126,38 +126,38 @@ class Subscriptions:
         made = msgspec.structs.replace(made, secret=sealed, agreed=pushed or None)
         made = self._started(made)
         made = self._bounded(made)
-        known = any(each.subscriber == uri for each in self._stored.of(source).items)
+        known = any(each.subscriber == uri for each in self._stored.get(source).items)
         trust = "" if known else self._trust(uri, token, made.expires)
-        made = msgspec.structs.replace(made, options=entrusted(options, trust))
+        made = msgspec.structs.replace(made, options=with_trust(options, trust))
 
         def add(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription]:
             same = next((each for each in all.items if each.subscriber == uri), None)
             if same is None:
                 if len(all.items) >= MAX_SUBSCRIPTIONS:
                     raise QuotaExceeded(f"The {source.kind} has {MAX_SUBSCRIPTIONS} subscriptions, the maximum.")
-                new = self._stored.from_next(source, all, made)
+                new = self._stored.start_at_next(source, all, made)
                 return all.replace(new), new
             if pushed or same.has_agreed:
                 raise SubscriptionExists("The subscriber already has a confirmed subscription.")
             if same.confirmed is None and same.agreed is None and (new := self._started(same)).confirmed is not None:
-                new = self._stored.from_next(source, all, new)
+                new = self._stored.start_at_next(source, all, new)
                 return all.replace(new), new
             return all, same
 
         found = self._change(source, add)
         self._request_confirmation(source, found, "SubscriptionConfirmation")
-        return Subscribed(found.id, secret if found.id == made.id else "")
+        return CreatedSubscription(found.id, secret if found.id == made.id else "")
 
     def list(self, source: Source, marker: str, limit: int | None) -> Seen[Page[Subscription]]:
         """Return a page of the source's subscriptions, sorted by id. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
-        items = [each for each in self._stored.of(source).items if each.id > marker][:size]
+        items = [each for each in self._stored.get(source).items if each.id > marker][:size]
         return Seen(Page(items, items[-1].id if items else None), now)
 
     def get(self, source: Source, id: str) -> Seen[Subscription]:
         """Return the subscription with the given id. Raises ``SubscriptionNotFound``."""
-        found = self._stored.of(source).at(id)
+        found = self._stored.get(source).find(id)
         if found is None:
             raise SubscriptionNotFound()
         return Seen(found, self._clock.now())
@@ -182,7 +182,7 @@ class Subscriptions:
         if uri is None and ttl in (None, UNSET) and options in (None, UNSET):
             raise InvalidBody("Give one of subscriber, ttl and options.")
         now = self._clock.now()
-        former = self._stored.of(source).at(id)
+        former = self._stored.get(source).find(id)
         trust = ""
         if former is not None:
             lasts = former.expires if ttl in (None, UNSET) else now + ttl
@@ -194,19 +194,19 @@ class Subscriptions:
             if ttl not in (None, UNSET):
                 changes |= {"ttl": ttl, "started": now}
             if options not in (None, UNSET):
-                changes["options"] = restored_options(options, found.options)
+                changes["options"] = restore_masked_headers(options, found.options)
             moved = uri is not None and uri != found.subscriber
             if moved:
                 if any(each.subscriber == uri for each in all.items):
                     raise SubscriptionExists("Another subscription has this subscriber.")
                 # The caller may not know the subscription's secrets, so they must not reach another subscriber.
-                known = shown_options(found.options) if options in (None, UNSET) else options
-                changes |= {"subscriber": uri, "confirmed": None, "options": moved_options(known)}
+                known = mask_options(found.options) if options in (None, UNSET) else options
+                changes |= {"subscriber": uri, "confirmed": None, "options": drop_masked_headers(known)}
                 changes |= {"agreed": None, "secret": self._policy.sealer.seal(new_secret()), "former": None}
             new = self._bounded(msgspec.structs.replace(found, **changes))
             new = self._started(new) if moved else new
-            new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
-            new = self._stored.from_next(source, all, new) if moved else new
+            new = msgspec.structs.replace(new, options=with_trust(new.options, trust))
+            new = self._stored.start_at_next(source, all, new) if moved else new
             return all.replace(new), (new, moved)
 
         new, moved = self._change(source, change)
@@ -229,7 +229,7 @@ class Subscriptions:
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription | None]:
             found = _require(all, id)
-            if by_owner and agreed and found.must_agree(self._policy.confirm):
+            if by_owner and agreed and found.must_confirm(self._policy.confirm):
                 raise NotAuthorized(NOT_THE_SUBSCRIBER)
             is_sent_to = found.is_sent_to(self._policy.confirm)
             # Unset ``confirmed``, too. If it stayed set, deliveries would start when the operator disables
@@ -241,7 +241,7 @@ class Subscriptions:
             new = msgspec.structs.replace(found, agreed=agreed)
             if is_sent_to != agreed or declined:
                 new = msgspec.structs.replace(new, confirmed=0 if agreed else None)
-                new = self._stored.from_next(source, all, new)
+                new = self._stored.start_at_next(source, all, new)
             return all.replace(new), new if was_active and not agreed else None
 
         if (left := self._change(source, change)) is not None:
@@ -253,7 +253,7 @@ class Subscriptions:
         Raises ``Invalid`` or ``SubscriptionNotFound``.
         """
         secret = new_secret()
-        sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION
+        sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION_SECONDS
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, None]:
             found = _require(all, id)
@@ -264,7 +264,7 @@ class Subscriptions:
 
     def delete(self, source: Source, id: str) -> None:
         """Delete the subscription and its deliveries, if it exists."""
-        if self._stored.of(source).at(id) is not None:
+        if self._stored.get(source).find(id) is not None:
             self._change(source, lambda all: (all.replace(without=id), None))
             self._stored.drop_deliveries(source, id)
 
@@ -287,7 +287,7 @@ class Subscriptions:
 
     def _trust(self, uri: str, token: str, until: Seconds) -> str:
         """Create a trust for the subscriber and return its id. Return "" if the subscriber needs no trust."""
-        return self._policy.trusts.make(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
+        return self._policy.trusts.create(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
 
     def _ttl(self, ttl: object) -> int:
         if type(ttl) is not int:
@@ -306,7 +306,7 @@ class Subscriptions:
         Set ``agreed`` to False if the subscriber has not responded. If the operator enables ``require_confirmation``
         later, the subscriber then has to confirm.
         """
-        if one.must_agree(self._policy.confirm):
+        if one.must_confirm(self._policy.confirm):
             return one
         return msgspec.structs.replace(one, confirmed=0, agreed=bool(one.agreed))
 
@@ -317,11 +317,11 @@ class Subscriptions:
 
     def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
         """Queue a confirmation request if the subscriber must confirm and has not reached its hourly limit."""
-        if not one.must_agree(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
+        if not one.must_confirm(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
             return
         now = self._clock.now()
         notice = Notice(new_ids(1, now)[0], source.kind, source.name, b"null", one.ttl, confirmation=confirmation)
-        self._messages.post(source.pending(one.id), drafts_of([notice], self._policy.keep, now), now)
+        self._messages.post(source.worker_queue(one.id), make_drafts([notice], self._policy.keep, now), now)
 
     def _may_request_confirmation(self, subscriber: str) -> bool:
         ref = DocumentRef("", CONFIRMATIONS, blake2b(subscriber.encode(), digest_size=16).hexdigest())
@@ -338,7 +338,7 @@ class Subscriptions:
 
 
 def _require(all: SubscriptionSet, id: str) -> Subscription:
-    found = all.at(id)
+    found = all.find(id)
     if found is None:
         raise SubscriptionNotFound()
     return found

@@ -46,7 +46,7 @@ class Trusts:
         self._lock = threading.Lock()
         self._plugins: FIFOCache[str, Any] = FIFOCache(MAX_CACHED)
 
-    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+    def create(self, token: str, subscriber: str, until: Seconds) -> str:
         """Create a trust for the token's user and return the trust id. Raises ``Invalid`` or ``Unavailable``."""
         if not token:
             raise Invalid("subscriber must not begin with trust+ unless X-Auth-Token contains a Keystone token.")

@@ -154,7 +154,7 @@ def _drafts(body: Body) -> list[dict[str, Any]]:
     return [{name: value for name, value in message.items() if name != "delay"} for message in messages]
 
 
-def answer_body(action: str, body: Body, reply: Reply) -> Any:
+def build_answer(action: str, body: Body, reply: Reply) -> Any:
     """Build the body of a successful action's answer from the HTTP response."""
     document, queue = reply.document, body.get("queue_name")
     if action == "queue_create":
@@ -174,17 +174,19 @@ def answer_body(action: str, body: Body, reply: Reply) -> Any:
     if action == "subscription_delete":
         return f"Subscription {body['subscription_id']} removed."
     if action == "message_get":
-        return {"messages": message(document)}
+        return {"messages": convert_message(document)}
     if action == "message_post":
-        return {"message_ids": [_last(href) for href in document["resources"]]}
+        return {"message_ids": [_last_segment(href) for href in document["resources"]]}
     if action == "claim_get":
         return {**{name: document[name] for name in ("age", "ttl")}, "messages": _messages(document)}
     if action == "claim_create":
-        return {"claim_id": _last(reply.location) or None} | ({"messages": _messages(document)} if document else {})
+        return {"claim_id": _last_segment(reply.location) or None} | (
+            {"messages": _messages(document)} if document else {}
+        )
     return {"messages": _messages(document)} if document and "messages" in document else {}
 
 
-def message(one: Mapping[str, Any]) -> dict[str, Any]:
+def convert_message(one: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a message of the REST API to the format of contract 14."""
     claims = parse_qs(urlsplit(one.get("href", "")).query).get("claim_id", [None])
     names = ("ttl", "age", "body")
@@ -192,7 +194,7 @@ def message(one: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [message(each) for each in document["messages"]]
+    return [convert_message(each) for each in document["messages"]]
 
 
 def _stats(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,9 +203,9 @@ def _stats(document: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("oldest", "newest"):
         if name in counts:
             entry = counts[name]
-            counts[name] = {"id": _last(entry["href"])} | {k: v for k, v in entry.items() if k != "href"}
+            counts[name] = {"id": _last_segment(entry["href"])} | {k: v for k, v in entry.items() if k != "href"}
     return {"messages": counts}
 
 
-def _last(href: str) -> str:
+def _last_segment(href: str) -> str:
     return urlsplit(href).path.rpartition("/")[2]

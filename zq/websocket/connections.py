@@ -24,15 +24,15 @@ CHECK_INTERVAL: Final = 1.0
 FORWARDED: Final = ("Host", "X-Forwarded-For")
 # Handshake headers that identify the client if the authentication strategy is ``proxy``. The proxy sets them.
 PROXY_HEADERS: Final = ("X-Zq-Proxy-Secret", "X-Project-Id", "X-User-Id", "X-Roles")
-GOING_AWAY: Final = 1001
-TOO_BIG: Final = 1009
+CLOSE_GOING_AWAY: Final = 1001
+CLOSE_TOO_BIG: Final = 1009
 
 
 class ClientDisconnect(Exception):
     """The client has disconnected or does not read."""
 
 
-class Bounds(Struct, frozen=True):
+class ConnectionLimits(Struct, frozen=True):
     """Connection limits of a process.
 
     Args:
@@ -49,7 +49,9 @@ class Bounds(Struct, frozen=True):
 class Connections:
     """The WebSocket connections of this process."""
 
-    def __init__(self, edge: SocketEdge, service: Service, bounds: Bounds, allowed_origins: Collection[str]) -> None:
+    def __init__(
+        self, edge: SocketEdge, service: Service, bounds: ConnectionLimits, allowed_origins: Collection[str]
+    ) -> None:
         self._edge = edge
         self._service = service
         self._bounds = bounds
@@ -153,13 +155,13 @@ class Connection:
             if message is not None:
                 answer = await run(partial(session.handle, self._frame(message)))
                 await self._send_frame(answer)
-                session.answered()
+                session.start_pushing()
             if session.pushes.is_due():
                 batches = session.pushes.batches()
                 while (batch := await run(partial(next, batches, None))) is not None:
                     for frame in batch:
                         await self._send_frame(frame)
-        raise CloseConnection(GOING_AWAY, "The server is stopping.")
+        raise CloseConnection(CLOSE_GOING_AWAY, "The server is stopping.")
 
     async def _next_message(self) -> dict[str, Any] | None:
         """Wait for the client's next event. Return None after a notification or ``CHECK_INTERVAL`` seconds."""
@@ -182,7 +184,7 @@ class Connection:
         if frame is None:
             frame = message.get("bytes") or b""
         if len(frame) > self._max_frame:
-            raise CloseConnection(TOO_BIG, f"A frame can have at most {self._max_frame} bytes.")
+            raise CloseConnection(CLOSE_TOO_BIG, f"A frame can have at most {self._max_frame} bytes.")
         return frame
 
     async def _send_frame(self, frame: str | bytes) -> None:

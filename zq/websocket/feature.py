@@ -7,9 +7,9 @@ from typing import Final
 from zq.clock import Clock
 from zq.http.features import Feature, SocketEdge, SocketHandler
 from zq.storage.api import QueueController
-from zq.websocket.connections import Bounds, Connections
+from zq.websocket.connections import ConnectionLimits, Connections
 from zq.websocket.pushes import Subscriptions
-from zq.websocket.session import Places, Service
+from zq.websocket.session import ProjectLimit, Service
 from zq.websocket.settings import WebSocketOptions
 
 PATH: Final = "/v2/ws"
@@ -44,7 +44,7 @@ class WebSocketFeature(Feature):
         self._options = options
         self._strategy = strategy
         per_address = None if behind_proxy else options.max_connections_per_address
-        self._bounds = Bounds(options.max_connections, per_address, max_post + ENVELOPE)
+        self._bounds = ConnectionLimits(options.max_connections, per_address, max_post + ENVELOPE)
         self._clock = clock
         self._queues = queues
         self._subscriptions = subscriptions
@@ -58,6 +58,6 @@ class WebSocketFeature(Feature):
             self._clock,
             self._queues,
             self._subscriptions,
-            Places(self._options.max_connections_per_project),
+            ProjectLimit(self._options.max_connections_per_project),
         )
         return {PATH: Connections(edge, service, self._bounds, self._options.allowed_origins)}

@@ -18,22 +18,22 @@ SUBSCRIPTIONS: Final = ("subscription_create", "subscription_list", "subscriptio
 AUTHENTICATE: Final = "authenticate"
 ACTIONS: Final = frozenset({*QUEUES, *MESSAGES, *CLAIMS, *SUBSCRIPTIONS, AUTHENTICATE})
 # Actions whose body is optional.
-BODILESS: Final = frozenset({"queue_list", AUTHENTICATE})
+OPTIONAL_BODY: Final = frozenset({"queue_list", AUTHENTICATE})
 NO_REQUEST: Final[dict[str, Any]] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
 
 
-class Undecodable(Exception):
+class FrameError(Exception):
     """The frame cannot be decoded."""
 
 
 def decode(frame: str | bytes) -> Any:
-    """Decode a frame. Raises ``Undecodable``."""
+    """Decode a frame. Raises ``FrameError``."""
     try:
         document = msgspec.json.decode(frame) if isinstance(frame, str) else msgspec.msgpack.decode(frame)
         json.dumps(document, allow_nan=False)  # reject MessagePack values that JSON cannot represent
     except (ValueError, TypeError, RecursionError) as error:
         kind = "text" if isinstance(frame, str) else "binary"
-        raise Undecodable(
+        raise FrameError(
             f"Can't decode {kind} frame: it must be one document with values that JSON supports."
         ) from error
     return document
@@ -47,10 +47,10 @@ def encode(document: Any, binary: bool) -> str | bytes:
         return msgspec.msgpack.encode(document)
     except OverflowError:
         sentence = "A number is too large for MessagePack. Send the request in a text frame."
-        return msgspec.msgpack.encode(answer(NO_REQUEST, 400, {"error": sentence}))
+        return msgspec.msgpack.encode(build_answer(NO_REQUEST, 400, {"error": sentence}))
 
 
-def answer(echoed: dict[str, Any], status: int, body: Any) -> dict[str, Any]:
+def build_answer(echoed: dict[str, Any], status: int, body: Any) -> dict[str, Any]:
     """Return an answer document. ``echoed`` is the result of ``echo``."""
     return {"request": echoed, "headers": {"status": status}, "body": body}
 
@@ -78,6 +78,6 @@ def check(document: Any) -> str:
     for name in ("X-Project-ID", "X-Auth-Token" if action == AUTHENTICATE else "Client-ID"):
         if not isinstance(headers.get(name), str):
             raise Invalid(f"headers must contain {name}, a string.")
-    if not isinstance(body, dict) and not (body is None and action in BODILESS):
+    if not isinstance(body, dict) and not (body is None and action in OPTIONAL_BODY):
         raise Invalid("body must be an object.")
     return action

@@ -18,7 +18,7 @@ from zq.errors import Invalid, ZqError
 from zq.model import QueueRef
 from zq.storage.api import QueueController
 from zq.websocket import frames
-from zq.websocket.actions import Reply, Request, answer_body, build_request
+from zq.websocket.actions import Reply, Request, build_answer, build_request
 from zq.websocket.calls import Application, call
 from zq.websocket.pushes import Pusher, Subscriptions
 
@@ -33,13 +33,13 @@ SIGNED_TTL: Final = 60.0
 NO_CLIENT: Final = "0" * 32
 SIGNED: Final = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
 CREDENTIAL_NEEDED: Final = "A credential is needed: the action authenticate."
-WHOAMI: Final = Request("GET", "/v2/whoami")
-EXPIRED: Final = 4003
-POLICY: Final = 1008
-TRY_LATER: Final = 1013
+WHOAMI_REQUEST: Final = Request("GET", "/v2/whoami")
+CLOSE_EXPIRED: Final = 4003
+CLOSE_POLICY: Final = 1008
+CLOSE_TRY_LATER: Final = 1013
 
 
-class Places:
+class ProjectLimit:
     """The limit on this process's sessions per project."""
 
     def __init__(self, per_project: int) -> None:
@@ -70,7 +70,7 @@ class Service(Struct, frozen=True):
     clock: Clock
     queues: QueueController
     subscriptions: Subscriptions
-    places: Places
+    places: ProjectLimit
 
 
 class CloseConnection(Exception):
@@ -112,8 +112,8 @@ class Session:
 
         Raises ``CloseConnection``.
         """
-        if self._service.strategy == "proxy" and self._call(WHOAMI, {}).status != 200:
-            raise CloseConnection(POLICY, "This connection did not come through the proxy.")
+        if self._service.strategy == "proxy" and self._call(WHOAMI_REQUEST, {}).status != 200:
+            raise CloseConnection(CLOSE_POLICY, "This connection did not come through the proxy.")
 
     @property
     def is_known(self) -> bool:
@@ -127,9 +127,9 @@ class Session:
         """
         if self._credential:
             if self._expires is not None and self._service.clock.now() >= self._expires:
-                raise CloseConnection(EXPIRED, "The credential has expired.")
+                raise CloseConnection(CLOSE_EXPIRED, "The credential has expired.")
         elif not self._open and time.monotonic() >= self._deadline:
-            raise CloseConnection(POLICY, "The client did not authenticate in time.")
+            raise CloseConnection(CLOSE_POLICY, "The client did not authenticate in time.")
 
     def is_recheck_due(self) -> bool:
         """Return whether the credential must be verified again."""
@@ -138,15 +138,15 @@ class Session:
     def recheck(self) -> None:
         """Verify the credential again. Blocks. Raises ``CloseConnection`` if the credential is no longer valid."""
         self._recheck = time.monotonic() + RECHECK_INTERVAL
-        if self._call(WHOAMI, self._credential).status == 401:
-            raise CloseConnection(EXPIRED, "The credential is no longer valid.")
+        if self._call(WHOAMI_REQUEST, self._credential).status == 401:
+            raise CloseConnection(CLOSE_EXPIRED, "The credential is no longer valid.")
 
     def end(self) -> None:
         """Delete the connection's subscriptions, including one that the last frame created. Blocks."""
-        self.answered()
+        self.start_pushing()
         self.pushes.end()
 
-    def answered(self) -> None:
+    def start_pushing(self) -> None:
         """Start to push the messages of the subscription that the last frame created.
 
         Call this method after the answer was sent, so that no message precedes the answer.
@@ -160,8 +160,8 @@ class Session:
         self._binary = binary = isinstance(frame, bytes)
         try:
             document = frames.decode(frame)
-        except frames.Undecodable as error:
-            return frames.encode(frames.answer(frames.NO_REQUEST, 400, {"error": str(error)}), binary)
+        except frames.FrameError as error:
+            return frames.encode(frames.build_answer(frames.NO_REQUEST, 400, {"error": str(error)}), binary)
         try:
             status, body = self._answer(document)
         except CloseConnection:
@@ -170,7 +170,7 @@ class Session:
             LOG.critical("Unexpected error while answering a frame.", exc_info=True)
             sentence = "The request failed; see the server log for the cause."
             status, body = 500, {"exception": sentence, "error": sentence}
-        return frames.encode(frames.answer(frames.echo(document), status, body), binary)
+        return frames.encode(frames.build_answer(frames.echo(document), status, body), binary)
 
     def _answer(self, document: Any) -> tuple[int, Any]:
         try:
@@ -204,7 +204,7 @@ class Session:
         keystone = self._service.strategy == "keystone"
         given = {"X-Auth-Token": token} if keystone else {"Authorization": f"Bearer {token}"}
         given["X-Project-ID"] = project
-        reply = self._call(WHOAMI, given)
+        reply = self._call(WHOAMI_REQUEST, given)
         if reply.status != 200 or former.get("X-Project-ID") not in (None, project):
             self.pushes.end()
         if reply.status != 200:
@@ -230,7 +230,7 @@ class Session:
             if signed:
                 return 403, {"error": "The signature is not valid for this request."}
             if self._credential:
-                raise CloseConnection(EXPIRED, "The credential is no longer valid.")
+                raise CloseConnection(CLOSE_EXPIRED, "The credential is no longer valid.")
             return 403, _failure(reply)
         if reply.status >= 400:
             return reply.status, _failure(reply)
@@ -250,7 +250,7 @@ class Session:
         if action == "subscription_create" and not self._is_new(project, body, reply):
             sentence = "The subscriber already has a subscription and was asked to confirm again."
             return 409, _failure(Reply(409, {"description": sentence}))
-        document = answer_body(action, body, reply)
+        document = build_answer(action, body, reply)
         if action == "queue_get_stats" and self._stored(project, body["queue_name"]) is None:
             return 404, document
         if action == "queue_list":
@@ -262,7 +262,7 @@ class Session:
     def _is_new(self, project: str, body: dict[str, Any], reply: Reply) -> bool:
         """Return whether the action created a subscription.
 
-        If this connection is the subscriber, also store the subscription for ``answered``.
+        If this connection is the subscriber, also store the subscription for ``start_pushing``.
         """
         if body.get("subscriber") is not None:
             return "secret" in reply.document
@@ -294,7 +294,7 @@ class Session:
 
     def _join(self, project: str) -> None:
         if not self._service.places.join(self, project):
-            raise CloseConnection(TRY_LATER, "The project has the maximum number of connections.")
+            raise CloseConnection(CLOSE_TRY_LATER, "The project has the maximum number of connections.")
 
     def _call(self, request: Request, headers: Mapping[str, str]) -> Reply:
         given = {"Client-ID": NO_CLIENT, **self._handshake, **headers}

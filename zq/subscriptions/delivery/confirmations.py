@@ -13,7 +13,7 @@ from zq.subscriptions.model import Notice, Source, Subscription
 # Returns the signature of a PUT request. The arguments are project, path and expiry time.
 Sign = Callable[[str, str, Seconds], str]
 Shown = Callable[[Seconds], str]
-JOINS = "SubscriptionConfirmation"
+SUBSCRIBE = "SubscriptionConfirmation"
 
 
 class Template(Struct, frozen=True):
@@ -24,7 +24,7 @@ class Template(Struct, frozen=True):
     body: str
 
 
-class Places(Struct, frozen=True):
+class ConfirmationOptions(Struct, frozen=True):
     """The URLs and mail templates of confirmation requests.
 
     Args:
@@ -40,7 +40,7 @@ class Places(Struct, frozen=True):
     leaving: Template = Template("", "", "{2}")
 
 
-class Letter(Struct, frozen=True):
+class Mail(Struct, frozen=True):
     """A mail to a subscriber."""
 
     subject: str
@@ -51,15 +51,15 @@ class Letter(Struct, frozen=True):
 class Confirmations:
     """Builder of confirmation requests."""
 
-    def __init__(self, sign: Sign, shown: Shown, places: Places) -> None:
+    def __init__(self, sign: Sign, shown: Shown, places: ConfirmationOptions) -> None:
         self._sign = sign
         self._shown = shown
         self._places = places
 
     def document(self, source: Source, one: Subscription, notice: Notice) -> bytes:
         """Build the document for a webhook. Its signature is valid only for the path that confirms the subscription."""
-        path = _path(source, one)
-        action = "receive" if notice.confirmation == JOINS else "no longer receive"
+        path = _confirmation_path(source, one)
+        action = "receive" if notice.confirmation == SUBSCRIBE else "no longer receive"
         document: dict[str, Any] = {
             "Message_Type": notice.confirmation,
             "Message": f"Confirm that you want to {action} the messages of the {source.kind} {source.name}: send "
@@ -78,23 +78,23 @@ class Confirmations:
             document["WSGISubscribeURL"] = url
         return wire.encode(document)
 
-    def letter(self, source: Source, one: Subscription, notice: Notice) -> Letter | None:
+    def letter(self, source: Source, one: Subscription, notice: Notice) -> Mail | None:
         """Build the mail. Return None if no confirmation page is configured."""
         places = self._places
         if not places.page:
             return None
-        path = _path(source, one)
+        path = _confirmation_path(source, one)
         # Confirmation pages for Zaqar parse the link: keep the order of the parameters, and do not encode them.
         link = (
             f"{places.page}?Signature={self._sign(source.project, path, one.expires)}&Methods=PUT&Paths={path}"
             f"&Project={source.project}&Expires={self._shown(one.expires)}&Url={self._url(path)}&Queue={source.name}"
         )
-        template = places.joining if notice.confirmation == JOINS else places.leaving
-        return Letter(template.topic, template.sender, template.body.format(source.name, source.project, link))
+        template = places.joining if notice.confirmation == SUBSCRIBE else places.leaving
+        return Mail(template.topic, template.sender, template.body.format(source.name, source.project, link))
 
     def _url(self, path: str) -> str:
         return self._places.service.rstrip("/") + path if self._places.service else ""
 
 
-def _path(source: Source, one: Subscription) -> str:
+def _confirmation_path(source: Source, one: Subscription) -> str:
     return f"/v2/{source.kind}s/{source.name}/subscriptions/{one.id}/confirm"

@@ -32,7 +32,7 @@ class Leases:
         self._held: dict[QueueRef, float] = {}
         self._others: dict[QueueRef, float] = {}
 
-    def hold(self, queue: QueueRef) -> bool:
+    def acquire(self, queue: QueueRef) -> bool:
         """Acquire or renew the lease of a queue. Return False if another worker holds it. Raises ``Unavailable``."""
         began = time.monotonic()
         if self._alone or self._held.get(queue, 0.0) > began + TTL / 2:
@@ -53,7 +53,7 @@ class Leases:
             self._others.pop(queue, None)
         return True
 
-    def left(self, queue: QueueRef) -> float:
+    def seconds_left(self, queue: QueueRef) -> float:
         """Return the seconds until another worker's lease on the queue expires."""
         return max(0.1, self._others.get(queue, 0.0) - time.monotonic())
 

@@ -36,7 +36,7 @@ class Outcome(Struct, frozen=True):
     final: bool = False
 
 
-def policy_of(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def merge_policies(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the effective retry policy, with defaults for missing members.
 
     The queue's policy (``queues``) applies if the subscription has none (``own``), or if one of the two policies sets
@@ -47,18 +47,18 @@ def policy_of(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -
     return {**DEFAULTS, **(queues if overridden or not own else own)}
 
 
-def waits(policy: Mapping[str, Any]) -> list[int]:
+def compute_delays(policy: Mapping[str, Any]) -> list[int]:
     """Return the delay in seconds before each retry."""
-    low, high = _bounded(policy["minimum_delay"], MAX_DELAY), _bounded(policy["maximum_delay"], MAX_DELAY)
+    low, high = _clamp(policy["minimum_delay"], MAX_DELAY), _clamp(policy["maximum_delay"], MAX_DELAY)
     return [
-        *[0] * _bounded(policy["retries_with_no_delay"], MAX_ATTEMPTS),
-        *[low] * _bounded(policy["minimum_delay_retries"], MAX_ATTEMPTS),
-        *backoff(policy["retry_backoff_function"], low, high),
-        *[high] * _bounded(policy["maximum_delay_retries"], MAX_ATTEMPTS),
+        *[0] * _clamp(policy["retries_with_no_delay"], MAX_ATTEMPTS),
+        *[low] * _clamp(policy["minimum_delay_retries"], MAX_ATTEMPTS),
+        *compute_backoff(policy["retry_backoff_function"], low, high),
+        *[high] * _clamp(policy["maximum_delay_retries"], MAX_ATTEMPTS),
     ]
 
 
-def backoff(function: str, low: int, high: int) -> list[int]:
+def compute_backoff(function: str, low: int, high: int) -> list[int]:
     """Return back-off delays that grow from ``low`` to ``high`` seconds, ``(high - low) // 5`` in number at most.
 
     Args:
@@ -80,5 +80,5 @@ def backoff(function: str, low: int, high: int) -> list[int]:
     return [int(low / ratio * ratio ** (step + 1)) for step in steps]
 
 
-def _bounded(value: int, most: int) -> int:
+def _clamp(value: int, most: int) -> int:
     return max(0, min(value, most))

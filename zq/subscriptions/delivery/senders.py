@@ -21,10 +21,10 @@ from zq.clock import own
 from zq.errors import Invalid
 from zq.subscriptions.delivery.options import MailOptions, Tokens
 from zq.subscriptions.delivery.retries import Outcome
-from zq.subscriptions.delivery.targets import Forbidden, TargetPolicy, addresses
+from zq.subscriptions.delivery.targets import Forbidden, TargetPolicy, resolve
 from zq.subscriptions.delivery.threads import Threads
 from zq.subscriptions.model import Subscription
-from zq.subscriptions.subscribers import TRUST, mail_of
+from zq.subscriptions.subscribers import TRUST, parse_mailto
 from zq.wire import webhooks
 
 T = TypeVar("T")
@@ -35,14 +35,14 @@ LOOKUP_TIMEOUT: Final = 3.0
 CONNECT_TIMEOUT: Final = 3.0
 TIMEOUT: Final = 10.0
 # Maximum number of bytes to read from a response.
-MAX_ANSWER: Final = 65536
+MAX_RESPONSE: Final = 65536
 # Maximum length of the excerpt of an error response that the subscription's owner can see, in characters.
 MAX_SHOWN: Final = 120
 # The number of threads that send mail and query Keystone.
 THREADS: Final = 8
 
 
-class JudgingResolver(AbstractResolver):
+class CheckingResolver(AbstractResolver):
     """An aiohttp resolver that rejects a host if any of its addresses is not allowed."""
 
     def __init__(self, policy: TargetPolicy) -> None:
@@ -54,7 +54,7 @@ class JudgingResolver(AbstractResolver):
     ) -> list[ResolveResult]:
         """Resolve the host in a thread and return all of its addresses. Raises ``Forbidden`` or ``TimeoutError``."""
         loop = asyncio.get_running_loop()
-        lookup = loop.run_in_executor(self._threads, lambda: addresses(host, port))
+        lookup = loop.run_in_executor(self._threads, lambda: resolve(host, port))
         found = await asyncio.wait_for(lookup, LOOKUP_TIMEOUT)
         if not all(self._policy.allows(address, port) for _, address in found):
             raise Forbidden(f"The host {host} has an address that is not allowed.")
@@ -67,7 +67,7 @@ class JudgingResolver(AbstractResolver):
         self._threads.shutdown()
 
 
-def guarded_socket(policy: TargetPolicy) -> Any:
+def make_socket_factory(policy: TargetPolicy) -> Any:
     """Return an aiohttp socket factory that raises ``Forbidden`` for an address that is not allowed.
 
     aiohttp does not call the resolver for an IP address in a URL, so the socket factory checks all addresses again.
@@ -88,9 +88,9 @@ class Senders:
     def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
         connector = aiohttp.TCPConnector(
             limit=0,  # ``Shares`` limits connections before the timeout of an attempt begins
-            resolver=JudgingResolver(policy),
+            resolver=CheckingResolver(policy),
             use_dns_cache=False,
-            socket_factory=guarded_socket(policy),
+            socket_factory=make_socket_factory(policy),
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -126,10 +126,10 @@ class Senders:
         try:
             self._policy.check_url(url)
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
-                content = await answer.content.read(MAX_ANSWER)
+                content = await answer.content.read(MAX_RESPONSE)
                 good = answer.status < 300
                 return Outcome(
-                    good, answer.status, "" if good else _refusal(answer.status, content), answer.status < 400
+                    good, answer.status, "" if good else _describe_response(answer.status, content), answer.status < 400
                 )
         except Invalid as refusal:
             return Outcome(False, 0, str(refusal), final=True)
@@ -167,7 +167,7 @@ class Senders:
 
     def _send(self, one: Subscription, text: str, subject: str, sender: str) -> None:
         chosen = self._mail
-        to, named = mail_of(one.subscriber)
+        to, named = parse_mailto(one.subscriber)
         message = EmailMessage()
         message["To"] = to
         message["Subject"] = subject or named or str(one.options.get("subject", ""))
@@ -202,7 +202,7 @@ class Senders:
             server.send_message(message, from_addr=sender, to_addrs=[to])
 
 
-def _refusal(status: int, content: bytes) -> str:
+def _describe_response(status: int, content: bytes) -> str:
     """Return the status and an excerpt of the response, in one line."""
     start = "".join(each if each.isprintable() else " " for each in content[: 4 * MAX_SHOWN].decode(errors="replace"))
     return f"status {status}: {' '.join(start.split())[:MAX_SHOWN]}".removesuffix(": ")

@@ -51,7 +51,7 @@ class TargetPolicy(Struct, frozen=True):
     def check_url(self, url: str) -> None:
         """Check the port and host of a URL without a name lookup. Raises ``Invalid``."""
         parts = urlsplit(url)
-        port = port_of(url)
+        port = get_port(url)
         if port < 1024 and port not in (*PORTS, *self.ports):
             raise Invalid(f"The port of subscriber must be {', '.join(map(str, PORTS))}, or 1024 or higher.")
         if (str(parts.hostname), port) in self.stores:
@@ -60,7 +60,7 @@ class TargetPolicy(Struct, frozen=True):
             )
 
 
-def port_of(url: str) -> int:
+def get_port(url: str) -> int:
     """Return the port of a URL, or the default port of its scheme."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
@@ -80,13 +80,13 @@ class Forbidden(OSError):
     """The target address is not allowed."""
 
 
-def addresses(host: str, port: int) -> Sequence[tuple[int, str]]:
+def resolve(host: str, port: int) -> Sequence[tuple[int, str]]:
     """Resolve a host and return the address family and address of each result. Raises ``OSError``."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found))
 
 
-class Judge:
+class AddressCheck:
     """Address check for new subscribers.
 
     If a host name cannot be resolved within a second, the check passes, because each delivery repeats it.
@@ -102,9 +102,9 @@ class Judge:
             return
         url = subscriber.removeprefix("trust+")
         self._policy.check_url(url)
-        host, port = str(urlsplit(url).hostname), port_of(url)
+        host, port = str(urlsplit(url).hostname), get_port(url)
         try:
-            found = self._threads.submit(addresses, host, port).result(1.0)
+            found = self._threads.submit(resolve, host, port).result(1.0)
         except (OSError, UnicodeError, TimeoutError):
             return
         if not all(self._policy.allows(address, port) for _, address in found):

@@ -22,15 +22,23 @@ from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
 from zq.storage.api import Storage
 from zq.subscriptions.delivery.confirmations import Confirmations
+from zq.subscriptions.delivery.connection_limits import ConnectionLimits
 from zq.subscriptions.delivery.leases import Leases
 from zq.subscriptions.delivery.options import DeliveryOptions
-from zq.subscriptions.delivery.retries import Outcome, policy_of, waits
-from zq.subscriptions.delivery.shares import Shares
+from zq.subscriptions.delivery.retries import Outcome, compute_delays, merge_policies
 from zq.subscriptions.delivery.threads import Threads
 from zq.subscriptions.documents import PROJECTS, SubscriptionDocuments
 from zq.subscriptions.fan_out import FanOut
-from zq.subscriptions.model import Notice, Source, Subscription, is_log, is_notices, log_of, pending_of
-from zq.subscriptions.notices import notice_of, notification, opened_notice, posted
+from zq.subscriptions.model import (
+    Notice,
+    Source,
+    Subscription,
+    is_log,
+    is_notice_queue,
+    make_log_ref,
+    parse_delivery_queue,
+)
+from zq.subscriptions.notices import build_notification, build_webhook_body, decode_notice, decrypt_notice
 from zq.subscriptions.policy import SubscriptionPolicy
 
 if TYPE_CHECKING:
@@ -54,14 +62,14 @@ MAX_PAUSE: Final = 600.0
 # Maximum number of tasks to start per round, so that other threads get processor time.
 MAX_STARTS: Final = 50
 # Minimum seconds between two rounds of task starts.
-TURN: Final = 0.05
+MIN_ROUND_SECONDS: Final = 0.05
 # Seconds between two scans for queues with work.
-SCAN: Final = 10.0
+SCAN_INTERVAL: Final = 10.0
 # Seconds after which the worker retries a queue after an error of the store.
 RETRY_INTERVAL: Final = 2.0
 
 
-class Health:
+class DeliveryState:
     """The delivery state of one subscription in this worker."""
 
     __slots__ = ("claim_limit", "failures", "next", "subscriber", "until")
@@ -87,7 +95,7 @@ class Health:
             self.until = time.monotonic() + min(PAUSE * 2 ** (self.failures - MAX_FAILURES), MAX_PAUSE)
 
 
-class Deliverer:
+class DeliveryWorker:
     """The delivery worker of a process."""
 
     def __init__(
@@ -115,7 +123,7 @@ class Deliverer:
         self._running: dict[QueueRef, asyncio.Task[None]] = {}
         self._logs: dict[str, Callable[[], None]] = {}
         """Functions that unsubscribe from topic logs, by project. The worker is subscribed to these projects' logs."""
-        self._health: dict[QueueRef, Health] = {}
+        self._health: dict[QueueRef, DeliveryState] = {}
         self._senders: Senders | None = None
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
@@ -132,11 +140,11 @@ class Deliverer:
 
         The worker ignores queues that are neither notice queues nor delivery queues.
         """
-        at = pending_of(queue)
-        if (at or is_notices(queue) or is_log(queue)) and not self._loop.is_closed():
+        at = parse_delivery_queue(queue)
+        if (at or is_notice_queue(queue) or is_log(queue)) and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._schedule, queue, 0.0)
             if at and at[0].kind == "topic" and queue.project not in self._logs:
-                self._loop.call_soon_threadsafe(self._schedule, log_of(queue.project), 0.0)
+                self._loop.call_soon_threadsafe(self._schedule, make_log_ref(queue.project), 0.0)
 
     def stop(self, within: float = 10.0) -> None:
         """Stop the worker, and wait up to ``within`` seconds for deliveries in progress.
@@ -161,29 +169,29 @@ class Deliverer:
             self._loop.close()
 
     async def _run(self) -> None:
-        self._shares = Shares()
+        self._connection_limits = ConnectionLimits()
         scanned = 0.0
         while not self._ending.is_set():
             now = time.monotonic()
-            if now >= scanned + SCAN:
+            if now >= scanned + SCAN_INTERVAL:
                 scanned = now
                 await self._scan()
             due = [queue for queue, at in self._due.items() if at <= now and queue not in self._running]
             for queue in sorted(due, key=self._rank)[:MAX_STARTS]:
                 del self._due[queue]
                 self._running[queue] = self._loop.create_task(self._process(queue))
-            await self._wait_until(scanned + SCAN)
+            await self._wait_until(scanned + SCAN_INTERVAL)
         await self._drain()
         if self._senders is not None:
             await self._senders.close()
         await self._store(self._leases.release_all)
 
     async def _wait_until(self, until: float) -> None:
-        """Wait at least ``TURN`` seconds, and then until a queue is due, until ``until``, or until the worker stops.
+        """Wait for ``MIN_ROUND_SECONDS``, and then until a queue is due, the worker stops, or ``until`` has come.
 
         ``until`` is a monotonic time.
         """
-        await asyncio.sleep(TURN)
+        await asyncio.sleep(MIN_ROUND_SECONDS)
         self._woken.clear()
         if self._ending.is_set():
             return
@@ -200,7 +208,7 @@ class Deliverer:
         """
         health = self._health.get(queue)
         if health is None:
-            return 1 if pending_of(queue) else 0, self._due[queue]
+            return 1 if parse_delivery_queue(queue) else 0, self._due[queue]
         return 2 if health.failures else 0 if health.claim_limit > 1 else 1, self._due[queue]
 
     async def _drain(self) -> None:
@@ -235,7 +243,7 @@ class Deliverer:
         while True:
             page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
             for document in page.items:
-                found += self._fan_outs.work_of(document.ref.name)
+                found += self._fan_outs.list_work(document.ref.name)
             if page.next is None or len(page.items) < BATCH:
                 return found
             after = page.next
@@ -248,12 +256,12 @@ class Deliverer:
                 return
             if not await self._has_work(queue):
                 return
-            if is_notices(queue):
+            if is_notice_queue(queue):
                 await self._fan_out(queue)
-            elif await self._store(self._leases.hold, queue):
+            elif await self._store(self._leases.acquire, queue):
                 await self._deliver(queue)
             else:
-                self._schedule(queue, self._leases.left(queue))
+                self._schedule(queue, self._leases.seconds_left(queue))
                 return
             if await self._has_work(queue):
                 self._schedule(queue, 0.0)
@@ -299,8 +307,8 @@ class Deliverer:
                 self._storage.topics.subscribe, log.project, self._notifier_of(log)
             )
         while not self._ending.is_set():
-            if not await self._store(self._leases.hold, log):
-                self._schedule(log, self._leases.left(log))
+            if not await self._store(self._leases.acquire, log):
+                self._schedule(log, self._leases.seconds_left(log))
                 return
             followed = await self._store(self._fan_outs.follow, log.project)
             if followed is None:
@@ -316,16 +324,16 @@ class Deliverer:
 
     async def _deliver(self, queue: QueueRef) -> None:
         """Deliver the pending messages of a subscription until all are delivered or the subscription is paused."""
-        at = pending_of(queue)
+        at = parse_delivery_queue(queue)
         if at is None:
             return
         source, id = at
-        health = self._health.setdefault(queue, Health())
+        health = self._health.setdefault(queue, DeliveryState())
         if not health.subscriber:
             await self._subscription(source, id, health)
         while not self._ending.is_set() and health.until <= time.monotonic():
-            async with self._shares.of(source.project, health.subscriber, failed=health.failures > 0):
-                if self._ending.is_set() or not await self._store(self._leases.hold, queue):
+            async with self._connection_limits.reserve(source.project, health.subscriber, failed=health.failures > 0):
+                if self._ending.is_set() or not await self._store(self._leases.acquire, queue):
                     return
                 claim = await self._store(self._claim, queue, health.claim_limit)
                 if claim is None:
@@ -333,8 +341,8 @@ class Deliverer:
                 async with self._renewing(queue, claim):
                     await self._deliver_claimed(queue, source, id, claim, health)
 
-    async def _subscription(self, source: Source, id: str, health: Health) -> Subscription | None:
-        one = (await self._store(self._subscriptions.of, source)).at(id)
+    async def _subscription(self, source: Source, id: str, health: DeliveryState) -> Subscription | None:
+        one = (await self._store(self._subscriptions.get, source)).find(id)
         health.subscriber = one.subscriber if one else ""
         return one
 
@@ -348,7 +356,7 @@ class Deliverer:
                 try:
                     lease = Lease(claim.id, LEASE, 0)
                     await self._store(self._storage.claims.renew, queue, lease, self._clock.now())
-                    await self._store(self._leases.hold, queue)
+                    await self._store(self._leases.acquire, queue)
                 except ZqError as failure:
                     LOG.debug("A claim of deliveries was not renewed: %s", failure)
 
@@ -358,7 +366,9 @@ class Deliverer:
         finally:
             renewing.cancel()
 
-    async def _deliver_claimed(self, queue: QueueRef, source: Source, id: str, claim: Claim, health: Health) -> None:
+    async def _deliver_claimed(
+        self, queue: QueueRef, source: Source, id: str, claim: Claim, health: DeliveryState
+    ) -> None:
         # Claim first: a subscription that was read before the claim could lack a confirmation.
         one = await self._subscription(source, id, health)
         done: list[str] = []
@@ -368,8 +378,8 @@ class Deliverer:
             if health.until > time.monotonic() or self._ending.is_set():
                 again.append(Release(message.id, 0))
                 continue
-            notice = notice_of(message.body)
-            if one is None or not one.gets(notice, self._policy.confirm):
+            notice = decode_notice(message.body)
+            if one is None or not one.receives(notice, self._policy.confirm):
                 done.append(message.id)
                 continue
             outcome = await self._attempt(source, one, notice, health)
@@ -391,7 +401,7 @@ class Deliverer:
         dead: list[Move],
     ) -> None:
         queues = await self._store(self._retry_policy, source)
-        pauses = waits(policy_of(one.options.get("_retry_policy"), queues))
+        pauses = compute_delays(merge_policies(one.options.get("_retry_policy"), queues))
         tried = message.claim_count
         if tried <= len(pauses) and not outcome.final:
             again.append(Release(message.id, pauses[tried - 1]))
@@ -399,7 +409,7 @@ class Deliverer:
         LOG.warning(
             "A delivery of project %s to subscription %s failed finally: %s", source.project, one.id, outcome.why
         )
-        dead.append(Move(message.id, source.dead(one.id).name, reason=outcome.why[:200]))
+        dead.append(Move(message.id, source.dead_letter_queue(one.id).name, reason=outcome.why[:200]))
 
     def _retry_policy(self, source: Source) -> Any:
         if source.kind != "queue":
@@ -407,7 +417,7 @@ class Deliverer:
         stored = self._storage.queues.get(QueueRef(source.project, source.name))
         return wire.json_object(stored.metadata).get("_retry_policy") if stored else None
 
-    async def _attempt(self, source: Source, one: Subscription, notice: Notice, health: Health) -> Outcome:
+    async def _attempt(self, source: Source, one: Subscription, notice: Notice, health: DeliveryState) -> Outcome:
         if self._options.rate:
             await asyncio.sleep(max(0.0, health.next - time.monotonic()))
             health.next = time.monotonic() + 1 / self._options.rate
@@ -417,14 +427,16 @@ class Deliverer:
             document = await self._store(self._confirmations.document, source, one, notice)
         else:
             try:
-                document = notification(opened_notice(self._sealing, source.project, notice))
+                document = build_notification(decrypt_notice(self._sealing, source.project, notice))
             except MessageUnreadable:
                 return Outcome(False, why="the message cannot be decrypted", final=True)
         if one.subscriber.startswith("mailto:"):
             return await self._get_senders().mail(one, document.decode())
         secrets = self._policy.secrets(one, self._clock.now())
         template = None if notice.confirmation else one.options.get("post_data")
-        return await self._get_senders().post(one, notice.message, posted(document, template), secrets, notice.hops + 1)
+        return await self._get_senders().post(
+            one, notice.message, build_webhook_body(document, template), secrets, notice.hops + 1
+        )
 
     def _get_senders(self) -> "Senders":
         if self._senders is None:

@@ -16,13 +16,13 @@ from weakref import WeakValueDictionary
 
 # Maximum number of connections of a worker. A project may have a thousand subscriptions, each with one connection.
 MAX_CONNECTIONS: Final = 2000
-# One of every ``DOUBTFUL`` connections is reserved for subscriptions whose last delivery failed.
-DOUBTFUL: Final = 4
+# One of every ``FAILED_FRACTION`` connections is reserved for subscriptions whose last delivery failed.
+FAILED_FRACTION: Final = 4
 # The maximum number of connections of a project to one host.
-MAX_OF_HOST: Final = 20
+MAX_PER_HOST: Final = 20
 
 
-class Shares:
+class ConnectionLimits:
     """The connection limits of one worker. Use them only in the worker's event loop.
 
     Reserve a connection before you claim deliveries. A task that waits for a connection while it holds a claim would
@@ -31,12 +31,12 @@ class Shares:
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
         limit = _raise_descriptor_limit(limit)
-        self._doubtful = asyncio.Semaphore(max(1, limit // DOUBTFUL))
-        self._proven = asyncio.Semaphore(max(1, limit - limit // DOUBTFUL))
+        self._doubtful = asyncio.Semaphore(max(1, limit // FAILED_FRACTION))
+        self._proven = asyncio.Semaphore(max(1, limit - limit // FAILED_FRACTION))
         self._hosts: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def of(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
+    async def reserve(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
         """Wait for a free connection and reserve it; an async context manager.
 
         Args:
@@ -45,7 +45,7 @@ class Shares:
             failed: Whether the subscription's last delivery failed.
         """
         host = urlsplit(subscriber.removeprefix("trust+")).hostname or ""
-        few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_OF_HOST))
+        few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_PER_HOST))
         async with few, self._doubtful if failed else self._proven:
             yield
 
