@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange of counts among the processes that share a store, so that each process can report total rates.
 
-Each process publishes one document, its record, with its counts of the last ten-second intervals. Intervals are aligned
-to the epoch and therefore the same in all processes. The record contains several intervals for processes that read
+Each process publishes a document, its record, with its counts of the last ten-second intervals. Intervals are aligned
+to the epoch, so they are the same in all processes. A record contains several intervals, because a process may read
 late.
 """
 
@@ -99,7 +99,7 @@ class State(Struct, frozen=True):
 
 
 class Exchange:
-    """Publishes this process's record and reads the records of all processes."""
+    """The exchange of records with the other processes."""
 
     def __init__(self, documents: DocumentController, about: About, began: Seconds) -> None:
         self._documents = documents

@@ -102,7 +102,7 @@ class Sampler:
         most: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the sampler. ``most`` returns the number up to which the messages in each state are counted."""
+        """Create the sampler. ``most`` returns the maximum to which the messages of each state are counted."""
         self._storage, self.clock, self._counts, self._monotonic, self.most = storage, clock, counts, monotonic, most
         began = clock.now()
         self.exchange = Exchange(storage.documents, about, began)

@@ -49,7 +49,7 @@ class SqsFeature(Feature):
     extension = EXTENSION
 
     def __init__(self, keys: SqsKeys, service: Service | None = None, master_keys: str = "") -> None:
-        """Initialize the feature.
+        """Create the feature.
 
         Args:
             keys: The access keys.

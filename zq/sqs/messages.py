@@ -118,7 +118,7 @@ class ReceivedMessage(Struct, omit_defaults=True, rename="pascal"):
 
 
 class ReceiveResponse(Struct, omit_defaults=True, rename="pascal"):
-    """The response to a receive."""
+    """The response to a receive request."""
 
     messages: list[ReceivedMessage] = []
 
@@ -185,7 +185,10 @@ def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
-    """Delete a message. If it is missing or another consumer has received it since, do nothing."""
+    """Delete a message. If it is missing or another consumer has received it since, do nothing.
+
+    In a FIFO queue, raises ``SqsError`` if the message's visibility timeout has expired.
+    """
     queue, terms = find_queue(call, given.queue_url)
     [became] = call.use_cases.messaging.handle(queue, [receipts.decode_handle(queue, given.receipt_handle)])
     if refusal := find_expiry_error(terms, became, given.receipt_handle):
@@ -283,7 +286,7 @@ def message_id(id: str) -> str:
 
 
 def _checked_ids(letter: MessageParams, terms: QueueAttributes, raw: bytes) -> str:
-    """Validate the group id and the deduplication id, and return the latter.
+    """Validate the group id and the deduplication id, and return the deduplication id.
 
     Returns "" for a standard queue. Raises ``SqsError``.
     """

@@ -72,13 +72,13 @@ class OutgoingMessage(Struct, frozen=True):
 
 
 class SendResult(Struct, frozen=True):
-    """The result of a send.
+    """The result of sending messages.
 
     Args:
         ids: The message ids, in order. The id of a message that exceeds ``max_size`` is None.
         max_size: The queue's maximum message size in bytes.
-        sequences: The sequences of a FIFO queue's messages, by id. If the duplicate of a message was stored by an
-            earlier version of zq, its sequence is missing.
+        sequences: The sequences of a FIFO queue's messages, by id. A duplicate has none if the original message was
+            stored by an earlier version of zq.
     """
 
     ids: list[str | None]

@@ -276,7 +276,7 @@ def format_attributes(call: Call, name: str, metadata: Metadata) -> dict[str, st
 
 
 def find_difference(there: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return the name of the first attribute in ``given`` that differs from its value in ``there``; "" = none."""
+    """Return the name of the first attribute whose given value differs from the existing value, or "" if all match."""
     return next((name for name, value in given.items() if not _are_equal(there.get(name, ""), value)), "")
 
 

@@ -14,7 +14,14 @@ TYPES: Final = {str: "string", int: "int", bool: "boolean", list: "list", dict: 
 
 
 class Request(Struct, frozen=True):
-    """An HTTP request. ``query`` are the unencoded query parameters. ``document`` is the JSON body; None = no body."""
+    """An HTTP request.
+
+    Args:
+        method: The HTTP method.
+        path: The path, not encoded.
+        query: The query parameters, not encoded.
+        document: The JSON body; None = no body.
+    """
 
     method: str
     path: str

@@ -29,7 +29,7 @@ CLOSE_TOO_BIG: Final = 1009
 
 
 class ClientDisconnect(Exception):
-    """The client has disconnected or does not read."""
+    """The error for a client that has disconnected or does not read."""
 
 
 class ConnectionLimits(Struct, frozen=True):

@@ -23,7 +23,7 @@ NO_REQUEST: Final[dict[str, Any]] = {"action": None, "body": {}, "headers": {}, 
 
 
 class FrameError(Exception):
-    """The frame cannot be decoded."""
+    """The error for a frame that cannot be decoded."""
 
 
 def decode(frame: str | bytes) -> Any:

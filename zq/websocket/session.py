@@ -74,7 +74,7 @@ class Service(Struct, frozen=True):
 
 
 class CloseConnection(Exception):
-    """The connection must be closed with this close code and reason."""
+    """A request to close the connection with a close code and a reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)

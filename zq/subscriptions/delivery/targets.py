@@ -77,7 +77,7 @@ def _is_local(address: Address) -> bool:
 
 
 class Forbidden(OSError):
-    """The target address is not allowed."""
+    """The error for a target address that is not allowed."""
 
 
 def resolve(host: str, port: int) -> Sequence[tuple[int, str]]:

@@ -187,9 +187,9 @@ class DeliveryWorker:
         await self._store(self._leases.release_all)
 
     async def _wait_until(self, until: float) -> None:
-        """Wait for ``MIN_ROUND_SECONDS``, and then until a queue is due, the worker stops, or ``until`` has come.
+        """Wait until a queue is due, but no longer than until ``until`` (monotonic time) or until the worker stops.
 
-        ``until`` is a monotonic time.
+        The minimum wait is ``MIN_ROUND_SECONDS``.
         """
         await asyncio.sleep(MIN_ROUND_SECONDS)
         self._woken.clear()
