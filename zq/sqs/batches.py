@@ -102,7 +102,7 @@ class BatchResponse(Struct, omit_defaults=True, rename="pascal"):
 
 
 def send_message_batch(call: Call, given: SendMessageBatch) -> BatchResponse:
-    """Send the valid messages in one atomic change, in order."""
+    """Send the valid messages of a batch, in order and in one atomic change."""
     queue, terms = _check_batch(call, given.queue_url, given.entries, "SendMessageBatchRequestEntry")
     if terms.fifo:
         _check_ids(given.entries, terms)

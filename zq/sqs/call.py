@@ -24,7 +24,7 @@ class Caller(Struct, frozen=True):
 
     project: str
     sender: str
-    """The access key id, which becomes the messages' SenderId. "" = the project's account id."""
+    """The SenderId of the caller's messages: its access key id, or "" for the project's account id."""
     region: str = ""
     """The region in the request's credential, or "" if there is none."""
     actions: frozenset[str] | None = None

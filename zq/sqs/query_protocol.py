@@ -49,7 +49,7 @@ MAPS: Final = {
 }
 # Parameter names of lists. Clients send an empty list as a field with the parameter name and an empty value.
 LIST_NAMES: Final = frozenset(LISTS.values())
-# Parameters whose name in this module differs from that of an operation, by operation.
+# Parameters that have another name in one operation, by operation.
 OPERATION_NAMES: Final = {"CreateQueue": {"Tags": "tags"}}
 # Element names of lists in responses, by member. {} stands for the name of the batch operation.
 ELEMENTS: Final = {

@@ -87,7 +87,7 @@ class Senders:
 
     def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
         connector = aiohttp.TCPConnector(
-            limit=0,  # ``Shares`` limits connections before the timeout of an attempt begins
+            limit=0,  # ``ConnectionLimits`` limits connections before the timeout of an attempt begins
             resolver=CheckingResolver(policy),
             use_dns_cache=False,
             socket_factory=make_socket_factory(policy),
