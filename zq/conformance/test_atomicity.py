@@ -180,7 +180,7 @@ def test_consumers_keep_up_with_producers_without_loss(scene: Scene):
     assert scene.is_empty()
 
 
-def test_release_and_delete_race_to_one_outcome(scene: Scene):
+def test_a_release_racing_a_delete_has_one_outcome(scene: Scene):
     """The holder deletes while another thread releases the claim: either the delete succeeds or the message is free."""
     for _ in range(30):
         [id] = scene.post(1)
@@ -217,7 +217,7 @@ def test_a_lapsed_message_goes_to_one_new_holder(scene: Scene):
         scene.storage.queues.purge(scene.queue)
 
 
-def test_bulk_delete_with_claims_is_all_or_nothing_in_a_race(scene: Scene):
+def test_a_bulk_delete_racing_a_release_is_all_or_nothing(scene: Scene):
     """A bulk delete under two claims races the release of one: both messages are deleted, or both stay."""
     for _ in range(30):
         posted = scene.post(2)
@@ -236,7 +236,7 @@ def test_bulk_delete_with_claims_is_all_or_nothing_in_a_race(scene: Scene):
         scene.storage.queues.purge(scene.queue)
 
 
-def test_a_foreign_delete_never_succeeds_before_the_holders(scene: Scene):
+def test_a_delete_with_a_foreign_claim_fails_before_the_holder_deletes(scene: Scene):
     """A delete with a foreign claim never succeeds before the holder's own delete."""
     for _ in range(20):
         [id] = scene.post(1)
@@ -284,7 +284,7 @@ def test_dead_letter_queues_of_each_other_do_not_deadlock(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
+def test_maintenance_during_other_calls_removes_no_living_message(scene: Scene):
     """Maintenance next to posts, claims and renewals removes no living message."""
     scene.post(200, ttl=60)
     scene.tick(59)
@@ -309,7 +309,7 @@ def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
     assert set(listed) == kept
 
 
-def test_queues_of_many_tenants_are_made_at_once(storage: Storage, clock: ManualClock, project: str):
+def test_concurrent_first_posts_of_many_tenants_create_all_queues(storage: Storage, clock: ManualClock, project: str):
     """Concurrent first posts to different queues and projects are all stored, and the counts are right."""
     rooms = [Scene(storage, clock, QueueRef(f"{project}.{at % 4}", f"q{at}")) for at in range(24)]
     together(*(partial(room.post, 2) for room in rooms))
@@ -317,7 +317,7 @@ def test_queues_of_many_tenants_are_made_at_once(storage: Storage, clock: Manual
     assert [storage.queues.count(f"{project}.{at}") for at in range(4)] == [6] * 4
 
 
-def test_messages_that_come_back_beside_a_listing_are_listed_by_the_next_one(scene: Scene):
+def test_messages_released_during_a_listing_are_in_the_next_listing(scene: Scene):
     """A listing that skipped claimed messages shows them on the next call after their release or renewal."""
     for turn in range(12):
         room = scene.at(f"q{turn}")

@@ -30,7 +30,7 @@ def commit(scene: Scene, *arguments: object, verb: str = "commit", **terms: obje
     raise AssertionError("The other attempt does not come to an end.")
 
 
-def test_two_attempts_at_one_batch_take_effect_once(scene: Scene):
+def test_two_commits_of_one_batch_take_effect_once(scene: Scene):
     """Each attempt has its own stage: one is published, the other is dropped, and both return the same counts."""
     source = scene.at("in")
     for batch in range(10):
@@ -47,7 +47,7 @@ def test_two_attempts_at_one_batch_take_effect_once(scene: Scene):
         assert source.is_empty()
 
 
-def test_one_attempt_that_is_repeated_while_it_runs_takes_effect_once(scene: Scene):
+def test_a_commit_repeated_while_it_runs_takes_effect_once(scene: Scene):
     """Six threads send the identical request: its stage is published once."""
     for batch in range(8):
         before = scene.page()
@@ -57,7 +57,7 @@ def test_one_attempt_that_is_repeated_while_it_runs_takes_effect_once(scene: Sce
         assert scene.page() == before + staged
 
 
-def test_producers_beside_each_other_publish_everything_once(scene: Scene):
+def test_concurrent_producers_publish_each_stage_once(scene: Scene):
     """Six producers publish into two queues: each stage once, complete, and each producer's stages in order."""
     other = scene.at("other")
 

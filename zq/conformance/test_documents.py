@@ -60,7 +60,7 @@ def shelf(storage: Storage) -> Shelf:
     return Shelf(storage)
 
 
-def test_a_document_comes_back_as_it_was_put(shelf: Shelf):
+def test_a_document_is_returned_unchanged(shelf: Shelf):
     """Documents of any bytes and size come back, with an expiry or without one."""
     for at, value in enumerate([b"", b"{}", b"\x00\xff", bytes(range(256)) * 2000]):
         assert shelf.get(ref(f"n{at}")) is None
@@ -70,7 +70,7 @@ def test_a_document_comes_back_as_it_was_put(shelf: Shelf):
         assert found.version != ""
 
 
-def test_a_document_is_put_only_if_it_is_the_expected_one(shelf: Shelf):
+def test_a_put_with_another_expected_version_is_refused(shelf: Shelf):
     """The expected version "" means no document, ``None`` any; a refused put changes nothing."""
     assert not shelf.put(ref(), b"0", expected="no-such-version")
     assert shelf.get(ref()) is None
@@ -103,7 +103,7 @@ def test_a_version_never_repeats(shelf: Shelf):
         assert not shelf.delete(ref(), expected=version)
 
 
-def test_a_document_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
+def test_a_delete_with_another_expected_version_is_refused(shelf: Shelf):
     """The document is deleted once, and the result says whether it existed."""
     assert not shelf.delete(ref())
     assert shelf.put(ref())
@@ -117,7 +117,7 @@ def test_a_document_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
     assert shelf.delete(ref())
 
 
-def test_an_expired_document_exists_for_no_verb(shelf: Shelf):
+def test_an_expired_document_is_hidden_from_every_verb(shelf: Shelf):
     """From its expiry on the document can be created again; maintenance keeps the new one."""
     for name in ("a", "b", "c"):
         assert shelf.put(ref(name), b"old", ttl=60)

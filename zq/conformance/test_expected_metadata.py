@@ -28,7 +28,7 @@ def test_a_post_with_matching_expected_metadata_is_stored(scene: Scene):
     assert len(scene.walk()) == 6
 
 
-def test_a_post_that_expects_nothing_is_stored(scene: Scene):
+def test_a_post_without_expected_metadata_is_stored(scene: Scene):
     """``None`` accepts any metadata."""
     scene.storage.queues.create(scene.queue, SOME)
     assert post(scene, None) is None

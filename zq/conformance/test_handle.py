@@ -162,7 +162,7 @@ def test_a_hold_of_zero_seconds_makes_a_message_ready_and_keeps_its_receipt(scen
     assert scene.handle([other], late=True) == [LOST]
 
 
-def test_a_message_comes_again_after_its_redelivery_delay(scene: Scene):
+def test_a_handled_message_is_ready_after_its_redelivery_delay(scene: Scene):
     """The claim's redelivery delay applies to any end of the hold."""
     scene.post(1)
     [taken] = scene.storage.claims.create(scene.queue, waiting(scene, 1), scene.now).claim.messages
@@ -180,7 +180,7 @@ def waiting(scene: Scene, limit: int) -> ClaimRequest:
     return ClaimRequest(request.lease, request.limit, (30,))
 
 
-def test_a_hold_lengthens_no_life(scene: Scene):
+def test_a_hold_does_not_extend_the_ttl(scene: Scene):
     """A message expires at the end that it had when it was hidden."""
     scene.post(1, ttl=100)
     [taken] = scene.take(1, ttl=60).messages
@@ -297,7 +297,7 @@ def test_receipts_are_handled_in_order(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_a_late_holder_and_a_new_one_never_both_have_a_message(scene: Scene):
+def test_a_late_holder_and_a_new_one_never_both_hold_a_message(scene: Scene):
     """Each message is deleted by the late holder or delivered to the new one, never both."""
     scene.post(MANY)
     late = scene.take(MANY, ttl=60).messages

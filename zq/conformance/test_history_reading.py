@@ -75,7 +75,7 @@ def test_pages_of_history_show_every_entry_once(scene: Scene, limit: int):
     assert scene.history(marker=2**63 - 1) == []
 
 
-def test_a_span_of_time_includes_its_beginning_and_not_its_end(scene: Scene):
+def test_a_time_range_includes_its_start_but_not_its_end(scene: Scene):
     """The range is since <= finished < until, and combines with marker and limit."""
     posted = scene.post(5)
     start = scene.now
@@ -127,7 +127,7 @@ def test_living_and_finished_messages_are_listed_together_in_sequence(scene: Sce
     assert sequences == sorted(set(sequences))
 
 
-def test_a_message_that_moved_into_its_own_queue_stands_at_both_places(scene: Scene):
+def test_a_message_moved_into_its_own_queue_is_listed_at_both_positions(scene: Scene):
     """The history entry has the old sequence, the living message the new one."""
     posted = scene.post(2)
     scene.move(posted[:1], scene.queue.name, history=KEPT)
@@ -164,7 +164,7 @@ def follow(
     raise AssertionError("The reader did not come to an end.")
 
 
-def test_readers_miss_nothing_while_messages_come_and_finish(scene: Scene):
+def test_readers_miss_nothing_while_messages_are_posted_and_finished(scene: Scene):
     """A reader of history and a reader of the whole queue each see every message exactly once, in rising order."""
     shift = Shift(4)
     history = scene.storage.history

@@ -221,7 +221,7 @@ def test_a_listener_is_notified_of_a_next_head_after_a_claimed_one_expired(stora
     assert scene.ready() == 1
 
 
-def test_a_listener_that_waits_wakes_a_claimer(storage: Storage, scene: Scene):
+def test_a_notification_wakes_a_waiting_consumer(storage: Storage, scene: Scene):
     """A consumer that claims, waits for a notification and claims again gets every message."""
     news = threading.Semaphore(0)
     storage.listen(lambda queue: news.release())

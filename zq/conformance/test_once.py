@@ -269,7 +269,7 @@ def test_a_settlement_that_found_no_claim_is_not_remembered(scene: Scene):
     assert scene.settle("c1", rest=True, once=once("settle:k")) == Settled(2)
 
 
-def test_a_settlement_of_nothing_but_the_lost_is_remembered(scene: Scene):
+def test_a_settlement_with_only_lost_messages_is_remembered(scene: Scene):
     """The claim existed, so the settlement was carried out."""
     posted = scene.post(1)
     claim = scene.take()
@@ -291,7 +291,7 @@ def test_a_repeated_staging_stages_nothing(scene: Scene):
         scene.commit(2, ["s1"])
 
 
-def test_a_key_of_a_staging_makes_no_queue(scene: Scene):
+def test_a_key_of_a_staging_creates_no_queue(scene: Scene):
     """The key belongs to the queue and is deleted with it, whether the queue exists or not."""
     staged = scene.stage("s1", 1, once=once())
     assert not scene.exists()

@@ -23,7 +23,7 @@ def fill(scene: Scene, count: int = MANY) -> list[str]:
 @pytest.mark.every_server
 @ONE_OR_TWO_CONNECTIONS
 @WAYS
-def test_every_total_beside_a_removal_is_all_or_nothing(scene: Scene, way: str):
+def test_totals_during_a_removal_show_all_messages_or_none(scene: Scene, way: str):
     """Statistics, depths, listings and reads by id show the whole queue or an empty one.
 
     No total shows the whole queue after another one has shown it empty.
@@ -60,9 +60,7 @@ def test_every_total_beside_a_removal_is_all_or_nothing(scene: Scene, way: str):
 @ONE_OR_TWO_CONNECTIONS
 @WAYS
 @pytest.mark.parametrize("verb", ["claim", "pop"])
-def test_a_consumer_beside_a_removal_gets_the_front_of_the_queue_and_then_new_messages_only(
-    scene: Scene, way: str, verb: str
-):
+def test_a_consumer_during_a_removal_gets_only_the_queue_front_and_new_messages(scene: Scene, way: str, verb: str):
     """No message comes from the middle of a queue that is being removed, and none after the removal has returned."""
     posted = fill(scene)
     shift = Shift(1)

@@ -113,7 +113,7 @@ def test_a_release_after_a_restart_restores_the_place(scene: Restarting):
     assert scene.claimable() == posted
 
 
-def test_extended_lives_survive(scene: Restarting):
+def test_extended_ttls_survive(scene: Restarting):
     """A message that a claim extended does not expire at its first expiry after a restart."""
     posted = scene.post(1, ttl=60)
     claim = scene.take(ttl=600, grace=10)
@@ -162,7 +162,7 @@ def test_sequences_rise_above_every_issued_marker(scene: Restarting, removal: st
         marker = scene.one(new[-1]).sequence
 
 
-def test_the_last_moment_of_a_queue_survives(scene: Restarting):
+def test_the_last_available_time_of_a_queue_survives(scene: Restarting):
     """A post by a server with a slower clock does not overtake earlier posts after a restart (L5)."""
     scene.tick(0.05)
     first = scene.post(2)
@@ -221,7 +221,7 @@ def test_dead_letters_survive_in_one_queue(scene: Restarting):
     assert grave.claimable() == posted[:1]
 
 
-def test_maintenance_goes_on_after_a_restart(scene: Restarting):
+def test_maintenance_continues_after_a_restart(scene: Restarting):
     """Messages that expired while the store was closed are invisible at once and reclaimed later."""
     scene.post(20, ttl=60)
     kept = scene.post(2)

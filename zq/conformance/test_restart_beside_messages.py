@@ -21,7 +21,7 @@ def scene(open_store: OpenStore, queue: QueueRef) -> Iterator[Restarting]:
     opened.storage.close()
 
 
-def test_waits_and_moves_survive(scene: Restarting):
+def test_redelivery_delays_and_moves_survive(scene: Restarting):
     """A redelivery delay outlives its claim, and a settled message is whole in its target queue."""
     posted = scene.post(4)
     claim = scene.take(4, ttl=60, redelivery=Redelivery(30, cap=600))

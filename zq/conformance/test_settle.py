@@ -150,7 +150,7 @@ def test_an_unknown_claim_settles_nothing(scene: Scene, claim: str):
     assert scene.counts() == (1, 1)
 
 
-def test_a_message_put_back_returns_to_its_place(scene: Scene):
+def test_a_message_released_by_a_settlement_returns_to_its_position(scene: Scene):
     """Without a delay the message comes before later posts; with delay 0 it comes behind them."""
     posted = scene.post(2)
     claim = scene.take(2)
@@ -164,7 +164,7 @@ def test_a_message_put_back_returns_to_its_place(scene: Scene):
     assert scene.claimable() == [posted[1], *later, posted[0]]
 
 
-def test_a_message_put_back_for_later_waits(scene: Scene):
+def test_a_message_released_by_a_settlement_with_a_delay_is_delayed(scene: Scene):
     """Claims, pops and default listings hide the message to the last millisecond."""
     posted = scene.post(2)
     claim = scene.take(2)
@@ -178,7 +178,7 @@ def test_a_message_put_back_for_later_waits(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_settled_messages_do_not_come_back(scene: Scene):
+def test_settled_messages_are_not_delivered_again(scene: Scene):
     """No verb shows deleted messages, after maintenance and after the end of the claim (L3)."""
     posted = scene.post(3)
     claim = scene.take(ttl=60)

@@ -239,7 +239,7 @@ def test_every_project_has_its_own_history_keys_and_stages(scene: Scene):
     assert [room.last().batch for room in rooms] == list(range(len(rooms)))
 
 
-def test_new_verbs_do_not_reach_another_project(scene: Scene):
+def test_settlements_moves_and_commits_do_not_reach_another_project(scene: Scene):
     """Settle, move, history, stages and commits do not reach another project, even with the right names."""
     rival = scene.rival
     posted = scene.post(4)

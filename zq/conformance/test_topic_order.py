@@ -92,7 +92,7 @@ def test_readers_by_position_miss_nothing_while_publishers_publish(logs: list[Lo
         assert [first for first, _ in batches] == sorted(first for first, _ in batches)
 
 
-def test_a_publish_that_has_returned_is_read_and_stands_below_the_next(logs: list[Log]):
+def test_a_returned_publish_is_readable_and_precedes_later_ones(logs: list[Log]):
     """A published batch is visible on both connections and comes before every later one."""
     last = 0
     for at in range(12):
@@ -104,7 +104,7 @@ def test_a_publish_that_has_returned_is_read_and_stands_below_the_next(logs: lis
         last = number
 
 
-def test_repeats_beside_each_other_are_published_once(logs: list[Log]):
+def test_concurrent_repeats_are_published_once(logs: list[Log]):
     """Four threads on two connections repeat the same requests: each takes effect once, in the reader's order."""
     shift = Shift(4)
 
@@ -126,7 +126,7 @@ def test_repeats_beside_each_other_are_published_once(logs: list[Log]):
     assert seen == sorted(number for first in answers[0] for number in (first, first + 1))
 
 
-def test_logs_that_overflow_stay_whole(logs: list[Log]):
+def test_concurrent_trims_keep_batches_whole(logs: list[Log]):
     """While the oldest batches are trimmed, a reader misses only messages in its reported gaps."""
     keep = Retention(10**9, 60)
     shift = Shift(4)

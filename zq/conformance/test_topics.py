@@ -25,7 +25,7 @@ def log(storage: Storage, clock: ManualClock, project: str) -> Log:
     return Log(storage, clock, project)
 
 
-def test_a_batch_comes_back_whole(log: Log):
+def test_a_batch_is_returned_whole(log: Log):
     """Topic, time, bodies, ttl and checksum are unchanged; the sequences are consecutive."""
     bodies = [b"null", b'"\\u0000\\ud800"', '"é\U0001f600"'.encode(), b" " * 70_000 + b"1", b"\x00\xff"]
     batch = [Entry(body, 60 + at, "SHA256:ab" if at % 2 else "") for at, body in enumerate(bodies)]
@@ -105,7 +105,7 @@ def test_a_missing_log_reads_as_empty(log: Log):
 
 
 @pytest.mark.fresh_store
-def test_expired_messages_are_left_out_by_their_own_ttl(log: Log):
+def test_expired_messages_are_omitted_by_their_own_ttl(log: Log):
     """Messages expire within a batch, to the millisecond; the other messages keep their sequences."""
     first = log.put("news", [Entry(b"0", 60), Entry(b"1", 600), Entry(b"2", 61), Entry(b"3", 60)])
     log.clock.advance(59.999)
@@ -140,7 +140,7 @@ def test_a_purge_hides_earlier_batches_only(log: Log):
     assert log.sequences() == other
 
 
-def test_every_total_beside_a_purge_is_all_or_nothing(log: Log):
+def test_reads_during_a_purge_show_all_batches_or_none(log: Log):
     """Statistics and reads of a topic show all of its batches or none, and other topics stay."""
     together(*[lambda: [log.publish() for _ in range(100)]] * 6, partial(log.publish, "other"))
     shift = Shift(1)
@@ -171,7 +171,7 @@ def test_every_total_beside_a_purge_is_all_or_nothing(log: Log):
     assert log.figures("other")[0] == 1
 
 
-def test_purges_beside_publishers_hide_whole_batches_from_the_start(log: Log):
+def test_purges_during_publishes_hide_whole_batches(log: Log):
     """A topic keeps its last batches whole; other topics lose nothing."""
 
     def publisher(topic: str) -> list[list[int]]:
@@ -256,7 +256,7 @@ REMOVALS: dict[str, Callable[[Log], object]] = {
 
 @pytest.mark.fresh_store
 @pytest.mark.durable
-def test_a_restart_keeps_logs_and_gives_no_sequence_again(open_store: OpenStore, reopened: Log):
+def test_a_restart_keeps_logs_and_reuses_no_sequence(open_store: OpenStore, reopened: Log):
     """Batches, floors, keys and gaps survive; new batches come after all earlier ones, even in an empty log."""
     rooms = [reopened.of(name) for name in REMOVALS]
     tops = [

@@ -26,7 +26,7 @@ pytestmark = [
 VERBS = int(os.environ.get("USAGE_VERBS", "300"))
 
 
-def test_an_empty_project_has_nothing(scene: Scene):
+def test_an_empty_project_has_no_usage(scene: Scene):
     assert figures(scene) == (0, 0)
 
 
@@ -47,7 +47,7 @@ def test_projects_are_counted_apart(scene: Scene):
     assert figures(scene.at("jobs", "other")) == size(20, 30)
 
 
-def test_a_post_that_is_not_done_does_not_count(scene: Scene):
+def test_a_refused_post_does_not_count(scene: Scene):
     key = once()
     scene.post(1, once=key)
     before = figures(scene)
@@ -103,7 +103,7 @@ def test_a_claim_that_finds_expired_messages_may_remove_them(scene: Scene):
     assert figures(scene) == size(20)
 
 
-def test_a_purged_queue_is_empty_at_once(scene: Scene):
+def test_a_purged_queue_stops_counting_at_once(scene: Scene):
     post(scene, 10, 20)
     post(scene.at("other"), 30)
     scene.storage.queues.purge(scene.queue)
@@ -114,7 +114,7 @@ def test_a_purged_queue_is_empty_at_once(scene: Scene):
     assert figures(scene) == size(30, 40)
 
 
-def test_a_deleted_queue_is_gone_at_once(scene: Scene):
+def test_a_deleted_queue_stops_counting_at_once(scene: Scene):
     post(scene, 10, 20)
     post(scene.at("other"), 30)
     scene.storage.queues.delete(scene.queue)
@@ -139,7 +139,7 @@ def test_a_dropped_stage_is_gone(scene: Scene):
     assert figures(scene) == (0, 0)
 
 
-def test_a_stage_that_has_expired_is_gone_when_it_is_removed(scene: Scene):
+def test_an_expired_stage_stops_counting_when_it_is_removed(scene: Scene):
     scene.stage("s", 3, lives=60)
     scene.tick(61)
     scene.reclaimed()
@@ -160,7 +160,7 @@ def test_a_commit_in_slices_counts_each_message_once(scene: Scene):
     assert figures(scene) == size(1, 1, 1, 1, 1)
 
 
-def test_two_connections_that_post_and_remove_at_once_lose_no_message(open_store: OpenStore, scene: Scene):
+def test_concurrent_posts_and_removals_on_two_connections_keep_usage_exact(open_store: OpenStore, scene: Scene):
     """Messages in one queue and in several count."""
 
     def worker(seed: int) -> Callable[[], None]:

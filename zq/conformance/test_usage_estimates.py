@@ -24,7 +24,7 @@ def estimated(storage: Storage) -> None:
         pytest.skip("The store's figures are exact.")
 
 
-def test_figures_are_never_called_exact(scene: Scene):
+def test_estimated_usage_is_never_reported_as_exact(scene: Scene):
     assert not used(scene).exact
     fill(scene)
     assert not used(scene).exact
@@ -76,7 +76,7 @@ def test_removed_messages_are_subtracted_by_the_next_count(scene: Scene):
     assert close(reckoned(scene), *left)
 
 
-def test_purged_and_deleted_queues_leave_room_at_once(scene: Scene):
+def test_purged_and_deleted_queues_are_subtracted_at_once(scene: Scene):
     fill(scene)
     reckoned(scene)
     scene.storage.queues.purge(scene.at("a").queue)
@@ -87,7 +87,7 @@ def test_purged_and_deleted_queues_leave_room_at_once(scene: Scene):
 
 
 @pytest.mark.shared
-def test_servers_share_a_count_and_see_each_others_posts(open_store: OpenStore, scene: Scene):
+def test_servers_share_a_count_and_include_each_others_posts(open_store: OpenStore, scene: Scene):
     fill(scene)
     messages, stored = reckoned(scene)
     other = open_store()

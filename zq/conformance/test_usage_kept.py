@@ -92,7 +92,7 @@ def remembered(scene: Scene, ids: int) -> int:
     return beside
 
 
-def test_a_remembered_answer_counts_until_its_window_ends(scene: Scene):
+def test_a_remembered_result_counts_until_its_window_ends(scene: Scene):
     """The message's fate does not matter, and a repeat adds nothing."""
     key = once(window=600)
     scene.post(10, once=key)
@@ -121,7 +121,7 @@ def test_a_key_that_is_used_again_counts_once(scene: Scene):
     assert figures(scene) == size(1, 1)
 
 
-def test_the_answer_to_a_settlement_counts_too(scene: Scene):
+def test_the_remembered_result_of_a_settlement_counts(scene: Scene):
     scene.post(3)
     claim = scene.take(3)
     settled = scene.settle(claim.id, rest=True, once=once("settle:k"))
@@ -129,7 +129,7 @@ def test_the_answer_to_a_settlement_counts_too(scene: Scene):
     remembered(scene, 0)
 
 
-def test_a_deleted_queue_forgets_its_answers_at_once(scene: Scene):
+def test_a_deleted_queue_drops_its_remembered_results_at_once(scene: Scene):
     scene.post(1, once=once(window=60))
     scene.storage.queues.delete(scene.queue)
     assert figures(scene) == (0, 0)
@@ -148,7 +148,7 @@ def staged_once(scene: Scene, key: IdempotencyKey) -> int:
     return figures(scene)[1]
 
 
-def test_the_answer_to_staging_counts_where_there_is_no_queue_too(scene: Scene):
+def test_the_remembered_result_of_staging_counts_without_a_queue(scene: Scene):
     """The result counts the same after the queue is created, and ends with its window."""
     before = staged_once(scene, once(window=60))
     assert OVERHEAD < before <= OVERHEAD + 200
@@ -161,7 +161,7 @@ def test_the_answer_to_staging_counts_where_there_is_no_queue_too(scene: Scene):
     assert figures(scene.at("jobs", "other")) == (0, 0)
 
 
-def test_answers_to_publishing_count_nothing(scene: Scene):
+def test_remembered_results_of_publishing_do_not_count(scene: Scene):
     """A topic's log has a limit of its own."""
     Log(scene.storage, scene.clock, scene.queue.project).publish(once=once("publish:k"))
     assert figures(scene) == (0, 0)
