@@ -222,7 +222,7 @@ def test_an_error_is_what_its_clients_know(
     assert error.fault == ("Receiver" if status >= 500 else "Sender")
     for protocol, kind in ((json_protocol, "json"), (query_protocol, "query")):
         answered = falcon.Response()
-        protocol.refuse(falcon.Request(create_environ()), answered, error, "an-id")
+        protocol.write_error(falcon.Request(create_environ()), answered, error, "an-id")
         headers = {name.lower(): value for name, value in answered.headers.items()}
         parsed = create_parser(kind).parse({"status_code": status, "headers": headers, "body": answered.data}, None)
         told = parsed["Error"]

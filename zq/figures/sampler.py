@@ -35,7 +35,7 @@ TICK_SECONDS: Final = 2.0
 SWEEP_INTERVAL: Final = 10.0
 # Minimum interval between two sweeps, as a multiple of a sweep's duration: sweeps take at most 2.5 % of the time.
 SWEEP_INTERVAL_FACTOR: Final = 40
-# The same multiple for reads of metadata: they take at most 1 % of the time.
+# Minimum interval between two reads of metadata, as a multiple of their duration: reads take at most 1 % of the time.
 METADATA_INTERVAL_FACTOR: Final = 100
 # Maximum seconds that a new viewer waits for a sweep.
 VIEWER_PATIENCE: Final = 0.5

@@ -98,7 +98,7 @@ class Flavor(Struct, frozen=True):
 
     name: str
     pools: list[str]
-    list_capabilities: list[str]
+    capabilities: list[str]
 
 
 class Pools:

@@ -83,7 +83,7 @@ class Endpoint:
         if isinstance(answered, ReceiveRequest):
             self._receive(req, resp, answered, name)
         else:
-            protocol.answer(req, resp, name, answered, request_id(req))
+            protocol.write_result(req, resp, name, answered, request_id(req))
 
     on_post = on_get
 
@@ -91,7 +91,7 @@ class Endpoint:
         protocol: ModuleType = req.context.sqs
 
         def show(outcome: Polled[ClaimAnswer]) -> None:
-            protocol.answer(req, resp, name, receive.answer(outcome), request_id(req))
+            protocol.write_result(req, resp, name, receive.answer(outcome), request_id(req))
 
         poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)
 

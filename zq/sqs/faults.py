@@ -34,7 +34,7 @@ def _write_error(req: falcon.Request, resp: falcon.Response, error: errors.SqsEr
     req.context.why = error.message
     resp.status = falcon.code_to_http_status(error.status)
     protocol: ModuleType = req.context.sqs
-    protocol.refuse(req, resp, error, request_id(req))
+    protocol.write_error(req, resp, error, request_id(req))
 
 
 def _translate(req: falcon.Request, error: Exception) -> errors.SqsError:
