@@ -221,5 +221,5 @@ def test_the_command_makes_and_ends_keys(
     assert keys.find_valid(id) is not None
     command("delete", id)
     assert command("list", "--project", project) == ""
-    with pytest.raises(StartRefused, match="no key of SQS"):
+    with pytest.raises(StartRefused, match="no SQS access key"):
         command("disable", id)

@@ -385,7 +385,7 @@ def _check_options(parts: SplitResult) -> None:
     Names are compared without decoding, so percent-encoded names are rejected.
     """
     if parts.fragment:
-        raise PoolRefused("uri must not contain #.")
+        raise PoolRefused("uri must not contain #: options follow a question mark.")
     known = _BY_SCHEME.get(parts.scheme, frozenset())
     for option in filter(None, _SEPARATORS.split(parts.query)):
         name = option.partition("=")[0]

@@ -248,7 +248,7 @@ class Session:
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}
         if action == "subscription_create" and not self._is_new(project, body, reply):
-            sentence = "The subscriber already has a subscription and was asked to confirm again."
+            sentence = "The subscriber is already subscribed, and was asked to confirm again."
             return 409, _failure(Reply(409, {"description": sentence}))
         document = build_answer(action, body, reply)
         if action == "queue_get_stats" and self._stored(project, body["queue_name"]) is None:
