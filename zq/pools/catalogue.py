@@ -193,13 +193,13 @@ class Pools:
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_flavors_per_page)
         page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
         known = self._all()
-        return Page([_flavor(document.ref.name, known) for document in page.items], page.next)
+        return Page([_make_flavor(document.ref.name, known) for document in page.items], page.next)
 
     def get_flavor(self, project: str, name: str) -> Flavor:
         """Return the flavor. Raises ``FlavorNotFound``."""
         if self._documents.get(flavor_ref(project, name), self._clock.now()) is None:
             raise FlavorNotFound(f"There is no flavor {name[:MAX_TEXT]} in the project.")
-        return _flavor(name, self._all())
+        return _make_flavor(name, self._all())
 
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
         """Add the pools in the body to the flavor. If the flavor does not exist, create it.
@@ -228,8 +228,8 @@ class Pools:
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
         """Check that the pool can be stored in place of ``before``. Raises ``PoolRefused`` or ``PoolConflict``."""
-        address = _parse_address(_split(pool.uri))
-        moves = before is None or _parse_address(_split(before.uri)) != address
+        address = _parse_address(_split_uri(pool.uri))
+        moves = before is None or _parse_address(_split_uri(before.uri)) != address
         if before is None or before.uri != pool.uri:
             self._check_uri(pool.uri)
         if moves:
@@ -246,7 +246,7 @@ class Pools:
 
     def _check_uri(self, uri: str) -> None:
         """Raise ``PoolRefused`` if the URI is malformed, or if its host or an option is not allowed."""
-        parts = _split(uri)
+        parts = _split_uri(uri)
         if HIDDEN in uri:
             raise PoolRefused(f"uri must not contain {HIDDEN}, the placeholder for hidden parts.")
         if not parts.scheme or ("://" not in uri and parts.scheme not in EMBEDDED):
@@ -263,9 +263,9 @@ class Pools:
 
     def _refuse_address(self, name: str, address: tuple[str, ...]) -> None:
         for other, pool in self._all().items():
-            if other != name and _parse_address(_split(pool.uri)) == address:
+            if other != name and _parse_address(_split_uri(pool.uri)) == address:
                 raise PoolConflict(f"The pool {other} already has this uri.")
-        if address == _parse_address(_split(self._own)) and address[0] != "memory":
+        if address == _parse_address(_split_uri(self._own)) and address[0] != "memory":
             raise PoolConflict(
                 "The catalogue's store has this uri. To use it as a pool, set [pooling:catalog] enable_virtual_pool."
             )
@@ -284,7 +284,7 @@ class Pools:
         return bool(self._documents.list("", BOUND, bound_prefix(name), "", 1, self._clock.now()).items)
 
     def _try(self, uri: str, embedded_is_open: bool) -> None:
-        if embedded_is_open and _split(uri).scheme in EMBEDDED:
+        if embedded_is_open and _split_uri(uri).scheme in EMBEDDED:
             return
         try:
             self._probe(uri)
@@ -341,7 +341,7 @@ def list_capabilities(uri: str) -> list[str]:
 
 def mask_uri(uri: str) -> str:
     """Return a URI in which the credential and the options are replaced by ``HIDDEN``."""
-    parts = _split(uri)
+    parts = _split_uri(uri)
     _, at, hosts = parts.netloc.rpartition("@")
     hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts
     return f"{parts.scheme}:{hosts}{parts.path}" + (f"?{HIDDEN}" if parts.query or parts.fragment else "")
@@ -354,7 +354,7 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
-def _flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
+def _make_flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
     own = {pool: value for pool, value in pools.items() if value.flavor == name}
     return Flavor(name, list(own), next((list_capabilities(pool.uri) for pool in own.values()), []))
 
@@ -372,7 +372,7 @@ def _decode_body(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
     return given
 
 
-def _split(uri: str) -> SplitResult:
+def _split_uri(uri: str) -> SplitResult:
     try:
         return store_uri.split(uri)
     except ValueError:

@@ -102,7 +102,7 @@ class SentMessage(Struct, omit_defaults=True, rename="pascal"):
     def set_sequence(self, id: str, sequences: Mapping[str, int]) -> None:
         """Set the sequence number of message ``id`` if ``sequences`` contains it."""
         if id in sequences:
-            self.sequence_number = _digits(sequences[id])
+            self.sequence_number = _format_sequence(sequences[id])
 
 
 class ReceivedMessage(Struct, omit_defaults=True, rename="pascal"):
@@ -163,7 +163,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", WRONG_QUEUE_TYPE)
     if attempt and not GROUP.fullmatch(attempt):
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", f"ReceiveRequestAttemptId {GROUP_REASON}")
-    system = _system_names(given.message_system_attribute_names or given.attribute_names, terms.fifo)
+    system = _select_system_names(given.message_system_attribute_names or given.attribute_names, terms.fifo)
     who = holder(call.request, call.sender)
     ask = partial(
         call.use_cases.messaging.receive, queue, given.max_number_of_messages, given.visibility_timeout, who, attempt
@@ -175,7 +175,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
         if claim is None:
             return ReceiveResponse()
         call.request.context.messages = len(claim.messages)
-        shown = _received(claim.messages, receipts.encode_handles(queue, claim.id, claim.messages))
+        shown = _format_messages(claim.messages, receipts.encode_handles(queue, claim.id, claim.messages))
         if system or given.message_attribute_names:
             for message, entry in zip(claim.messages, shown, strict=True):
                 _add_attributes(entry, call, message, system, given.message_attribute_names)
@@ -243,7 +243,7 @@ def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -
         receipt.system_attributes_sum = message_attributes.compute_checksum(letter.message_system_attributes)
     group, once = letter.message_group_id, ""
     if group is not None or letter.message_deduplication_id is not None or terms.fifo:
-        once = _checked_ids(letter, terms, raw)
+        once = _check_ids(letter, terms, raw)
     attributes = b""
     if given or trace or once or call.trace_context:
         attributes = encode_attributes(Attributes({**with_trace(given, call.trace_context)}, once, trace))
@@ -285,7 +285,7 @@ def message_id(id: str) -> str:
     return b"-".join(_UUID.unpack(id.encode())).decode()
 
 
-def _checked_ids(letter: MessageParams, terms: QueueAttributes, raw: bytes) -> str:
+def _check_ids(letter: MessageParams, terms: QueueAttributes, raw: bytes) -> str:
     """Validate the group id and the deduplication id, and return the deduplication id.
 
     Returns "" for a standard queue. Raises ``SqsError``.
@@ -312,12 +312,12 @@ SEQUENCE: Final = "SequenceNumber"
 # Functions that return a message's system attribute, by attribute name. A function returns "" if the message lacks it.
 SYSTEM: Final[Mapping[str, Callable[[Call, Message, Attributes], str]]] = {
     "SenderId": lambda _call, message, _attributes: message.client,
-    "SentTimestamp": lambda _call, message, _attributes: _ms(message.created),
+    "SentTimestamp": lambda _call, message, _attributes: _format_ms(message.created),
     "ApproximateReceiveCount": lambda _call, message, _attributes: str(
         message.claim_count + message.origin_claim_count
     ),
-    "ApproximateFirstReceiveTimestamp": lambda _call, message, _attributes: _ms(message.first_claimed),
-    SEQUENCE: lambda _call, message, _attributes: _digits(message.sequence),
+    "ApproximateFirstReceiveTimestamp": lambda _call, message, _attributes: _format_ms(message.first_claimed),
+    SEQUENCE: lambda _call, message, _attributes: _format_sequence(message.sequence),
     "MessageDeduplicationId": lambda _call, _message, attributes: attributes.message_deduplication_id,
     "MessageGroupId": lambda _call, message, _attributes: message.group,
     message_attributes.TRACE: lambda _call, _message, attributes: attributes.trace,
@@ -327,15 +327,15 @@ SYSTEM: Final[Mapping[str, Callable[[Call, Message, Attributes], str]]] = {
 }
 
 
-def _digits(sequence: int) -> str:
+def _format_sequence(sequence: int) -> str:
     return f"{sequence:020}"
 
 
-def _ms(moment: float) -> str:
+def _format_ms(moment: float) -> str:
     return str(round(moment * 1000)) if moment else ""
 
 
-def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[ReceivedMessage]:
+def _format_messages(messages: Sequence[Message], handles: Sequence[str]) -> list[ReceivedMessage]:
     """Return the messages in the form of the response, without attributes."""
     received = []
     for message, handle in zip(messages, handles, strict=True):
@@ -357,7 +357,7 @@ def _add_attributes(
         shown.message_attributes = chosen
 
 
-def _system_names(asked: Sequence[str], fifo: bool) -> Sequence[str]:
+def _select_system_names(asked: Sequence[str], fifo: bool) -> Sequence[str]:
     """Return the requested system attributes that the queue's messages can have. Raises ``SqsError`` for unknown names.
 
     The name ``All`` requests all system attributes. Duplicates are removed.

@@ -44,7 +44,7 @@ class Operation(Struct, frozen=True):
 def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
     """Decode the parameters of an operation. Raises ``SqsError`` for a missing parameter or a wrong type."""
     members = {name: value for name, value in given.items() if value is not None}
-    for name in _required(kind):
+    for name in _get_required_names(kind):
         if members.get(name, "") == "":
             raise errors.missing_parameter(name)
     try:
@@ -54,18 +54,18 @@ def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
 
 
 @cache
-def _required(kind: type[Params]) -> tuple[str, ...]:
+def _get_required_names(kind: type[Params]) -> tuple[str, ...]:
     return tuple(field.encode_name for field in msgspec.structs.fields(kind) if field.required)
 
 
 def _translate_error(sentence: str) -> errors.SqsError:
     if found := MISSING.fullmatch(sentence):
-        return errors.missing_parameter(f"{_dotted(found[2])}.{found[1]}")
+        return errors.missing_parameter(f"{_to_dotted(found[2])}.{found[1]}")
     found = WRONG.fullmatch(sentence)
-    return errors.malformed(f"{found[1]} at {_dotted(found[2] or '')}." if found else "A parameter is malformed.")
+    return errors.malformed(f"{found[1]} at {_to_dotted(found[2] or '')}." if found else "A parameter is malformed.")
 
 
-def _dotted(path: str) -> str:
+def _to_dotted(path: str) -> str:
     """Convert a msgspec path to the notation of the query protocol: ``Entries[0].Id`` becomes ``Entries.1.Id``."""
     return re.sub(r"\[(\d+)\]", lambda found: f".{int(found[1]) + 1}", path)
 
@@ -100,11 +100,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 
 # Operations that cannot be sent to a queue URL: those without the parameter QueueUrl. As in AWS, GetQueueUrl can.
 SERVICE_OPERATIONS: Final = frozenset(
-    name for name, operation in OPERATIONS.items() if "QueueUrl" not in _required(operation.params)
+    name for name, operation in OPERATIONS.items() if "QueueUrl" not in _get_required_names(operation.params)
 ) - {"GetQueueUrl"}
 # JSON decoders of the parameters with a QueueUrl. If a decoder fails, ``read`` finds out the exact error.
 DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     name: msgspec.json.Decoder(operation.params, strict=False)
     for name, operation in OPERATIONS.items()
-    if "QueueUrl" in _required(operation.params)
+    if "QueueUrl" in _get_required_names(operation.params)
 }

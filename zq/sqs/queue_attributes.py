@@ -98,30 +98,30 @@ class MetadataEdit:
         self.own = structs.replace(self.own, **changes)
 
 
-def _number(name: str, value: str) -> int:
+def _parse_number(name: str, value: str) -> int:
     low, high, _ = NUMBERS[name]
     if _DIGITS.fullmatch(value) is None or not low <= int(value) <= high:
         raise errors.invalid_attribute_value(name)
     return int(value)
 
 
-def _boolean(name: str, value: str) -> bool:
+def _parse_boolean(name: str, value: str) -> bool:
     found = parse_boolean(value)
     if found is None:
         raise errors.invalid_attribute_value(name)
     return found
 
 
-def _sets_key(key: str) -> Callable[[MetadataEdit, str, str], None]:
+def _make_key_setter(key: str) -> Callable[[MetadataEdit, str, str], None]:
     def set_number(edit: MetadataEdit, name: str, value: str) -> None:
-        edit.metadata[key] = _number(name, value)
+        edit.metadata[key] = _parse_number(name, value)
 
     return set_number
 
 
-def _sets_own(member: str) -> Callable[[MetadataEdit, str, str], None]:
+def _make_own_setter(member: str) -> Callable[[MetadataEdit, str, str], None]:
     def set_number(edit: MetadataEdit, name: str, value: str) -> None:
-        edit.set_own(**{member: _number(name, value)})
+        edit.set_own(**{member: _parse_number(name, value)})
 
     return set_number
 
@@ -152,10 +152,10 @@ def _set_redrive_policy(edit: MetadataEdit, name: str, value: str) -> None:
         raise refusal(
             f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to {MAX_RECEIVES} both inclusive."
         )
-    edit.metadata |= {"_dead_letter_queue": _target(edit, arn, refusal), "_max_claim_count": int(count)}
+    edit.metadata |= {"_dead_letter_queue": _find_target(edit, arn, refusal), "_max_claim_count": int(count)}
 
 
-def _target(edit: MetadataEdit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
+def _find_target(edit: MetadataEdit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
     """Return the name of the dead-letter queue with the given ARN.
 
     If the dead-letter queue is invalid or does not allow this source queue, raise the error that ``refusal`` creates.
@@ -207,19 +207,19 @@ def _set_kms_key(edit: MetadataEdit, _name: str, value: str) -> None:
 
 
 def _set_kms_reuse(edit: MetadataEdit, name: str, value: str) -> None:
-    edit.set_own(kms=structs.replace(edit.own.kms, reuse=_number(name, value or str(DEFAULT_REUSE))))
+    edit.set_own(kms=structs.replace(edit.own.kms, reuse=_parse_number(name, value or str(DEFAULT_REUSE))))
 
 
 def _set_managed(edit: MetadataEdit, name: str, value: str) -> None:
-    managed = _boolean(name, value)
+    managed = _parse_boolean(name, value)
     edit.set_own(kms=structs.replace(edit.own.kms, managed=managed, key="" if managed else edit.own.kms.key))
 
 
 def _set_content_deduplication(edit: MetadataEdit, name: str, value: str) -> None:
-    edit.set_own(content_dedup=_boolean(name, value))
+    edit.set_own(content_dedup=_parse_boolean(name, value))
 
 
-def _sets_one_of(member: str, values: Sequence[str]) -> Callable[[MetadataEdit, str, str], None]:
+def _make_choice_setter(member: str, values: Sequence[str]) -> Callable[[MetadataEdit, str, str], None]:
     def set_text(edit: MetadataEdit, name: str, value: str) -> None:
         if value not in values:
             raise errors.invalid_attribute_value(name)
@@ -230,11 +230,11 @@ def _sets_one_of(member: str, values: Sequence[str]) -> Callable[[MetadataEdit, 
 
 # Attribute setters by name. Attributes without a setter cannot be changed.
 SETTERS: Final[Mapping[str, Callable[[MetadataEdit, str, str], None]]] = {
-    "VisibilityTimeout": _sets_own("visibility"),
-    "MessageRetentionPeriod": _sets_key("_default_message_ttl"),
-    "DelaySeconds": _sets_key("_default_message_delay"),
-    "MaximumMessageSize": _sets_own("max_size"),
-    "ReceiveMessageWaitTimeSeconds": _sets_own("wait"),
+    "VisibilityTimeout": _make_own_setter("visibility"),
+    "MessageRetentionPeriod": _make_key_setter("_default_message_ttl"),
+    "DelaySeconds": _make_key_setter("_default_message_delay"),
+    "MaximumMessageSize": _make_own_setter("max_size"),
+    "ReceiveMessageWaitTimeSeconds": _make_own_setter("wait"),
     "RedrivePolicy": _set_redrive_policy,
     "RedriveAllowPolicy": _set_redrive_allow,
     "Policy": _set_policy,
@@ -242,8 +242,8 @@ SETTERS: Final[Mapping[str, Callable[[MetadataEdit, str, str], None]]] = {
     "KmsDataKeyReusePeriodSeconds": _set_kms_reuse,
     "SqsManagedSseEnabled": _set_managed,
     "ContentBasedDeduplication": _set_content_deduplication,
-    "DeduplicationScope": _sets_one_of("scope", DEDUPLICATION_SCOPES),
-    "FifoThroughputLimit": _sets_one_of("limit", THROUGHPUT_LIMITS),
+    "DeduplicationScope": _make_choice_setter("scope", DEDUPLICATION_SCOPES),
+    "FifoThroughputLimit": _make_choice_setter("limit", THROUGHPUT_LIMITS),
 }
 # Attribute names that a client can request.
 REQUESTABLE: Final = frozenset({ALL, FIFO, *SETTERS, *READ_ONLY})

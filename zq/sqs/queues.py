@@ -64,7 +64,7 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
         metadata = with_attributes(metadata, created=now, modified=now, tags=given.tags)
         if queues.create(ref, wire.encode(metadata)):
             return {"QueueUrl": names.queue_url(call, ref.name)}
-    if differs := queue_attributes.find_difference(_shown(call, queue), attributes):
+    if differs := queue_attributes.find_difference(_format_attributes(call, queue), attributes):
         raise errors.queue_name_exists(differs)
     return {"QueueUrl": names.queue_url(call, ref.name)}
 
@@ -104,7 +104,7 @@ class ListQueues(Params, frozen=True):
 
 def list_queues(call: Call, given: ListQueues) -> dict[str, Any]:
     """Return a page of queue URLs, optionally of queues whose name has a prefix."""
-    after, size = _page(given.max_results, given.next_token)
+    after, size = _parse_page(given.max_results, given.next_token)
     prefix = given.queue_name_prefix
     found: Iterable[Queue] = ()
     if not prefix or LONG_QUEUE_NAME.fullmatch(prefix):
@@ -120,7 +120,7 @@ class ListDeadLetterSourceQueues(QueueParams, frozen=True):
 def list_dead_letter_source_queues(call: Call, given: ListDeadLetterSourceQueues) -> dict[str, Any]:
     """Return a page of queue URLs: the queues that use the given queue as their dead-letter queue."""
     target = names.get_queue(call, given.queue_url).ref.name
-    after, size = _page(given.max_results, given.next_token)
+    after, size = _parse_page(given.max_results, given.next_token)
     found = (queue for queue in call.use_cases.queues.named(call.project, after) if has_target(queue, target))
     return _make_page(call, "queueUrls", found, size, given.max_results)
 
@@ -130,7 +130,7 @@ def has_target(queue: Queue, target: str) -> bool:
     return metadata.get("_dead_letter_queue") == target and metadata.get("_max_claim_count") is not None
 
 
-def _page(max_results: int | None, token: str) -> tuple[str, int]:
+def _parse_page(max_results: int | None, token: str) -> tuple[str, int]:
     """Return the name after which the page starts, and the page size. Raises ``SqsError``."""
     size = MAX_PAGE if max_results is None else max_results
     if not 1 <= size <= MAX_PAGE:
@@ -192,7 +192,7 @@ def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any
             raise errors.unknown_attribute(name)
     if not wanted:
         return {}
-    attributes = _shown(call, queue)
+    attributes = _format_attributes(call, queue)
     if not wanted.isdisjoint({queue_attributes.ALL, *queue_attributes.READ_ONLY[:3]}):
         depth = call.use_cases.queues.states(queue.ref)
         counts = (depth.ready, depth.claimed, depth.delayed)
@@ -202,7 +202,7 @@ def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any
     return {"Attributes": attributes}
 
 
-def _shown(call: Call, queue: Queue) -> dict[str, str]:
+def _format_attributes(call: Call, queue: Queue) -> dict[str, str]:
     return queue_attributes.format_attributes(call, queue.ref.name, wire.json_object(queue.metadata))
 
 

@@ -65,20 +65,20 @@ class Deliveries:
         Raises ``Invalid``.
         """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
-        one, now = self._at(source, id), self._clock.now()
+        one, now = self._get_subscription(source, id), self._clock.now()
         queue, chosen = source.dead_letter_queue(id), ListFilter()
         if waiting:
             queue, chosen = source.delivery_queue(one), ListFilter(claimed=True, delayed=True)
         most = self._limits.max_answer_bytes
         page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=most)
-        return Seen(Page([self._seen(source.project, each) for each in page.items], page.next), now)
+        return Seen(Page([self._make_delivery(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
         """Delete the dead-lettered deliveries with the given ids. If ``ids`` is empty, delete all of them.
 
         Raises ``Invalid``.
         """
-        dead = self._dead(source, id)
+        dead = self._dead_letter_queue(source, id)
         if ids:
             count_within("ids", len(ids), MAX_IDS)
             self._storage.messages.delete(dead, ids, self._clock.now())
@@ -91,7 +91,7 @@ class Deliveries:
         A moved delivery starts again with 0 attempts. Raises ``Invalid``.
         """
         most = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
-        dead, pending = self._dead(source, id), source.worker_queue(id)
+        dead, pending = self._dead_letter_queue(source, id), source.worker_queue(id)
         moved = marker = 0
         while moved < most:
             now = self._clock.now()
@@ -108,7 +108,7 @@ class Deliveries:
 
         Raises ``NotAgreed`` if the subscription is not active.
         """
-        one, now = self._at(source, id), self._clock.now()
+        one, now = self._get_subscription(source, id), self._clock.now()
         if one.confirmed is None or not one.is_sent_to(self._policy.confirm):
             raise NotAgreed()
         message = new_ids(1, now)[0]
@@ -116,17 +116,17 @@ class Deliveries:
         self._storage.messages.post(source.delivery_queue(one), make_drafts([notice], _TEST_TTL, now), now)
         return message
 
-    def _dead(self, source: Source, id: str) -> QueueRef:
-        self._at(source, id)
+    def _dead_letter_queue(self, source: Source, id: str) -> QueueRef:
+        self._get_subscription(source, id)
         return source.dead_letter_queue(id)
 
-    def _at(self, source: Source, id: str) -> Subscription:
+    def _get_subscription(self, source: Source, id: str) -> Subscription:
         found = self._subscriptions.get(source).find(id)
         if found is None:
             raise SubscriptionNotFound()
         return found
 
-    def _seen(self, project: str, stored: Message) -> Delivery:
+    def _make_delivery(self, project: str, stored: Message) -> Delivery:
         notice = decode_notice(stored.body)
         try:
             body = None if notice.confirmation else decrypt_notice(self._sealing, project, notice).body

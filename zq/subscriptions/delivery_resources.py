@@ -20,7 +20,7 @@ _LAST: Final = 2**63 - 1
 _STATES: Final = {"dead": False, "waiting": True}
 
 
-def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
+def _format_delivery(one: Delivery, now: Seconds) -> dict[str, Any]:
     """Return the JSON representation of a delivery."""
     stored = one.stored
     shown = {
@@ -55,7 +55,7 @@ class DeliveryCollection:
         if seen.value.next is not None:
             given = query.repeated({"limit": limit, "state": state or None}) | {"marker": seen.value.next}
             links = [answers.next_link(req.path, given)]
-        items = [_shown(each, seen.now) for each in seen.value.items]
+        items = [_format_delivery(each, seen.now) for each in seen.value.items]
         resp.data = wire.encode({"deliveries": items, "links": links})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:

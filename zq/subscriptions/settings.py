@@ -154,16 +154,16 @@ def read_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
         default_ttl=conf.transport.default_subscription_ttl,
         public_url=given.public_url,
         confirmation_page=given.external_confirmation_url,
-        joining=_template("subscription_confirmation_email_template", given, SUBSCRIBE_MAIL),
-        leaving=_template("unsubscribe_confirmation_email_template", given, UNSUBSCRIBE_MAIL),
-        networks=tuple(map(_network, given.allowed_networks)),
-        ports=tuple(map(_port, given.allowed_ports)),
+        joining=_parse_template("subscription_confirmation_email_template", given, SUBSCRIBE_MAIL),
+        leaving=_parse_template("unsubscribe_confirmation_email_template", given, UNSUBSCRIBE_MAIL),
+        networks=tuple(map(_parse_network, given.allowed_networks)),
+        ports=tuple(map(_parse_port, given.allowed_ports)),
         rate=given.rate,
         keep=given.keep,
         trust_http=given.trust_http,
         trust_targets=tuple(given.trust_targets),
         own=tuple(filter(None, (conf[name].port for name in ("server", "metrics")))),
-        stores=tuple(_stores(conf)),
+        stores=tuple(_list_stores(conf)),
         smtp_command=given.smtp_command,
         smtp_host=given.smtp_host if local else "",
         smtp_port=given.smtp_port,
@@ -174,21 +174,21 @@ def read_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
     )
 
 
-def _members(text: str) -> dict[str, str]:
+def _parse_members(text: str) -> dict[str, str]:
     first, *parts = _MEMBER.split(text)
     return {} if first.strip() else {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
+def _parse_template(option: str, given: Any, default: str) -> tuple[str, str, str]:
     """Parse a mail template into topic, sender and body. Take missing members from ``default``.
 
     Raises ``StartRefused``.
     """
-    if not (values := _members(given[option])):
+    if not (values := _parse_members(given[option])):
         raise StartRefused(
             f"[notification] {option} must have the form topic:A subject,sender:a@example.org,body:A text."
         )
-    topic, sender, body = ({**_members(default), **values}[name] for name in TEMPLATE_MEMBERS)
+    topic, sender, body = ({**_parse_members(default), **values}[name] for name in TEMPLATE_MEMBERS)
     try:
         body.format("", "", "")
     except (AttributeError, LookupError, ValueError):
@@ -200,9 +200,12 @@ def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
     return topic, sender, body
 
 
-def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
+def _list_stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
     """Yield the hosts and ports of the configured store and of all pools that may exist."""
-    named = [conf.storage.uri, *(f"{scheme}://{host}" for host in _pools(conf) for scheme in ("redis", "mongodb"))]
+    named = [
+        conf.storage.uri,
+        *(f"{scheme}://{host}" for host in _list_pool_hosts(conf) for scheme in ("redis", "mongodb")),
+    ]
     for uri in named:
         default = STORE_PORTS.get(uri.partition(":")[0])
         for host in store_uri.split(uri).netloc.rpartition("@")[2].split(",") if default else ():
@@ -215,11 +218,11 @@ def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
                 yield name, port or default or 0
 
 
-def _pools(conf: cfg.ConfigOpts) -> Any:
+def _list_pool_hosts(conf: cfg.ConfigOpts) -> Any:
     return conf["pooling:catalog"].allowed_hosts if conf.pooling else ()
 
 
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+def _parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     try:
         return ipaddress.ip_network(text)
     except ValueError:
@@ -228,7 +231,7 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
         ) from None
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
         raise StartRefused(f"[notification] allowed_ports must contain ports from 1 to 65535, not {text!r}.")
     return int(text)

@@ -114,20 +114,20 @@ class Subscriptions:
 
         Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
         """
-        self._ensure(source)
+        self._ensure_source(source)
         pushed = bool(connection) and terms.subscriber is None
-        uri = f"{CONNECTION}{connection}" if pushed else self._subscriber(terms.subscriber)
-        ttl = self._policy.default_ttl if terms.ttl is UNSET else self._ttl(terms.ttl)
+        uri = f"{CONNECTION}{connection}" if pushed else self._check_subscriber(terms.subscriber)
+        ttl = self._policy.default_ttl if terms.ttl is UNSET else self._check_ttl(terms.ttl)
         options = check_options(None if terms.options is UNSET else terms.options)
-        self._admit(source.project)
+        self._check_quota(source.project)
         secret = "" if pushed else new_secret()
         made = Subscription(new_ids(1, self._clock.now())[0], uri, ttl, self._clock.now(), options)
         sealed = b"" if pushed else self._policy.sealer.seal(secret)
         made = msgspec.structs.replace(made, secret=sealed, agreed=pushed or None)
-        made = self._started(made)
-        made = self._bounded(made)
+        made = self._activate_if_allowed(made)
+        made = self._check_expiry(made)
         known = any(each.subscriber == uri for each in self._stored.get(source).items)
-        trust = "" if known else self._trust(uri, token, made.expires)
+        trust = "" if known else self._create_trust(uri, token, made.expires)
         made = msgspec.structs.replace(made, options=with_trust(options, trust))
 
         def add(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription]:
@@ -139,7 +139,11 @@ class Subscriptions:
                 return all.replace(new), new
             if pushed or same.has_agreed:
                 raise SubscriptionExists("The subscriber already has a confirmed subscription.")
-            if same.confirmed is None and same.agreed is None and (new := self._started(same)).confirmed is not None:
+            if (
+                same.confirmed is None
+                and same.agreed is None
+                and (new := self._activate_if_allowed(same)).confirmed is not None
+            ):
                 new = self._stored.start_at_next(source, all, new)
                 return all.replace(new), new
             return all, same
@@ -176,8 +180,8 @@ class Subscriptions:
 
         Raises ``Invalid``, ``SubscriptionNotFound``, ``SubscriptionExists``.
         """
-        uri = None if terms.subscriber is None else self._subscriber(terms.subscriber)
-        ttl = terms.ttl if terms.ttl in (None, UNSET) else self._ttl(terms.ttl)
+        uri = None if terms.subscriber is None else self._check_subscriber(terms.subscriber)
+        ttl = terms.ttl if terms.ttl in (None, UNSET) else self._check_ttl(terms.ttl)
         options = terms.options if terms.options in (None, UNSET) else check_options(terms.options)
         if uri is None and ttl in (None, UNSET) and options in (None, UNSET):
             raise InvalidBody("Give one of subscriber, ttl and options.")
@@ -186,7 +190,7 @@ class Subscriptions:
         trust = ""
         if former is not None:
             lasts = former.expires if ttl in (None, UNSET) else now + ttl
-            trust = self._trust(uri or former.subscriber, token, lasts)
+            trust = self._create_trust(uri or former.subscriber, token, lasts)
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, tuple[Subscription, bool]]:
             found = _require(all, id)
@@ -203,8 +207,8 @@ class Subscriptions:
                 known = mask_options(found.options) if options in (None, UNSET) else options
                 changes |= {"subscriber": uri, "confirmed": None, "options": drop_masked_headers(known)}
                 changes |= {"agreed": None, "secret": self._policy.sealer.seal(new_secret()), "former": None}
-            new = self._bounded(msgspec.structs.replace(found, **changes))
-            new = self._started(new) if moved else new
+            new = self._check_expiry(msgspec.structs.replace(found, **changes))
+            new = self._activate_if_allowed(new) if moved else new
             new = msgspec.structs.replace(new, options=with_trust(new.options, trust))
             new = self._stored.start_at_next(source, all, new) if moved else new
             return all.replace(new), (new, moved)
@@ -274,33 +278,33 @@ class Subscriptions:
             self._queues.forget(QueueRef(source.project, source.name))
         return result
 
-    def _ensure(self, source: Source) -> None:
+    def _ensure_source(self, source: Source) -> None:
         if source.kind == "queue":
             self._queues.rules(QueueRef(source.project, source.name))
         else:
             self._topics.rules(TopicRef(source.project, source.name))
 
-    def _subscriber(self, uri: object) -> str:
+    def _check_subscriber(self, uri: object) -> str:
         checked = check_subscriber(uri, self._policy.types)
         self._policy.check_address(checked)
         return checked
 
-    def _trust(self, uri: str, token: str, until: Seconds) -> str:
+    def _create_trust(self, uri: str, token: str, until: Seconds) -> str:
         """Create a trust for the subscriber and return its id. Return "" if the subscriber needs no trust."""
         return self._policy.trusts.create(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
 
-    def _ttl(self, ttl: object) -> int:
+    def _check_ttl(self, ttl: object) -> int:
         if type(ttl) is not int:
             raise Invalid("ttl must be an integer.")
         return within("ttl", ttl, MIN_TTL, 1 << 62)
 
-    def _bounded(self, one: Subscription) -> Subscription:
+    def _check_expiry(self, one: Subscription) -> Subscription:
         """Return the subscription. Raises ``Invalid`` if it expires after ``LATEST_EXPIRY``."""
         if one.expires > LATEST_EXPIRY:
             raise Invalid(f"ttl must be at most {int(LATEST_EXPIRY - one.started)} seconds: until the year 9999.")
         return one
 
-    def _started(self, one: Subscription) -> Subscription:
+    def _activate_if_allowed(self, one: Subscription) -> Subscription:
         """Return the subscription. If the subscriber need not confirm, activate it.
 
         Set ``agreed`` to False if the subscriber has not responded. If the operator enables ``require_confirmation``
@@ -310,7 +314,7 @@ class Subscriptions:
             return one
         return msgspec.structs.replace(one, confirmed=0, agreed=bool(one.agreed))
 
-    def _admit(self, project: str) -> None:
+    def _check_quota(self, project: str) -> None:
         most = self._quotas.max_subscriptions(project)
         if most and self._stored.count(project) >= most:
             raise QuotaExceeded(f"The project has {most} subscriptions, the maximum.")

@@ -52,7 +52,7 @@ class Trusts:
             raise Invalid("subscriber must not begin with trust+ unless X-Auth-Token contains a Keystone token.")
         try:
             caller = self._middleware.fetch_token(token)["token"]
-            self._check(subscriber, _urls(caller.get("catalog") or []))
+            self._check(subscriber, _list_urls(caller.get("catalog") or []))
             session, service = self._middleware._session, self._middleware._auth
             trust = {
                 "trustor_user_id": caller["user"]["id"],
@@ -84,7 +84,7 @@ class Trusts:
         try:
             plugin = self._plugin(trust)
             access = plugin.get_access(session)
-            self._check(subscriber, _urls(access.service_catalog.catalog))
+            self._check(subscriber, _list_urls(access.service_catalog.catalog))
             return {"X-Auth-Token": access.auth_token}
         except ClientException as error:
             raise Invalid(f"Keystone returned no token for the trust: {type(error).__name__}.") from error
@@ -110,17 +110,17 @@ class Trusts:
         url = subscriber.removeprefix(PREFIX)
         if not (self._http or url.startswith("https:")):
             raise Invalid("subscriber must be trust+https: tokens are not sent without TLS.")
-        if not any(_covers(place, url) for place in (*self._targets, *catalogue)):
+        if not any(_is_below(place, url) for place in (*self._targets, *catalogue)):
             raise Invalid(
                 "subscriber must be a service in Keystone's catalogue: tokens are sent only to these services."
             )
 
 
-def _urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
+def _list_urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
     return [str(each.get("url")) for service in catalogue for each in service.get("endpoints", ())]
 
 
-def _covers(place: str, url: str) -> bool:
+def _is_below(place: str, url: str) -> bool:
     """Return whether ``url`` is equal to ``place`` or below it."""
     ours, theirs = urlsplit(place), urlsplit(url)
     if (ours.scheme, ours.hostname, _port(ours)) != (theirs.scheme, theirs.hostname, _port(theirs)):

@@ -44,17 +44,17 @@ def build_request(action: str, body: Body) -> Request | None:
     Return None for ``message_get_many`` with an empty list of ids, which needs no request.
     """
     if action == "queue_list":
-        return Request("GET", "/v2/queues", _query(body, marker=str, limit=int, detailed=bool))
-    queue = "/v2/queues/" + _segment(body, "queue_name")
+        return Request("GET", "/v2/queues", _get_query(body, marker=str, limit=int, detailed=bool))
+    queue = "/v2/queues/" + _get_segment(body, "queue_name")
     kind, _, verb = action.partition("_")
     return BUILDERS[kind](queue, verb, body)
 
 
 def _queue_request(queue: str, verb: str, body: Body) -> Request:
     if verb == "create":
-        return Request("PUT", queue, document=_field(body, "metadata", dict))
+        return Request("PUT", queue, document=_get_field(body, "metadata", dict))
     if verb == "purge":
-        types = _field(body, "resource_types", list)
+        types = _get_field(body, "resource_types", list)
         return Request("POST", f"{queue}/purge", document=None if types is None else {"resource_types": types})
     if verb == "get_stats":
         return Request("GET", f"{queue}/stats")
@@ -65,29 +65,29 @@ def _message_request(queue: str, verb: str, body: Body) -> Request | None:
     path = f"{queue}/messages"
     if verb == "list":
         flags = {"echo": bool, "include_claimed": bool, "include_delayed": bool}
-        return Request("GET", path, _query(body, marker=str, limit=int, **flags))
+        return Request("GET", path, _get_query(body, marker=str, limit=int, **flags))
     if verb == "post":
-        return Request("POST", path, document={"messages": _drafts(body)})
+        return Request("POST", path, document={"messages": _get_drafts(body)})
     if verb == "get_many":
-        ids = _ids(body, "message_ids")
+        ids = _get_ids(body, "message_ids")
         return Request("GET", path, [("ids", each) for each in ids]) if ids else None
     if verb == "delete_many":
         given = [name for name in ("message_ids", "pop") if body.get(name) is not None]
         if len(given) != 1:
             raise Invalid("Bad request. Exactly one of message_ids and pop must be given.")
-        claims = [("claim_ids", each) for each in _ids(body, "claim_ids")]
-        named = [("ids", each) for each in _ids(body, "message_ids")]
-        return Request("DELETE", path, named + claims + _query(body, pop=int))
-    path += "/" + _segment(body, "message_id")
-    return Request("DELETE", path, _query(body, claim_id=str)) if verb == "delete" else Request("GET", path)
+        claims = [("claim_ids", each) for each in _get_ids(body, "claim_ids")]
+        named = [("ids", each) for each in _get_ids(body, "message_ids")]
+        return Request("DELETE", path, named + claims + _get_query(body, pop=int))
+    path += "/" + _get_segment(body, "message_id")
+    return Request("DELETE", path, _get_query(body, claim_id=str)) if verb == "delete" else Request("GET", path)
 
 
 def _claim_request(queue: str, verb: str, body: Body) -> Request:
-    given = {name: _field(body, name, int) for name in ("ttl", "grace")}
+    given = {name: _get_field(body, name, int) for name in ("ttl", "grace")}
     terms = {name: value for name, value in given.items() if value is not None}
     if verb == "create":
-        return Request("POST", f"{queue}/claims", _query(body, limit=int), terms)
-    path = f"{queue}/claims/" + _segment(body, "claim_id")
+        return Request("POST", f"{queue}/claims", _get_query(body, limit=int), terms)
+    path = f"{queue}/claims/" + _get_segment(body, "claim_id")
     if verb == "update":
         return Request("PATCH", path, document=terms)
     return Request("DELETE" if verb == "delete" else "GET", path)
@@ -96,12 +96,12 @@ def _claim_request(queue: str, verb: str, body: Body) -> Request:
 def _subscription_request(queue: str, verb: str, body: Body) -> Request:
     path = f"{queue}/subscriptions"
     if verb == "list":
-        return Request("GET", path, _query(body, marker=str, limit=int))
+        return Request("GET", path, _get_query(body, marker=str, limit=int))
     if verb == "create":
         kinds = {"subscriber": str, "ttl": int, "options": dict}
-        given = {name: _field(body, name, kind) for name, kind in kinds.items()}
+        given = {name: _get_field(body, name, kind) for name, kind in kinds.items()}
         return Request("POST", path, document={name: value for name, value in given.items() if value is not None})
-    path += "/" + _segment(body, "subscription_id")
+    path += "/" + _get_segment(body, "subscription_id")
     return Request("DELETE" if verb == "delete" else "GET", path)
 
 
@@ -113,7 +113,7 @@ BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
 }
 
 
-def _field(body: Body, name: str, kind: type) -> Any:
+def _get_field(body: Body, name: str, kind: type) -> Any:
     """Return a field of the body, or None if it is missing. Raises ``Invalid`` if its type is not ``kind``."""
     value = body.get(name)
     if value is not None and type(value) is not kind:
@@ -121,9 +121,9 @@ def _field(body: Body, name: str, kind: type) -> Any:
     return value
 
 
-def _segment(body: Body, name: str) -> str:
+def _get_segment(body: Body, name: str) -> str:
     """Return a field of the body as a path segment. Raises ``Invalid`` if it is missing, empty or has a slash."""
-    value: str | None = _field(body, name, str)
+    value: str | None = _get_field(body, name, str)
     if value is None:
         raise Invalid(f'Bad request. Missing "{name}" field.')
     if not value or "/" in value:
@@ -131,8 +131,8 @@ def _segment(body: Body, name: str) -> str:
     return value
 
 
-def _query(body: Body, **kinds: type) -> list[tuple[str, str]]:
-    given = {name: _field(body, name, kind) for name, kind in kinds.items()}
+def _get_query(body: Body, **kinds: type) -> list[tuple[str, str]]:
+    given = {name: _get_field(body, name, kind) for name, kind in kinds.items()}
     return [
         (name, str(value).lower() if value is True or value is False else str(value))
         for name, value in given.items()
@@ -140,16 +140,16 @@ def _query(body: Body, **kinds: type) -> list[tuple[str, str]]:
     ]
 
 
-def _ids(body: Body, name: str) -> list[str]:
-    value: list[Any] = _field(body, name, list) or []
+def _get_ids(body: Body, name: str) -> list[str]:
+    value: list[Any] = _get_field(body, name, list) or []
     if not all(isinstance(each, str) and each for each in value):
         raise Invalid(f"Bad request. {name} must be a list of strings.")
     return value
 
 
-def _drafts(body: Body) -> list[dict[str, Any]]:
+def _get_drafts(body: Body) -> list[dict[str, Any]]:
     """Return the messages to post, without delays, which contract 14 ignores. Raises ``Invalid``."""
-    messages = _field(body, "messages", list)
+    messages = _get_field(body, "messages", list)
     if messages is None:
         raise Invalid('Bad request. Missing "messages" field.')
     for message in messages:
@@ -157,7 +157,7 @@ def _drafts(body: Body) -> list[dict[str, Any]]:
             raise Invalid("Bad request. Each message must be a dict.")
         if "body" not in message:
             raise Invalid('Bad request. Missing "body" field.')
-        _field(message, "ttl", int)
+        _get_field(message, "ttl", int)
     return [{name: value for name, value in message.items() if name != "delay"} for message in messages]
 
 
@@ -171,7 +171,7 @@ def build_answer(action: str, body: Body, reply: Reply) -> Any:
     if action == "queue_list":
         return {"queues": [{k: v for k, v in each.items() if k != "href"} for each in document["queues"]]}
     if action == "queue_get_stats":
-        return _stats(document)
+        return _convert_stats(document)
     if action == "subscription_create":
         return document | {"message": f"Subscription {queue} created."}
     if action == "subscription_list":
@@ -185,12 +185,12 @@ def build_answer(action: str, body: Body, reply: Reply) -> Any:
     if action == "message_post":
         return {"message_ids": [_last_segment(href) for href in document["resources"]]}
     if action == "claim_get":
-        return {**{name: document[name] for name in ("age", "ttl")}, "messages": _messages(document)}
+        return {**{name: document[name] for name in ("age", "ttl")}, "messages": _convert_messages(document)}
     if action == "claim_create":
         return {"claim_id": _last_segment(reply.location) or None} | (
-            {"messages": _messages(document)} if document else {}
+            {"messages": _convert_messages(document)} if document else {}
         )
-    return {"messages": _messages(document)} if document and "messages" in document else {}
+    return {"messages": _convert_messages(document)} if document and "messages" in document else {}
 
 
 def convert_message(one: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,11 +200,11 @@ def convert_message(one: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": one["id"], "claim_id": claims[0], **{name: one[name] for name in names}}
 
 
-def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _convert_messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [convert_message(each) for each in document["messages"]]
 
 
-def _stats(document: Mapping[str, Any]) -> dict[str, Any]:
+def _convert_stats(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the statistics with message ids in place of the links to the oldest and newest message."""
     counts = dict(document["messages"])
     for name in ("oldest", "newest"):

@@ -163,7 +163,7 @@ class Session:
         except frames.FrameError as error:
             return frames.encode(frames.build_answer(frames.NO_REQUEST, 400, {"error": str(error)}), binary)
         try:
-            status, body = self._answer(document)
+            status, body = self._answer_document(document)
         except CloseConnection:
             raise
         except Exception:  # a failed request must not close the connection
@@ -172,7 +172,7 @@ class Session:
             status, body = 500, {"exception": sentence, "error": sentence}
         return frames.encode(frames.build_answer(frames.echo(document), status, body), binary)
 
-    def _answer(self, document: Any) -> tuple[int, Any]:
+    def _answer_document(self, document: Any) -> tuple[int, Any]:
         try:
             action = frames.check(document)
         except Invalid as error:
@@ -189,7 +189,7 @@ class Session:
         if proxied and headers["X-Project-ID"] != self._handshake.get("X-Project-Id"):
             return 403, {"error": "X-Project-ID must be the project in the proxy's handshake headers."}
         try:
-            return self._act(action, headers, body, signed)
+            return self._run_action(action, headers, body, signed)
         except ZqError as error:
             return 400, {"exception": str(error), "error": str(error)}
 
@@ -208,7 +208,7 @@ class Session:
         if reply.status != 200 or former.get("X-Project-ID") not in (None, project):
             self.pushes.end()
         if reply.status != 200:
-            return 401 if reply.status in (401, 403) else reply.status, _failure(reply)
+            return 401 if reply.status in (401, 403) else reply.status, _build_failure(reply)
         self._join(reply.document["project"])
         self._credential = given
         until = reply.document["expires"]
@@ -216,7 +216,9 @@ class Session:
         self._recheck = time.monotonic() + RECHECK_INTERVAL
         return 200, {"message": "Authentified."}
 
-    def _act(self, action: str, headers: Mapping[str, Any], body: dict[str, Any], signed: bool) -> tuple[int, Any]:
+    def _run_action(
+        self, action: str, headers: Mapping[str, Any], body: dict[str, Any], signed: bool
+    ) -> tuple[int, Any]:
         project = headers["X-Project-ID"]
         request = build_request(action, body)
         if request is None:  # there are no ids to read, but the permission to read must be checked
@@ -231,16 +233,16 @@ class Session:
                 return 403, {"error": "The signature is not valid for this request."}
             if self._credential:
                 raise CloseConnection(CLOSE_EXPIRED, "The credential is no longer valid.")
-            return 403, _failure(reply)
+            return 403, _build_failure(reply)
         if reply.status >= 400:
-            return reply.status, _failure(reply)
+            return reply.status, _build_failure(reply)
         if signed:
             self._deadline = time.monotonic() + SIGNED_TTL
         elif not self._credential:
             self._join(project)
-        return self._success(action, body, project, reply)
+        return self._build_success(action, body, project, reply)
 
-    def _success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
+    def _build_success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
         """Return the status and body of the answer to a successful action.
 
         In answers, queue metadata are as stored. REST responses also contain defaults.
@@ -249,7 +251,7 @@ class Session:
             return 200, self._stored(project, body["queue_name"]) or {}
         if action == "subscription_create" and not self._is_new(project, body, reply):
             sentence = "The subscriber is already subscribed, and was asked to confirm again."
-            return 409, _failure(Reply(409, {"description": sentence}))
+            return 409, _build_failure(Reply(409, {"description": sentence}))
         document = build_answer(action, body, reply)
         if action == "queue_get_stats" and self._stored(project, body["queue_name"]) is None:
             return 404, document
@@ -301,7 +303,7 @@ class Session:
         return call(self._service.app, self._peer, given, request, self._id)
 
 
-def _failure(reply: Reply) -> dict[str, Any]:
+def _build_failure(reply: Reply) -> dict[str, Any]:
     """Return the body of an error answer (contract 14)."""
     said = reply.document if isinstance(reply.document, dict) else {}
     sentence = said.get("description") or said.get("title") or "The request was rejected."

@@ -117,7 +117,7 @@ class Senders:
             return Outcome(False, 0, str(refusal) or "Keystone does not answer")
         headers = {
             "Content-Type": "application/json",
-            **_text(one.options.get("post_headers")),
+            **_convert_headers(one.options.get("post_headers")),
             **webhooks.headers(secrets, id, int(own()), body),
             "Zq-Hops": str(hops),
             **trusted,
@@ -208,5 +208,5 @@ def _describe_response(status: int, content: bytes) -> str:
     return f"status {status}: {' '.join(start.split())[:MAX_SHOWN]}".removesuffix(": ")
 
 
-def _text(headers: Any) -> Mapping[str, str]:
+def _convert_headers(headers: Any) -> Mapping[str, str]:
     return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}

@@ -184,7 +184,7 @@ class DeliveryWorker:
         await self._drain()
         if self._senders is not None:
             await self._senders.close()
-        await self._store(self._leases.release_all)
+        await self._call_store(self._leases.release_all)
 
     async def _wait_until(self, until: float) -> None:
         """Wait until a queue is due, but no longer than until ``until`` (monotonic time) or until the worker stops.
@@ -225,13 +225,13 @@ class DeliveryWorker:
         self._due[queue] = min(at, self._due.get(queue, at))
         self._woken.set()
 
-    async def _store(self, call: Callable[..., T], *arguments: Any) -> T:
+    async def _call_store(self, call: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._threads, call, *arguments)
 
     async def _scan(self) -> None:
         """Schedule a check of all queues with work, because notifications can be lost."""
         try:
-            for queue in await self._store(self._all_queues):
+            for queue in await self._call_store(self._all_queues):
                 if queue not in self._due and queue not in self._running:
                     self._schedule(queue, 0.0)
         except Unavailable as absence:
@@ -258,7 +258,7 @@ class DeliveryWorker:
                 return
             if is_notice_queue(queue):
                 await self._fan_out(queue)
-            elif await self._store(self._leases.acquire, queue):
+            elif await self._call_store(self._leases.acquire, queue):
                 await self._deliver(queue)
             else:
                 self._schedule(queue, self._leases.seconds_left(queue))
@@ -277,7 +277,7 @@ class DeliveryWorker:
 
     async def _has_work(self, queue: QueueRef) -> bool:
         """Return whether a message is ready. If a message will become ready later, schedule a check for that time."""
-        ready = await self._store(self._storage.queues.ready, queue, 1, self._clock.now())
+        ready = await self._call_store(self._storage.queues.ready, queue, 1, self._clock.now())
         if ready.next is not None and not ready.count:
             self._schedule(queue, max(0.01, ready.next - self._clock.now()))
         return bool(ready.count)
@@ -290,10 +290,10 @@ class DeliveryWorker:
     async def _fan_out(self, queue: QueueRef) -> None:
         """Fan out the queue's notices, and schedule checks of the queues with new deliveries."""
         while not self._ending.is_set():
-            claim = await self._store(self._claim, queue, BATCH)
+            claim = await self._call_store(self._claim, queue, BATCH)
             if claim is None:
                 return
-            reached = await self._store(self._fan_outs.fan_out, queue, claim)
+            reached = await self._call_store(self._fan_outs.fan_out, queue, claim)
             for pending in reached:
                 self._schedule(pending, 0.0)
 
@@ -303,23 +303,23 @@ class DeliveryWorker:
         On the first call, subscribe to the project's topic log. If the project has no topic subscribers, unsubscribe.
         """
         if log.project not in self._logs:
-            self._logs[log.project] = await self._store(
-                self._storage.topics.subscribe, log.project, self._notifier_of(log)
+            self._logs[log.project] = await self._call_store(
+                self._storage.topics.subscribe, log.project, self._make_notifier(log)
             )
         while not self._ending.is_set():
-            if not await self._store(self._leases.acquire, log):
+            if not await self._call_store(self._leases.acquire, log):
                 self._schedule(log, self._leases.seconds_left(log))
                 return
-            followed = await self._store(self._fan_outs.follow, log.project)
+            followed = await self._call_store(self._fan_outs.follow, log.project)
             if followed is None:
-                await self._store(self._logs.pop(log.project))
+                await self._call_store(self._logs.pop(log.project))
                 return
             for pending in followed.pending:
                 self._schedule(pending, 0.0)
             if not followed.more:
                 return
 
-    def _notifier_of(self, log: QueueRef) -> Callable[[object, int], None]:
+    def _make_notifier(self, log: QueueRef) -> Callable[[object, int], None]:
         return lambda _batch, _before: self.notify(log)
 
     async def _deliver(self, queue: QueueRef) -> None:
@@ -330,24 +330,24 @@ class DeliveryWorker:
         source, id = at
         health = self._health.setdefault(queue, DeliveryState())
         if not health.subscriber:
-            await self._subscription(source, id, health)
+            await self._read_subscription(source, id, health)
         while not self._ending.is_set() and health.until <= time.monotonic():
             async with self._connection_limits.reserve(source.project, health.subscriber, failed=health.failures > 0):
-                if self._ending.is_set() or not await self._store(self._leases.acquire, queue):
+                if self._ending.is_set() or not await self._call_store(self._leases.acquire, queue):
                     return
-                claim = await self._store(self._claim, queue, health.claim_limit)
+                claim = await self._call_store(self._claim, queue, health.claim_limit)
                 if claim is None:
                     return
-                async with self._renewing(queue, claim):
+                async with self._keep_renewed(queue, claim):
                     await self._deliver_claimed(queue, source, id, claim, health)
 
-    async def _subscription(self, source: Source, id: str, health: DeliveryState) -> Subscription | None:
-        one = (await self._store(self._subscriptions.get, source)).find(id)
+    async def _read_subscription(self, source: Source, id: str, health: DeliveryState) -> Subscription | None:
+        one = (await self._call_store(self._subscriptions.get, source)).find(id)
         health.subscriber = one.subscriber if one else ""
         return one
 
     @asynccontextmanager
-    async def _renewing(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
+    async def _keep_renewed(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
         """Renew the claim and the lease every ``RENEWAL_INTERVAL`` seconds; an async context manager."""
 
         async def renew() -> None:
@@ -355,8 +355,8 @@ class DeliveryWorker:
                 await asyncio.sleep(RENEWAL_INTERVAL)
                 try:
                     lease = Lease(claim.id, LEASE, 0)
-                    await self._store(self._storage.claims.renew, queue, lease, self._clock.now())
-                    await self._store(self._leases.acquire, queue)
+                    await self._call_store(self._storage.claims.renew, queue, lease, self._clock.now())
+                    await self._call_store(self._leases.acquire, queue)
                 except ZqError as failure:
                     LOG.debug("A claim of deliveries was not renewed: %s", failure)
 
@@ -370,7 +370,7 @@ class DeliveryWorker:
         self, queue: QueueRef, source: Source, id: str, claim: Claim, health: DeliveryState
     ) -> None:
         # Claim first: a subscription that was read before the claim could lack a confirmation.
-        one = await self._subscription(source, id, health)
+        one = await self._read_subscription(source, id, health)
         done: list[str] = []
         again: list[Release] = []
         dead: list[Move] = []
@@ -387,11 +387,11 @@ class DeliveryWorker:
             if outcome.delivered:
                 done.append(message.id)
             else:
-                await self._failed(source, one, message, outcome, again, dead)
+                await self._handle_failure(source, one, message, outcome, again, dead)
         settlement = Settlement(delete=done, release=again, move=dead)
-        await self._store(self._storage.claims.settle, queue, claim.id, settlement, self._clock.now())
+        await self._call_store(self._storage.claims.settle, queue, claim.id, settlement, self._clock.now())
 
-    async def _failed(
+    async def _handle_failure(
         self,
         source: Source,
         one: Subscription,
@@ -400,7 +400,7 @@ class DeliveryWorker:
         again: list[Release],
         dead: list[Move],
     ) -> None:
-        queues = await self._store(self._retry_policy, source)
+        queues = await self._call_store(self._retry_policy, source)
         pauses = compute_delays(merge_policies(one.options.get("_retry_policy"), queues))
         tried = message.claim_count
         if tried <= len(pauses) and not outcome.final:
@@ -424,7 +424,7 @@ class DeliveryWorker:
         if notice.confirmation:
             if one.subscriber.startswith("mailto:"):
                 return await self._send_confirmation_mail(source, one, notice)
-            document = await self._store(self._confirmations.document, source, one, notice)
+            document = await self._call_store(self._confirmations.document, source, one, notice)
         else:
             try:
                 document = build_notification(decrypt_notice(self._sealing, source.project, notice))
@@ -447,7 +447,7 @@ class DeliveryWorker:
         return self._senders
 
     async def _send_confirmation_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
-        letter = await self._store(self._confirmations.letter, source, one, notice)
+        letter = await self._call_store(self._confirmations.letter, source, one, notice)
         if letter is None:
             return Outcome(False, why="[notification] external_confirmation_url is not set", final=True)
         return await self._get_senders().mail(one, letter.text, letter.subject, letter.sender)
