@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to a store: tests share them, and races run with one and with two."""
+"""Connections to a store, which tests share. Tests of races run with one and with two connections."""
 
 import itertools
 import threading
@@ -53,7 +53,7 @@ class _Alternating:
 
 
 def alternating(connections: Sequence[Storage]) -> Storage:
-    """Combine connections into one storage whose threads use the connections in turn."""
+    """Combine connections into one storage. Each thread uses one of them, assigned round-robin."""
     turns = itertools.cycle(connections)
     own = threading.local()
     lock = threading.Lock()

@@ -83,7 +83,7 @@ def test_a_purge_leaves_history_and_a_deletion_does_not(scene: Scene):
 
 
 def remembered(scene: Scene, ids: int) -> int:
-    """Return the bytes that count besides messages and bodies: those of a result with ``ids`` ids."""
+    """Return the bytes that count for a remembered result with ``ids`` ids, without those of messages."""
     messages, stored = figures(scene)
     bodies = [len(message.body) for message in scene.walk()]
     assert messages == len(bodies)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage figures, and random verbs whose usage is known by reading everything."""
+"""Helpers for tests of usage: expected figures, and random calls whose usage is checked by a full count."""
 
 import random
 
@@ -36,7 +36,7 @@ def post(scene: Scene, *bodies: int, ttl: int = 3600) -> list[str]:
 
 
 class Play:
-    """Random verbs on a few queues and stages."""
+    """Random calls on a few queues and stages."""
 
     def __init__(self, scene: Scene, chance: random.Random) -> None:
         self.scene, self.chance = scene, chance
@@ -80,7 +80,7 @@ class Play:
         return self.chance.sample(page, min(len(page), 2))
 
     def post_once(self) -> None:
-        """Post with a key whose window is longer than the test, so that it ends only with its queue."""
+        """Post with a key whose window is longer than the test. The key then exists as long as its queue."""
         self.batch += 1
         self.scene.reclaimed()  # A store's own threads may otherwise remove messages between the two reads.
         before = figures(self.scene)[1]
@@ -172,7 +172,7 @@ MANY = 3000
 
 
 def reckoned(scene: Scene) -> tuple[int, int]:
-    """Return the usage as soon as the estimate is new."""
+    """Wait for a new estimate and return the usage."""
     for _ in range(100):
         usage = used(scene)
         scene.tick(15)
@@ -184,7 +184,7 @@ def reckoned(scene: Scene) -> tuple[int, int]:
 
 
 def fill(scene: Scene, count: int = MANY) -> int:
-    """Post messages of many sizes to three queues; return the bytes that count."""
+    """Post messages of many sizes to three queues, and return their total usage in bytes."""
     chance, total = random.Random(7), 0
     for start in range(0, count, 500):
         bodies = [chance.randrange(900) for _ in range(500)]
@@ -198,7 +198,7 @@ def close(found: tuple[int, int], messages: int, stored: int) -> bool:
 
 
 class Estimated(Play):
-    """Random verbs without remembered results, whose bytes an estimate does not show."""
+    """Random calls without idempotency keys, because estimates do not include remembered results."""
 
     def run(self, verbs: int) -> None:
         for step in range(verbs):

@@ -28,10 +28,10 @@ def matches(env: Mapping[str, Any]) -> bool:
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
-    """Return the operation's name, the raw parameters and the decoded parameters.
+    """Return the operation's name, the raw parameters and the decoded parameters. Raises ``SqsError``.
 
-    If the parameters cannot be decoded yet, the decoded parameters are None. In all other cases, the raw parameters
-    contain only the queue's URL. Raises ``SqsError``.
+    The decoded parameters are None if the operation has no decoder or the parameters are invalid. If they are decoded,
+    the raw parameters contain only the queue's URL.
     """
     target: str = req.env.get("HTTP_X_AMZ_TARGET", "")
     if not target.startswith(TARGET_PREFIX):

@@ -88,7 +88,7 @@ class SqsKeyCollection(_Keys):
 
 
 class SqsKeyItem(_Keys):
-    """The resource ``/v2/admin/sqs-keys/{key}``: one access key."""
+    """The resource ``/v2/admin/sqs-keys/{key}``: an access key."""
 
     policy = dict.fromkeys(("GET", "PUT", "DELETE"), "admin:sqs_keys")
 

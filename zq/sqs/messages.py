@@ -217,7 +217,7 @@ def find_queue(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
 
 
 def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -> tuple[OutgoingMessage, SentMessage]:
-    """Validate a message, and return it with the result to send back, which lacks only ids. Raises ``SqsError``."""
+    """Validate a message. Return the message to store and the client's result, without ids. Raises ``SqsError``."""
     text, given = letter.message_body, letter.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")

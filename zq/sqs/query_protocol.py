@@ -71,9 +71,9 @@ Tree = dict[str, Any]
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], None]:
-    """Return the operation's name, the raw parameters, and None instead of decoded parameters.
+    """Return the operation's name, the raw parameters, and None. Raises ``SqsError``.
 
-    Raises ``SqsError``.
+    The JSON protocol returns decoded parameters in place of None.
     """
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")
@@ -92,9 +92,9 @@ def _fields(form: str | bytes) -> dict[str, str]:
 
 
 def _tree(form: Mapping[str, str]) -> Tree:
-    """Convert the fields to a tree by the parts of their names.
+    """Convert the fields to a tree: dots in a field's name separate the levels.
 
-    Raises ``SqsError`` if a field has both a value and parts.
+    Raises ``SqsError`` if a field has both a value and nested fields.
     """
     tree: Tree = {}
     for name, value in form.items():
