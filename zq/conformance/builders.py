@@ -70,11 +70,11 @@ def near(moment: float):
     return pytest.approx(moment, abs=0.0005)
 
 
-def once(key: str = "post:k", digest: bytes = b"digest", window: int = 3600) -> IdempotencyKey:
+def make_key(key: str = "post:k", digest: bytes = b"digest", window: int = 3600) -> IdempotencyKey:
     return IdempotencyKey(key, digest, window)
 
 
-def together(*works: Callable[[], T]) -> list[T]:
+def run_together(*works: Callable[[], T]) -> list[T]:
     """Run each function in a thread, all at the same time. Return the results in order, or raise the first error."""
     start = threading.Barrier(len(works))
 
@@ -87,7 +87,7 @@ def together(*works: Callable[[], T]) -> list[T]:
         return [future.result(DEADLINE) for future in running]
 
 
-class Shift:
+class RunningWorkers:
     """A counter of running workers. Observers run until the last worker has finished."""
 
     def __init__(self, workers: int) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import OpenStore, Scene, configure
-from zq.conformance.connections import SharedStore, alternating
+from zq.conformance.connections import SharedStore, alternate
 from zq.errors import NotBuilt, PoolsApart
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
@@ -101,7 +101,7 @@ def storage(open_store: OpenStore, connections: int, request: pytest.FixtureRequ
             [part] = mark.args
             if getattr(type(stores[0]), part) is getattr(Defaults, part):
                 pytest.skip(f"The driver inherits {part}.")
-        yield stores[0] if connections == 1 else alternating(stores)
+        yield stores[0] if connections == 1 else alternate(stores)
 
 
 @pytest.fixture

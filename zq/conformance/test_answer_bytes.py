@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from zq.conformance.builders import EVERYTHING, FAR, Scene, ids_of, together
+from zq.conformance.builders import EVERYTHING, FAR, Scene, ids_of, run_together
 from zq.core import redelivery
 from zq.core.redelivery import DeadLetters
 from zq.model import ClaimRequest, Draft, HistoryEntry, Lease, ListFilter, Message, QueueRef, Span, new_ids
@@ -136,7 +136,7 @@ def test_concurrent_claims_with_a_bytes_limit_take_each_message_once(scene: Scen
             mine += ids_of(found)
         return mine
 
-    taken = [id for mine in together(*[work] * 6) for id in mine]
+    taken = [id for mine in run_together(*[work] * 6) for id in mine]
     assert sorted(taken) == sorted(posted)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import Scene, drafts, ids_of, together
+from zq.conformance.builders import Scene, drafts, ids_of, run_together
 from zq.errors import KeyReused, Repeated
 from zq.model import Copies, Draft, IdempotencyKey
 
@@ -74,7 +74,7 @@ def test_posts_with_copies_in_both_directions_do_not_deadlock(scene: Scene):
             sent[others] += ids_of(copies)
 
     ways = [partial(cross, scene, there, "here", "there"), partial(cross, there, scene, "there", "here")]
-    together(*ways, *ways)
+    run_together(*ways, *ways)
     for place, name in ((scene, "here"), (there, "there")):
         assert sorted(ids_of(place.walk())) == sorted(sent[name])
         assert len(sent[name]) == 6 * TIMES

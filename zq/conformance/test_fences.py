@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import DEADLINE, Scene, together
+from zq.conformance.builders import DEADLINE, Scene, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import Fenced
 from zq.model import ClaimRef, Fence, Settled
@@ -34,7 +34,7 @@ def test_concurrently_issued_epochs_are_distinct(scene: Scene):
     def some() -> list[int]:
         return [advance(scene.queue.project, "job", scene.now) for _ in range(10)]
 
-    given = together(*[some] * 8)
+    given = run_together(*[some] * 8)
     assert sorted(epoch for epochs in given for epoch in epochs) == list(range(1, 81))
     assert all(epochs == sorted(epochs) for epochs in given)
 
@@ -175,4 +175,4 @@ def test_a_request_racing_a_fence_has_no_effect_after_it(scene: Scene, work):
             room.fence()
             return seen()
 
-        assert together(zombie, newcomer)[1] == seen()
+        assert run_together(zombie, newcomer)[1] == seen()

@@ -4,7 +4,7 @@
 import pytest
 from msgspec import structs
 
-from zq.conformance.builders import DEADLINE, Scene, Shift, drafts, ids_of, together
+from zq.conformance.builders import DEADLINE, RunningWorkers, Scene, drafts, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core.redelivery import DeadLetters
 from zq.model import Claim, Grip, Grouping, Handled, Move, Release
@@ -362,7 +362,7 @@ def test_many_consumers_keep_the_order_of_each_group(ordered: Scene):
     ids = send(ordered, *names)
     done: dict[str, list[str]] = {name: [] for name in names}
     holding: dict[str, str] = {}
-    shift = Shift(4)
+    shift = RunningWorkers(4)
 
     def consume() -> None:
         with shift.at_work():
@@ -377,7 +377,7 @@ def test_many_consumers_keep_the_order_of_each_group(ordered: Scene):
                     del holding[group]
                     ordered.delete(messages[0], claim.id)  # the group is now free for other consumers
 
-    together(*[consume] * 4)
+    run_together(*[consume] * 4)
     assert done == {name: [id for id, its in zip(ids, names, strict=True) if its == name] for name in done}
 
 

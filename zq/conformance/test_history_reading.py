@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import DEADLINE, FAR, Scene, Shift, ids_of, near, together
+from zq.conformance.builders import DEADLINE, FAR, RunningWorkers, Scene, ids_of, near, run_together
 from zq.errors import ClaimNotFound
 from zq.model import HistoryEntry, Move, Outcome, Page, Span
 
@@ -150,7 +150,7 @@ def test_messages_and_history_entries_that_expired_are_not_in_the_tail(scene: Sc
 
 
 def follow(
-    read: Callable[[int], Page[HistoryEntry]], shift: Shift, marker_of: Callable[[HistoryEntry], int]
+    read: Callable[[int], Page[HistoryEntry]], shift: RunningWorkers, marker_of: Callable[[HistoryEntry], int]
 ) -> list[HistoryEntry]:
     """Read by marker until the workers have finished and nothing more comes."""
     seen: list[HistoryEntry] = []
@@ -166,7 +166,7 @@ def follow(
 
 def test_readers_miss_nothing_while_messages_are_posted_and_finished(scene: Scene):
     """A reader of history and a reader of the whole queue each see every message exactly once, in rising order."""
-    shift = Shift(4)
+    shift = RunningWorkers(4)
     history = scene.storage.history
 
     def worker(at: int) -> list[str]:
@@ -188,7 +188,7 @@ def test_readers_miss_nothing_while_messages_are_posted_and_finished(scene: Scen
     def everything(marker: int) -> Page[HistoryEntry]:
         return history.list(scene.queue, marker, 5, None, scene.now)
 
-    results = together(
+    results = run_together(
         partial(follow, records, shift, lambda record: record.position),
         partial(follow, everything, shift, lambda one: one.message.sequence),
         *(partial(worker, at) for at in range(4)),
@@ -223,7 +223,7 @@ def test_concurrent_finishes_of_a_message_leave_one_history_entry(scene: Scene):
         for start in range(59, 0, -3):
             scene.move(posted[start - 2 : start + 1], "next", history=KEPT)
 
-    together(popper, holder, owner, mover)
+    run_together(popper, holder, owner, mover)
     scene.delete_many(posted, history=KEPT)
     assert sorted(finished_ids(scene.history())) == sorted(posted)
     moved = [id for id, outcome in scene.finished() if outcome == Outcome.MOVED]

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import DEADLINE, Scene, ids_of, together
+from zq.conformance.builders import DEADLINE, Scene, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core import carrying
 from zq.core.carrying import Carrier
@@ -220,7 +220,7 @@ def test_open_commits_are_listed_with_their_progress(job: Job):
 def test_concurrent_slices_of_a_commit_publish_each_message_once(job: Job):
     """Concurrent slices publish each message once and in order."""
     job.decide()
-    together(*[partial(job.finish, 1)] * 4)
+    run_together(*[partial(job.finish, 1)] * 4)
     job.assert_done()
 
 

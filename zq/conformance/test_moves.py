@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import Scene, drafts, ids_of, near, together
+from zq.conformance.builders import Scene, drafts, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.model import Draft, ListFilter, Move, new_ids
 
@@ -277,7 +277,7 @@ def test_concurrent_moves_in_both_directions_lose_and_duplicate_nothing(scene: S
     works = [partial(work, *rooms) for work in (owner, holder) for rooms in both] + [
         partial(worker, r[0]) for r in both
     ]
-    done = [id for some in together(*works) for id in some]
+    done = [id for some in run_together(*works) for id in some]
     left = ids_of(scene.walk()) + ids_of(other.walk())
     assert sorted(left + done) == sorted(posted)
     assert scene.counts()[1] + other.counts()[1] == len(left)
@@ -309,7 +309,7 @@ def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
             after, before = there.get(posted), scene.get(posted)
             assert not {*ids_of(before)} & {*ids_of(after)}
 
-    together(mover, watcher)
+    run_together(mover, watcher)
     assert there.page() == posted
 
 

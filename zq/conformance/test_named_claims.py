@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import Scene, ids_of, near, together
+from zq.conformance.builders import Scene, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import ClaimNotFound
@@ -151,7 +151,7 @@ def test_concurrent_claims_with_one_name_create_one_claim(scene: Scene):
     posted = scene.post(200)
     for turn in range(1, 21):
         name = f"{NAME}.{turn}"
-        found = together(*[partial(scene.named, name, 3)] * 8)
+        found = run_together(*[partial(scene.named, name, 3)] * 8)
         assert sorted(existed for _, existed in found) == [False] + [True] * 7
         assert [ids for ids, _ in found] == [found[0][0]] * 8
         assert sorted(found[0][0]) == scene.held(name)
@@ -164,7 +164,7 @@ def test_concurrent_claims_with_many_names_share_no_message(scene: Scene):
     """Two threads for each of four names race unnamed claims: each message has one holder."""
     posted = scene.post(60)
     works = [partial(scene.named, f"c.{at % 4}", 5) for at in range(8)]
-    told = together(*works, *[partial(scene.claimable, 5)] * 3)
+    told = run_together(*works, *[partial(scene.claimable, 5)] * 3)
     names = [(scene.held(f"c.{at}"), sorted(told[at][0]), sorted(told[at + 4][0])) for at in range(4)]
     assert all(held == one == two for held, one, two in names)
     taken = [id for held, _, _ in names for id in held] + [id for ids in told[8:] for id in ids]
@@ -179,7 +179,7 @@ def test_a_repeat_racing_its_settlement_gets_the_old_claim_or_a_new_one(scene: S
         room = scene.at(f"q{turn}")
         posted = room.post(4)
         room.named(NAME, 2)
-        (ids, there), told = together(partial(room.named, NAME, 2), partial(room.settle, NAME, delete=posted[:2]))
+        (ids, there), told = run_together(partial(room.named, NAME, 2), partial(room.settle, NAME, delete=posted[:2]))
         assert told.deleted == 2
         if there:
             assert set(ids) <= set(posted[:2])

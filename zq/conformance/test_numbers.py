@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from zq.conformance.builders import EVERYTHING, Scene, near, once
+from zq.conformance.builders import EVERYTHING, Scene, make_key, near
 from zq.conformance.topic_builders import Log
 from zq.errors import Fenced
 from zq.limits import MAX_LIFE
@@ -135,7 +135,7 @@ def answers_in_plain_numbers(scene: Scene, counted: int = 0) -> None:
     assert plain(scene.get(ids))
     claim = plain(scene.take(3))
     plain(storage.claims.get(queue, claim.id, scene.now))
-    plain(storage.claims.settle(queue, claim.id, Settlement(delete=ids[:1]), scene.now, once("settle:k")))
+    plain(storage.claims.settle(queue, claim.id, Settlement(delete=ids[:1]), scene.now, make_key("settle:k")))
     plain(storage.messages.move(queue, [], scene.now))
     assert plain(scene.move(ids[3:4], "other", history=600))
     assert plain(storage.messages.pop(queue, 1, scene.now, 600))

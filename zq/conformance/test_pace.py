@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from zq.conformance.builders import DEADLINE, Scene, configure, ids_of, once, together
+from zq.conformance.builders import DEADLINE, Scene, configure, ids_of, make_key, run_together
 from zq.errors import Repeated
 from zq.model import QueueRef
 from zq.model.expiry import Expiry, Steps
@@ -273,7 +273,7 @@ def test_options_change_while_verbs_and_rounds_run(scene: Scene):
             scene.storage.maintain(scene.now, None, Account(10, most=30))
         return []
 
-    taken = [id for ids in together(change, take, take, sweep) for id in ids]
+    taken = [id for ids in run_together(change, take, take, sweep) for id in ids]
     assert sorted(taken) == sorted(living)
     configure(scene.storage, SWEPT)
     scene.reclaimed()
@@ -283,7 +283,7 @@ def test_options_change_while_verbs_and_rounds_run(scene: Scene):
 
 def test_a_round_keeps_a_key_until_its_window_ends(scene: Scene):
     """Rounds at any pace keep a key until its window ends."""
-    key = once(window=600)
+    key = make_key(window=600)
     scene.post(1, once=key)
     scene.tick(599)
     for options in (UNSWEPT, SWEPT):

@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from zq.conformance.builders import Scene, drafts, ids_of, together
+from zq.conformance.builders import Scene, drafts, ids_of, run_together
 from zq.errors import Fenced, OtherMetadata
 from zq.model import Claimed, ClaimRequest, Fence, Lease, Messages
 
@@ -72,7 +72,7 @@ def test_concurrent_pops_take_messages_only_under_current_metadata(scene: Scene)
             with pytest.raises(OtherMetadata):
                 pop(scene, NONE)
 
-    together(right, wrong, right, wrong)
+    run_together(right, wrong, right, wrong)
     assert len({message.id for popped in taken for message in popped}) == 20
     assert len(scene.walk()) == 20
 
@@ -105,7 +105,7 @@ def test_pops_racing_updates_take_only_under_expected_metadata(scene: Scene):
                         pop(scene, free)
         done.set()
 
-    together(take, take, switch)
+    run_together(take, take, switch)
     assert wrong == []
 
 

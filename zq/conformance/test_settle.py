@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, together
+from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound
 from zq.model import ListFilter, Move, Release, Settled
@@ -207,7 +207,7 @@ def test_two_settlements_of_one_claim_share_no_message(scene: Scene):
         posted = room.post(6)
         claim = room.take()
         settle = partial(attempt, room, claim.id, posted)
-        one, two = together(settle, partial(settle, back=turn % 2 == 1))
+        one, two = run_together(settle, partial(settle, back=turn % 2 == 1))
         assert sorted(one.lost + two.lost) == sorted(posted)
         assert one.deleted + two.deleted + two.released == 6
         assert room.counts() == (0, two.released)
@@ -222,7 +222,7 @@ def test_a_settlement_races_the_end_of_its_claim(scene: Scene):
         late = room.take(8, ttl=60)
         holder = Scene(room.storage, ManualClock(room.now + 59.999), room.queue)
         room.tick(60)
-        told, *taken = together(partial(attempt, holder, late.id, posted), *[partial(room.claimable, 2)] * 4)
+        told, *taken = run_together(partial(attempt, holder, late.id, posted), *[partial(room.claimable, 2)] * 4)
         claimed = [id for some in taken for id in some] + room.claimable()
         assert sorted(claimed) == sorted(told.lost)
         assert told.deleted == 8 - len(claimed)
@@ -244,7 +244,7 @@ def test_a_settlement_races_its_own_holder(scene: Scene, rival: str):
                 getattr(room, rival)(claim)
             return Settled()
 
-        told = together(partial(attempt, room, claim.id, posted), interfere)[0]
+        told = run_together(partial(attempt, room, claim.id, posted), interfere)[0]
         assert told.deleted + len(told.lost) == 5
         assert room.page() == [id for id in posted if id in told.lost]
         assert told.lost == [] or rival == "release"

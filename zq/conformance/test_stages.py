@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import Scene, drafts, ids_of, near, together
+from zq.conformance.builders import Scene, drafts, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import StageDiffers, StageFull, StageNotFound
 from zq.model import Bounds, Draft, ListFilter, Stats, new_ids
@@ -215,7 +215,7 @@ def test_concurrent_staging_keeps_every_message(scene: Scene):
     def some(room: Scene) -> list[list[str]]:
         return [room.stage("s1", 3) for _ in range(5)]
 
-    made = together(*[partial(some, rooms[at % 2]) for at in range(8)])
+    made = run_together(*[partial(some, rooms[at % 2]) for at in range(8)])
     assert scene.commit(1, ["s1"]).published == 8 * 15
     for at, room in enumerate(rooms):
         batches = [batch for batches in made[at::2] for batch in batches]
@@ -233,7 +233,7 @@ def test_concurrent_staging_cannot_overfill_a_stage(scene: Scene):
             return len(scene.stage("s1", 3, most_bytes=10))
         return 0
 
-    stored = sum(together(*[some] * 8))
+    stored = sum(run_together(*[some] * 8))
     assert stored == 9
     assert scene.commit(1, ["s1"]).published == 9
 
@@ -245,7 +245,7 @@ def test_staging_during_a_commit_loses_and_duplicates_nothing(scene: Scene):
         room = Scene(scene.storage, scene.clock, scene.at(f"q{turn}").queue)
         first = room.stage("s1", 3)
         works = [partial(room.stage, "s1", 3)] * 3
-        *staged, told = together(*works, partial(room.commit, turn * 2, ["s1"]))
+        *staged, told = run_together(*works, partial(room.commit, turn * 2, ["s1"]))
         published = len(room.page())
         assert (told.published, published % 3) == (published, 0)
         with contextlib.suppress(StageNotFound):

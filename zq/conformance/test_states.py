@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from zq.conformance.builders import Scene, ids_of, together
+from zq.conformance.builders import Scene, ids_of, run_together
 from zq.core.redelivery import Redelivery
 from zq.model import Browsed, ClaimRef, Message, Outcome, Position, Release, State
 
@@ -208,7 +208,7 @@ def test_pages_next_to_workers_show_untouched_messages_once(scene: Scene):
                 assert len(set(seen)) == len(seen)
                 assert [id for id in every(scene, DELAYED, 7) if id in waiting] == waiting
 
-    together(work, work, look)
+    run_together(work, work, look)
 
 
 @pytest.mark.parametrize("state", State)

@@ -4,7 +4,7 @@
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import once
+from zq.conformance.builders import make_key
 from zq.conformance.topic_builders import ROOMY, Log, entries
 from zq.errors import Repeated
 from zq.model.topics import Retention
@@ -131,10 +131,10 @@ def test_a_trim_leaves_logs_of_other_projects_alone(log: Log):
 
 def test_a_repeat_is_recognized_after_its_batch_was_trimmed(log: Log):
     """Keys live for their window, independent of their messages."""
-    [first] = log.publish(once=once())
+    [first] = log.publish(once=make_key())
     for _ in range(5):
         log.put("news", entries(9), Retention(10**9, 4))
     assert log.read().dropped > first
     with pytest.raises(Repeated) as told:
-        log.publish(once=once())
+        log.publish(once=make_key())
     assert told.value.answer == first

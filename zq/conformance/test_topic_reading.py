@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import together
+from zq.conformance.builders import run_together
 from zq.conformance.topic_builders import Log, entries
 from zq.model.topics import Entry, Pattern
 from zq.storage.api import Storage
@@ -123,7 +123,7 @@ def test_a_reader_skips_thousands_of_batches_of_other_topics(log: Log):
         for _ in range(75):
             log.publish("others")
 
-    together(*[publisher] * 16)
+    run_together(*[publisher] * 16)
     own += log.publish("mine.a")
     assert log.sequences("mine.*", limit=10) == own
     assert [batch.sequence for batch in log.read("mine.a", limit=10).batches] == own

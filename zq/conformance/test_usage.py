@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.conformance.builders import EVERYTHING, OpenStore, Scene, once, together
-from zq.conformance.usage_builders import Play, counted, figures, post, size
+from zq.conformance.builders import EVERYTHING, OpenStore, Scene, make_key, run_together
+from zq.conformance.usage_builders import RandomCalls, count_usage, figures, post, size
 from zq.errors import Repeated
 from zq.model import ClaimRef, Draft, Release, new_ids
 from zq.storage.api import Storage
@@ -48,7 +48,7 @@ def test_projects_are_counted_apart(scene: Scene):
 
 
 def test_a_refused_post_does_not_count(scene: Scene):
-    key = once()
+    key = make_key()
     scene.post(1, once=key)
     before = figures(scene)
     with pytest.raises(Repeated):
@@ -175,8 +175,8 @@ def test_concurrent_posts_and_removals_on_two_connections_keep_usage_exact(open_
 
         return work
 
-    together(*(worker(seed) for seed in range(4)))
-    assert figures(scene) == counted(scene, {})
+    run_together(*(worker(seed) for seed in range(4)))
+    assert figures(scene) == count_usage(scene, {})
 
 
 @pytest.mark.shared
@@ -185,9 +185,9 @@ def test_usage_on_one_connection_includes_messages_of_others(open_store: OpenSto
     other = open_store()
     try:
         there = Scene(other, scene.clock, scene.queue)
-        together(*(lambda at=at: [post(at, 20) for _ in range(20)] for at in (scene, there)))
-        together(*(lambda at=at: [at.pop(1) for _ in range(10)] for at in (scene, there)))
-        assert figures(there) == figures(scene) == counted(scene, {})
+        run_together(*(lambda at=at: [post(at, 20) for _ in range(20)] for at in (scene, there)))
+        run_together(*(lambda at=at: [at.pop(1) for _ in range(10)] for at in (scene, there)))
+        assert figures(there) == figures(scene) == count_usage(scene, {})
     finally:
         other.close()
 
@@ -197,8 +197,8 @@ def test_usage_survives_a_restart(open_store: OpenStore, storage: Storage, scene
     post(scene, 10, 20)
     scene.stage("s", 2)
     scene.pop(1, history=600)
-    scene.post(1, once=once())
-    scene.at("none").stage("t", once=once())
+    scene.post(1, once=make_key())
+    scene.at("none").stage("t", once=make_key())
     before = figures(scene)
     storage.close()
     again = open_store()
@@ -209,7 +209,7 @@ def test_usage_survives_a_restart(open_store: OpenStore, storage: Storage, scene
 
 
 def test_usage_equals_a_full_count_after_random_verbs(scene: Scene):
-    play = Play(scene, random.Random(18))
+    play = RandomCalls(scene, random.Random(18))
     for step in range(VERBS):
         play.step()
         if step % 50 == 0:

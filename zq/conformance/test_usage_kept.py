@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.conformance.builders import Scene, once
+from zq.conformance.builders import Scene, make_key
 from zq.conformance.topic_builders import Log
 from zq.conformance.usage_builders import figures, post, size
 from zq.errors import Repeated
@@ -94,7 +94,7 @@ def remembered(scene: Scene, ids: int) -> int:
 
 def test_a_remembered_result_counts_until_its_window_ends(scene: Scene):
     """The message's fate does not matter, and a repeat adds nothing."""
-    key = once(window=600)
+    key = make_key(window=600)
     scene.post(10, once=key)
     before = remembered(scene, 10)
     with pytest.raises(Repeated):
@@ -111,9 +111,9 @@ def test_a_remembered_result_counts_until_its_window_ends(scene: Scene):
 
 
 def test_a_key_that_is_used_again_counts_once(scene: Scene):
-    scene.post(1, once=once(window=60))
+    scene.post(1, once=make_key(window=60))
     scene.tick(61)
-    scene.post(1, once=once(window=60))
+    scene.post(1, once=make_key(window=60))
     scene.reclaimed()
     assert remembered(scene, 1)
     scene.tick(61)
@@ -124,16 +124,16 @@ def test_a_key_that_is_used_again_counts_once(scene: Scene):
 def test_the_remembered_result_of_a_settlement_counts(scene: Scene):
     scene.post(3)
     claim = scene.take(3)
-    settled = scene.settle(claim.id, rest=True, once=once("settle:k"))
+    settled = scene.settle(claim.id, rest=True, once=make_key("settle:k"))
     assert settled == Settled(deleted=3)
     remembered(scene, 0)
 
 
 def test_a_deleted_queue_drops_its_remembered_results_at_once(scene: Scene):
-    scene.post(1, once=once(window=60))
+    scene.post(1, once=make_key(window=60))
     scene.storage.queues.delete(scene.queue)
     assert figures(scene) == (0, 0)
-    scene.post(1, once=once(window=600))
+    scene.post(1, once=make_key(window=600))
     before = remembered(scene, 1)
     scene.reclaimed()
     scene.tick(61)
@@ -150,9 +150,9 @@ def staged_once(scene: Scene, key: IdempotencyKey) -> int:
 
 def test_the_remembered_result_of_staging_counts_without_a_queue(scene: Scene):
     """The result counts the same after the queue is created, and ends with its window."""
-    before = staged_once(scene, once(window=60))
+    before = staged_once(scene, make_key(window=60))
     assert OVERHEAD < before <= OVERHEAD + 200
-    assert staged_once(scene.at("jobs", "other"), once(window=60)) == before
+    assert staged_once(scene.at("jobs", "other"), make_key(window=60)) == before
     post(scene, 10)
     assert remembered(scene, 1) == before
     scene.tick(61)
@@ -163,5 +163,5 @@ def test_the_remembered_result_of_staging_counts_without_a_queue(scene: Scene):
 
 def test_remembered_results_of_publishing_do_not_count(scene: Scene):
     """A topic's log has a limit of its own."""
-    Log(scene.storage, scene.clock, scene.queue.project).publish(once=once("publish:k"))
+    Log(scene.storage, scene.clock, scene.queue.project).publish(once=make_key("publish:k"))
     assert figures(scene) == (0, 0)

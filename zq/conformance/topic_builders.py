@@ -156,7 +156,7 @@ class Follower:
         with self._news:
             return list({batch.sequence: batch for name, batch in self.told if name == project and batch}.values())
 
-    def hears(self, condition: Callable[[], bool], seconds: float = SOON) -> bool:
+    def wait_for(self, condition: Callable[[], bool], seconds: float = SOON) -> bool:
         """Wait up to ``seconds`` for the condition, and return whether it has become true."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
@@ -167,17 +167,17 @@ class Follower:
                 self._news.wait(0.05)
         return False
 
-    def hears_of(self, sequence: int, project: str = "acme") -> bool:
+    def receives(self, sequence: int, project: str = "acme") -> bool:
         """Return whether the batch that begins at ``sequence`` arrives. Like a server, read the log if it does not."""
 
         def heard() -> bool:
             return any(name == project and batch and batch.sequence == sequence for name, batch in self.told)
 
-        if self.hears(heard, RECHECK):
+        if self.wait_for(heard, RECHECK):
             return True
         with self._news:
             self._hints[project] = max(self._hints.get(project, 0), self._last(project))
-        return self.hears(heard)
+        return self.wait_for(heard)
 
-    def hears_of_loss(self, project: str = "acme") -> bool:
-        return self.hears(lambda: (project, LOST) in self.told)
+    def receives_loss(self, project: str = "acme") -> bool:
+        return self.wait_for(lambda: (project, LOST) in self.told)

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from zq.conformance.builders import EVERYTHING, Scene, once
+from zq.conformance.builders import EVERYTHING, Scene, make_key
 from zq.errors import ClaimLapsed, ClaimNotFound
 from zq.model import ClaimRef, Draft, Release, new_ids
 from zq.model.quotas import OVERHEAD, Usage
@@ -35,7 +35,7 @@ def post(scene: Scene, *bodies: int, ttl: int = 3600) -> list[str]:
     return ids
 
 
-class Play:
+class RandomCalls:
     """Random calls on a few queues and stages."""
 
     def __init__(self, scene: Scene, chance: random.Random) -> None:
@@ -68,7 +68,7 @@ class Play:
 
     def check(self) -> None:
         self.scene.reclaimed()
-        messages, size = counted(self.scene, self.stages)
+        messages, size = count_usage(self.scene, self.stages)
         assert figures(self.scene) == (messages, size + sum(self.answers.values()))
 
     def post(self) -> None:
@@ -84,7 +84,7 @@ class Play:
         self.batch += 1
         self.scene.reclaimed()  # A store's own threads may otherwise remove messages between the two reads.
         before = figures(self.scene)[1]
-        key = once(f"post:{self.batch}", window=10**8)
+        key = make_key(f"post:{self.batch}", window=10**8)
         self.at.post(1, once=key)
         remembered = figures(self.scene)[1] - before - OVERHEAD - 1
         assert remembered >= OVERHEAD
@@ -152,7 +152,7 @@ class Play:
             self.answers.pop(self.at.queue.name, None)
 
 
-def counted(scene: Scene, stages: dict[str, int]) -> tuple[int, int]:
+def count_usage(scene: Scene, stages: dict[str, int]) -> tuple[int, int]:
     """Count usage by reading all messages and history entries of all queues.
 
     Staged messages have bodies of one byte, so their number is enough.
@@ -171,7 +171,7 @@ CLOSE = 0.05
 MANY = 3000
 
 
-def reckoned(scene: Scene) -> tuple[int, int]:
+def wait_for_usage(scene: Scene) -> tuple[int, int]:
     """Wait for a new estimate and return the usage."""
     for _ in range(100):
         usage = used(scene)
@@ -193,11 +193,11 @@ def fill(scene: Scene, count: int = MANY) -> int:
     return total
 
 
-def close(found: tuple[int, int], messages: int, stored: int) -> bool:
+def is_close(found: tuple[int, int], messages: int, stored: int) -> bool:
     return found == (pytest.approx(messages, rel=CLOSE), pytest.approx(stored, rel=CLOSE))
 
 
-class Estimated(Play):
+class EstimatedRandomCalls(RandomCalls):
     """Random calls without idempotency keys, because estimates do not include remembered results."""
 
     def run(self, verbs: int) -> None:
@@ -211,6 +211,6 @@ class Estimated(Play):
         self.post()
 
     def check(self) -> None:
-        found = reckoned(self.scene)
+        found = wait_for_usage(self.scene)
         self.scene.reclaimed()
-        assert close(reckoned(self.scene), *counted(self.scene, self.stages)), found
+        assert is_close(wait_for_usage(self.scene), *count_usage(self.scene, self.stages)), found
