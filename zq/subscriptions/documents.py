@@ -81,10 +81,10 @@ class SubscriptionDocuments:
         raise MetadataConflict("The subscriptions were changed concurrently. Try again.")
 
     def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
-        """Return a copy of the subscription that receives all messages posted from now on, and no earlier ones.
+        """Return a copy of the subscription that receives only messages posted from now on.
 
-        For a queue, these are messages of the set's next generation. For a topic, they begin with the log's next
-        sequence. If the subscription is not active, return it unchanged.
+        Set ``confirmed`` to the set's next generation or, for a topic, to the log's next sequence. If the subscription
+        is not active, return it unchanged.
         """
         if subscription.confirmed is None:
             return subscription

@@ -106,8 +106,8 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
         confirmed: The generation of the first message to deliver; None = the subscription is not active.
         secret: The encrypted secret that signs deliveries.
         former: The encrypted previous secret, and the time until which it also signs deliveries.
-        agreed: Whether the subscriber has confirmed or declined; None = it has not responded. Earlier versions of zq
-            stored None for a subscriber that has confirmed, with ``confirmed`` set.
+        agreed: True = the subscriber has confirmed, False = it has declined, None = it has not responded. In a
+            document that an earlier version of zq stored, None and a set ``confirmed`` mean that it has confirmed.
     """
 
     id: str

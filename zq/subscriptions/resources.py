@@ -114,7 +114,7 @@ class SubscriptionConfirmation(_Resource):
 
 
 def _is_owner(req: falcon.Request) -> bool:
-    """Return whether the caller has a credential of the project, and is neither an administrator nor a URL signer."""
+    """Return whether the caller has its own credential, not a signed URL, and is not an administrator."""
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 

@@ -59,7 +59,7 @@ def compute_delays(policy: Mapping[str, Any]) -> list[int]:
 
 
 def compute_backoff(function: str, low: int, high: int) -> list[int]:
-    """Return back-off delays that grow from ``low`` to ``high`` seconds, ``(high - low) // 5`` in number at most.
+    """Return at most ``(high - low) // 5`` back-off delays, which grow from ``low`` to ``high`` seconds.
 
     Args:
         function: "linear", "arithmetic", "geometric" or "exponential".

@@ -85,7 +85,7 @@ class DeliveryState:
         self.subscriber = ""
         """The subscriber's URI when the subscription was last read."""
 
-    def count(self, delivered: bool) -> None:
+    def record(self, delivered: bool) -> None:
         """Record an attempt. A success ends a pause. ``MAX_FAILURES`` consecutive failures start one."""
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
@@ -383,7 +383,7 @@ class DeliveryWorker:
                 done.append(message.id)
                 continue
             outcome = await self._attempt(source, one, notice, health)
-            health.count(outcome.delivered)
+            health.record(outcome.delivered)
             if outcome.delivered:
                 done.append(message.id)
             else:
