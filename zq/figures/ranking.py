@@ -152,7 +152,7 @@ class ProjectRows:
     def sum(self, names: Iterable[str] | None, way: str) -> float | None:
         """Return the sum of the queues' rates, or None if the rates are unknown.
 
-        If ``names`` is None, sum all rates of the project, including ``REST``.
+        If ``names`` is None, sum all rates of the project, including ``OTHERS``.
         """
         if self._rates is None:
             return None
@@ -186,7 +186,7 @@ class ProjectRows:
         rates = {way: _round(self.rate(name, way)) for way in ("in", "out")}
         return {
             "name": name,
-            **format_depth(self.rows[name], self.as_of, self._sampler.most()),
+            **format_depth(self.rows[name], self.as_of, self._sampler.max_counted()),
             **rates,
             "growth": _round(self.growth(name)),
             "dead_letter_queue": dead_letter_queue,
@@ -244,13 +244,13 @@ def find_latest_rates(sampler: Sampler) -> Rates | None:
     return None if latest is None else spans[latest]
 
 
-def format_depth(depth: Depth, now: Seconds, most: int) -> Json:
+def format_depth(depth: Depth, now: Seconds, max_counted: int) -> Json:
     return {
         "ready": depth.ready,
         "delayed": depth.delayed,
         "claimed": depth.claimed,
         "oldest_ready": compute_ready_age(depth, now),
-        "at_least": max(depth.ready, depth.delayed, depth.claimed) >= most,
+        "at_least": max(depth.ready, depth.delayed, depth.claimed) >= max_counted,
     }
 
 

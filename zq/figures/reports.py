@@ -170,7 +170,7 @@ class Figures:
         }
 
     def _state(self, depth: Depth, now: Seconds) -> Json:
-        return format_depth(depth, now, self.sampler.most())
+        return format_depth(depth, now, self.sampler.max_counted())
 
     def _topic_names(self, project: str, query: RankingQuery) -> Iterable[str]:
         after: str | None = ""

@@ -99,11 +99,17 @@ class Sampler:
         clock: Clock,
         counts: Counts,
         about: About,
-        most: Callable[[], int],
+        max_counted: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the sampler. ``most`` returns the maximum to which the messages of each state are counted."""
-        self._storage, self.clock, self._counts, self._monotonic, self.most = storage, clock, counts, monotonic, most
+        """Create the sampler. ``max_counted`` returns the maximum to which the messages of each state are counted."""
+        self._storage, self.clock, self._counts, self._monotonic, self.max_counted = (
+            storage,
+            clock,
+            counts,
+            monotonic,
+            max_counted,
+        )
         began = clock.now()
         self.exchange = Exchange(storage.documents, about, began)
         self._published_slot = self._read_slot = int(began // FINE.step)
@@ -210,7 +216,7 @@ class Sampler:
             watched = list(self.watched)
         for queue in watched:
             moment = self.clock.now()
-            depth = self._storage.depth(queue, moment, self.most())
+            depth = self._storage.depth(queue, moment, self.max_counted())
             self.samples[queue] = depth, moment
             self._get_series(queue, moment).record_watched(depth, moment)
         with self._sweep_ended:
@@ -225,7 +231,7 @@ class Sampler:
 
     def _sweep(self) -> None:
         began, now = self._monotonic(), self.clock.now()
-        found = self._storage.depths(now, MAX_SWEPT, self.most())
+        found = self._storage.depths(now, MAX_SWEPT, self.max_counted())
         rows: dict[str, dict[str, Depth]] = {}
         for queue, depth in found:
             if not queue.name.startswith(HIDDEN):

@@ -101,10 +101,10 @@ def schemas() -> Json:
     }
 
 
-def _paging(most: int, things: str, detailed: Json) -> list[Any]:
+def _paging(max_page: int, things: str, detailed: Json) -> list[Any]:
     return [
         query("marker", TEXT, "List names after this one."),
-        query("limit", integer(1, most, default=DEFAULT_PAGE), f"Maximum number of {things} in the page."),
+        query("limit", integer(1, max_page, default=DEFAULT_PAGE), f"Maximum number of {things} in the page."),
         detailed,
     ]
 

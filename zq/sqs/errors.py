@@ -157,8 +157,8 @@ def invalid_batch_entry_id() -> SqsError:
     )
 
 
-def batch_request_too_long(size: int, most: int = 1_048_576) -> SqsError:
-    message = f"Batch requests cannot be longer than {most} bytes. You have sent {size} bytes."
+def batch_request_too_long(size: int, max_size: int = 1_048_576) -> SqsError:
+    message = f"Batch requests cannot be longer than {max_size} bytes. You have sent {size} bytes."
     return _own("BatchRequestTooLong", message)
 
 

@@ -273,10 +273,10 @@ def find_expiry_error(terms: QueueAttributes, became: Handled, handle: str) -> e
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 
-def check_bounds(seconds: int, parameter: str, most: int) -> int:
-    """Return ``seconds``. Raises ``SqsError`` unless 0 <= ``seconds`` <= ``most``."""
-    if not 0 <= seconds <= most:
-        raise errors.invalid_value(seconds, parameter, f"Must be >= 0 and <= {most}, if provided.")
+def check_bounds(seconds: int, parameter: str, maximum: int) -> int:
+    """Return ``seconds``. Raises ``SqsError`` unless 0 <= ``seconds`` <= ``maximum``."""
+    if not 0 <= seconds <= maximum:
+        raise errors.invalid_value(seconds, parameter, f"Must be >= 0 and <= {maximum}, if provided.")
     return seconds
 
 

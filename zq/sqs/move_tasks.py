@@ -134,14 +134,14 @@ class MoveTasks:
             raise Conflict("The queue has a running task.")
         return task
 
-    def latest(self, queue: QueueRef, most: int) -> Sequence[MoveTask]:
-        """Return up to ``most`` tasks of the queue, latest first."""
+    def latest(self, queue: QueueRef, limit: int) -> Sequence[MoveTask]:
+        """Return up to ``limit`` tasks of the queue, latest first."""
         now = self._clock.now()
         running = self._documents.get(_running_ref(queue), now)
-        ended = self._documents.list(queue.project, TASK, f"{queue.name}/", "", most, now).items
+        ended = self._documents.list(queue.project, TASK, f"{queue.name}/", "", limit, now).items
         found = [_decode(document.value) for document in ([running] if running else [])]
         ids = {task.id for task in found}
-        return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:most]
+        return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:limit]
 
     def cancel(self, queue: QueueRef, id: str) -> MoveTask:
         """Ask the server that runs a task to cancel it before the next step, and return the task.

@@ -69,8 +69,8 @@ class Deliveries:
         queue, chosen = source.dead_letter_queue(id), ListFilter()
         if waiting:
             queue, chosen = source.delivery_queue(one), ListFilter(claimed=True, delayed=True)
-        most = self._limits.max_answer_bytes
-        page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=most)
+        max_bytes = self._limits.max_answer_bytes
+        page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=max_bytes)
         return Seen(Page([self._make_delivery(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
@@ -90,12 +90,12 @@ class Deliveries:
 
         A moved delivery starts again with 0 attempts. Raises ``Invalid``.
         """
-        most = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
+        limit = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
         dead, pending = self._dead_letter_queue(source, id), source.worker_queue(id)
         moved = marker = 0
-        while moved < most:
+        while moved < limit:
             now = self._clock.now()
-            page = self._storage.messages.list(dead, marker, min(_CHUNK, most - moved), ListFilter(), now)
+            page = self._storage.messages.list(dead, marker, min(_CHUNK, limit - moved), ListFilter(), now)
             if page.next is None:
                 break
             moves = [Move(each.id, pending.name) for each in page.items]

@@ -315,9 +315,9 @@ class Subscriptions:
         return msgspec.structs.replace(one, confirmed=0, agreed=bool(one.agreed))
 
     def _check_quota(self, project: str) -> None:
-        most = self._quotas.max_subscriptions(project)
-        if most and self._stored.count(project) >= most:
-            raise QuotaExceeded(f"The project has {most} subscriptions, the maximum.")
+        maximum = self._quotas.max_subscriptions(project)
+        if maximum and self._stored.count(project) >= maximum:
+            raise QuotaExceeded(f"The project has {maximum} subscriptions, the maximum.")
 
     def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
         """Queue a confirmation request if the subscriber must confirm and has not reached its hourly limit."""

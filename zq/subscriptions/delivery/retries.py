@@ -80,5 +80,5 @@ def compute_backoff(function: str, low: int, high: int) -> list[int]:
     return [int(low / ratio * ratio ** (step + 1)) for step in steps]
 
 
-def _clamp(value: int, most: int) -> int:
-    return max(0, min(value, most))
+def _clamp(value: int, maximum: int) -> int:
+    return max(0, min(value, maximum))
