@@ -104,19 +104,19 @@ _decode: Final = msgspec.json.Decoder(_Metadata).decode
 
 
 @lru_cache(maxsize=1024)
-def attributes_of(metadata: bytes) -> QueueAttributes:
+def read_attributes(metadata: bytes) -> QueueAttributes:
     """Return the attributes in a queue's encoded metadata."""
     return _decode(metadata).own or QueueAttributes()
 
 
-def attributes_in(metadata: Metadata) -> QueueAttributes:
+def get_attributes(metadata: Metadata) -> QueueAttributes:
     """Return the attributes in a queue's decoded metadata."""
     return msgspec.convert(metadata.get(ATTRIBUTES) or {}, QueueAttributes)
 
 
 def with_attributes(metadata: Metadata, **changes: Any) -> Metadata:
     """Return a copy of the metadata with the given attributes changed."""
-    return metadata | {ATTRIBUTES: msgspec.to_builtins(structs.replace(attributes_in(metadata), **changes))}
+    return metadata | {ATTRIBUTES: msgspec.to_builtins(structs.replace(get_attributes(metadata), **changes))}
 
 
 def is_fifo(metadata: Metadata) -> bool:

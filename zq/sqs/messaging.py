@@ -37,7 +37,7 @@ from zq.model import (
     new_ids,
 )
 from zq.model.claims import DONE
-from zq.sqs.extension import QueueAttributes, attributes_of
+from zq.sqs.extension import QueueAttributes, read_attributes
 from zq.sqs.limits import NUMBERS
 from zq.storage.api import Storage
 
@@ -111,7 +111,7 @@ class Messaging:
 
     def get_attributes(self, queue: QueueRef) -> QueueAttributes:
         """Return the queue's attributes, possibly from the cache."""
-        return attributes_of(self._get_rules(queue).metadata)
+        return read_attributes(self._get_rules(queue).metadata)
 
     def send(self, queue: QueueRef, sender: str, outgoing: Sequence[OutgoingMessage]) -> SendResult:
         """Store the messages in one atomic change, and notify subscribers and waiting consumers.
@@ -120,16 +120,16 @@ class Messaging:
         ``QueuePaused`` or ``QuotaExceeded``.
         """
         rules = self._get_rules(queue)
-        if rules.posts_paused or max([each.size for each in outgoing]) > attributes_of(rules.metadata).max_size:
+        if rules.posts_paused or max([each.size for each in outgoing]) > read_attributes(rules.metadata).max_size:
             rules = self._read_rules(queue)
         while True:
-            now, max_size = self._clock.now(), attributes_of(rules.metadata).max_size
+            now, max_size = self._clock.now(), read_attributes(rules.metadata).max_size
             ids = [
                 id if each.size <= max_size else None
                 for id, each in zip(new_ids(len(outgoing), now), outgoing, strict=True)
             ]
             drafts = self._make_drafts(queue, sender, outgoing, ids, rules)
-            if attributes_of(rules.metadata).fifo:
+            if read_attributes(rules.metadata).fifo:
                 return self._send_once(queue, outgoing, ids, drafts, rules)
             if not drafts or self._post(queue, drafts, now, rules):
                 return SendResult(ids, max_size)
@@ -150,7 +150,7 @@ class Messaging:
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
         while True:
-            keys = [_make_idempotency_key(attributes_of(rules.metadata), each) for each in named]
+            keys = [_make_idempotency_key(read_attributes(rules.metadata), each) for each in named]
             first: dict[IdempotencyKey, Draft] = {}
             for key, draft in zip(keys, drafts, strict=True):
                 first.setdefault(key, structs.replace(draft, once=key))
@@ -166,7 +166,7 @@ class Messaging:
         sequences |= {repeated.answer[0]: repeated.last for repeated in repeats.values() if repeated.last}
         stored = {id: repeats[id].answer[0] if id in repeats else id for id in (one.id for one in first.values())}
         stored_ids = iter([stored[first[key].id] for key in keys])
-        return SendResult([id and next(stored_ids) for id in ids], attributes_of(rules.metadata).max_size, sequences)
+        return SendResult([id and next(stored_ids) for id in ids], read_attributes(rules.metadata).max_size, sequences)
 
     def _get_sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
         """Return the sequences of posted messages by id.
@@ -205,7 +205,7 @@ class Messaging:
         claim = _derive_claim_id(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
 
         def make_request(rules: Rules) -> ClaimRequest:
-            seconds = attributes_of(rules.metadata).visibility if visibility is None else visibility
+            seconds = read_attributes(rules.metadata).visibility if visibility is None else visibility
             return ClaimRequest(Lease(claim, seconds, 0, prolong=False), limit, holder=holder, named=bool(attempt))
 
         answer = self._claims.claim(queue, make_request)
@@ -223,7 +223,7 @@ class Messaging:
         timeout has expired stays unchanged, too.
         """
         rules = self._rules_cache.recent(queue)
-        late, history = not attributes_of(rules.metadata).fifo, rules.history_ttl
+        late, history = not read_attributes(rules.metadata).fifo, rules.history_ttl
         handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
         if Handled.GONE in handled:
             self._read_rules(queue)

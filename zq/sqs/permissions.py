@@ -20,7 +20,7 @@ from zq.model import Queue, QueueRef
 from zq.sqs import errors, names
 from zq.sqs.accounts import ACCOUNT
 from zq.sqs.call import Call, QueueParams, RequiredText
-from zq.sqs.extension import attributes_of, with_attributes
+from zq.sqs.extension import read_attributes, with_attributes
 
 # Operations that a policy can grant. The grant of an operation includes its batch operation.
 GRANTABLE_OPERATIONS: Final = frozenset(
@@ -54,7 +54,7 @@ def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call
     if not project:
         raise errors.queue_does_not_exist()
     queue = call.use_cases.find(QueueRef(project, name))
-    policy = attributes_of(queue.metadata).policy if queue else ""
+    policy = read_attributes(queue.metadata).policy if queue else ""
     if action not in GRANTABLE_OPERATIONS or not allows(policy, call.account, action, (account, name)):
         raise errors.access_denied(f"Access to the queue {name[: names.MAX_SHOWN]} of {account} is denied.")
     if (quotas := call.use_cases.quotas) is not None:
@@ -224,7 +224,7 @@ def _one_or_all(found: Iterable[str]) -> str | list[str]:
 
 def _change(call: Call, queue: Queue, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     def edited(metadata: Metadata) -> Metadata:
-        former = attributes_of(wire.encode(metadata)).policy
+        former = read_attributes(wire.encode(metadata)).policy
         policy = edit(wire.json_object(former.encode()) if former else {})
         return with_attributes(metadata, policy=wire.encode(policy).decode() if policy else "")
 

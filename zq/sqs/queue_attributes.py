@@ -25,8 +25,8 @@ from zq.sqs.extension import (
     REDRIVE_PERMISSIONS,
     THROUGHPUT_LIMITS,
     QueueAttributes,
-    attributes_in,
-    attributes_of,
+    get_attributes,
+    read_attributes,
 )
 from zq.sqs.limits import MAX_ACCESS_POLICY, MAX_RECEIVES, MAX_SOURCES, NUMBERS
 
@@ -73,7 +73,7 @@ def edit_metadata(call: Call, ref: QueueRef, metadata: Metadata, attributes: Map
 
     The names of the attributes must have passed ``check_names``.
     """
-    own = attributes_in(metadata)
+    own = get_attributes(metadata)
     if attributes.get("KmsMasterKeyId") and parse_boolean(attributes.get("SqsManagedSseEnabled", "")):
         raise errors.two_encryptions()
     edit = MetadataEdit(call, ref, dict(metadata), own)
@@ -166,8 +166,8 @@ def _find_target(edit: MetadataEdit, arn: str, refusal: Callable[[str], errors.S
     queue = edit.call.use_cases.find(target)
     if queue is None:
         raise refusal("Dead letter target does not exist.")
-    allows = attributes_of(queue.metadata).redrive_allow or {}
-    if attributes_of(queue.metadata).fifo != edit.own.fifo:
+    allows = read_attributes(queue.metadata).redrive_allow or {}
+    if read_attributes(queue.metadata).fifo != edit.own.fifo:
         raise refusal("Dead letter target must be of the same type, FIFO or standard.")
     permission = allows.get("redrivePermission", "allowAll")
     sources = [names.parse_arn(edit.call, source) for source in allows.get("sourceQueueArns", ())]
@@ -251,7 +251,7 @@ REQUESTABLE: Final = frozenset({ALL, FIFO, *SETTERS, *READ_ONLY})
 
 def format_attributes(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
     """Return all attributes of a queue that have a value, except message counts."""
-    own = attributes_in(metadata)
+    own = get_attributes(metadata)
     filled = call.use_cases.queues.shown(name, metadata)
     texts = {
         "VisibilityTimeout": str(own.visibility),

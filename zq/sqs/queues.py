@@ -14,7 +14,7 @@ from zq.limits import LONG_QUEUE_NAME, MAX_LONG_NAME
 from zq.model import Grouping, Queue, QueueRef
 from zq.sqs import errors, names, queue_attributes
 from zq.sqs.call import Call, Params, QueueParams
-from zq.sqs.extension import ATTRIBUTES, attributes_of, with_attributes
+from zq.sqs.extension import ATTRIBUTES, read_attributes, with_attributes
 from zq.sqs.limits import MAX_PAGE, MAX_TAG_KEY, MAX_TAG_VALUE, MAX_TAGS, NUMBERS
 
 # Characters allowed in the name of a new queue.
@@ -171,7 +171,7 @@ def purge_queue(call: Call, given: QueueParams) -> None:
     ref, interval = queue.ref, call.options.purge_interval
     if not call.use_cases.cooldowns.purge(ref, interval):
         raise errors.purge_queue_in_progress(ref.name, interval)
-    if attributes_of(queue.metadata).fifo:  # new messages must not count as duplicates of purged ones
+    if read_attributes(queue.metadata).fifo:  # new messages must not count as duplicates of purged ones
         call.use_cases.queues.change(ref, _count_purge)
 
 
@@ -213,7 +213,7 @@ class SetQueueAttributes(QueueParams, frozen=True):
 def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
     """Change the given attributes of the queue. A FIFO queue accepts ``FifoQueue=true`` and ignores it."""
     queue, attributes = names.get_queue(call, given.queue_url), dict(given.attributes)
-    ref, fifo = queue.ref, attributes_of(queue.metadata).fifo
+    ref, fifo = queue.ref, read_attributes(queue.metadata).fifo
     kind = attributes.pop(queue_attributes.FIFO, None) if fifo else None
     if kind is not None and not queue_attributes.parse_boolean(kind):
         raise errors.invalid_attribute_value(queue_attributes.FIFO, "Modifying queue type is not supported.")
@@ -252,7 +252,7 @@ def untag_queue(call: Call, given: UntagQueue) -> None:
 
 def list_queue_tags(call: Call, given: QueueParams) -> dict[str, Any]:
     """Return all tags of the queue."""
-    return {"Tags": attributes_of(names.get_queue(call, given.queue_url).metadata).tags}
+    return {"Tags": read_attributes(names.get_queue(call, given.queue_url).metadata).tags}
 
 
 def _change_tags(call: Call, ref: QueueRef, edit: Callable[[Mapping[str, str]], dict[str, str]]) -> None:
