@@ -16,7 +16,7 @@ import falcon
 
 from zq.errors import NotAuthorized, TooManyRequests, Unavailable
 from zq.http.admission import CROSS_SITE
-from zq.http.authentication import peer_of
+from zq.http.authentication import get_peer
 from zq.http.tenant import PRESENTED
 from zq.model import Seconds
 from zq.sqs import sigv4
@@ -60,7 +60,7 @@ class SignedCallers:
         head = read_head(req.env)
         with _translate_refusals():
             parsed = sigv4.read(head)
-            holder = self._keys.find(parsed.key, peer_of(req.env, self._behind_proxy))
+            holder = self._keys.find(parsed.key, get_peer(req.env, self._behind_proxy))
             self._check(parsed, head)
         return lambda body: _verify(head, parsed, holder, body)
 
@@ -80,7 +80,7 @@ class SignedCallers:
         """
         parsed = self._parse_signature(env)
         try:
-            return parsed is not None and bool(self._keys.find(parsed.key, peer_of(env, self._behind_proxy)))
+            return parsed is not None and bool(self._keys.find(parsed.key, get_peer(env, self._behind_proxy)))
         except (Refusal, TooManyRequests):
             return False
         except Unavailable:
