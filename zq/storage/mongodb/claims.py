@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims of the MongoDB store, and their settlement.
+"""Claims in MongoDB, and their settlement.
 
-A claim has no document of its own. Each claimed message stores the id and the terms of its claim.
+A claim has no document. Each claimed message stores the id and the terms of its claim.
 """
 
 from collections import defaultdict
@@ -55,12 +55,12 @@ from zq.storage.mongodb.reservations import visible_held
 
 # Maximum number of messages that one transaction settles.
 CAPACITY: Final = 256
-# Minimum weight of a settlement in messages, because a settlement need not name the messages that it settles.
+# Minimum weight of a settlement in messages. A settlement of all messages of a claim does not name any.
 AT_LEAST: Final = 10
 
 
 class SettleRequest(Struct, frozen=True):
-    """A request to settle one claim at the time ``now`` (milliseconds), with its idempotency key and fence."""
+    """A request to settle one claim at the time ``now``, in milliseconds."""
 
     key: QueueKey
     claim: str
@@ -71,23 +71,21 @@ class SettleRequest(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the document counts in MongoDB's replies are sufficient for the answer."""
+        """Whether the counts in MongoDB's replies are enough to build the response."""
         asked = self.settlement
         return not (asked.move or asked.history or self.idempotency_key or self.fence or (asked.rest and self.names))
 
     @property
     def names(self) -> Sequence[str]:
-        """The ids of the messages that the settlement names, in order."""
         asked = self.settlement
         return [*asked.delete, *(one.id for one in asked.release), *(one.id for one in asked.move)]
 
     def doc_id(self, message: str) -> str:
-        """Return the ``_id`` of a message."""
         return self.key.project + layout.text(message)
 
 
 class Resolution:
-    """The effect of a settlement on the messages that its claim holds."""
+    """The effect of a settlement on each message that its claim holds."""
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
         asked, doc_id = request.settlement, request.doc_id
@@ -117,10 +115,10 @@ class Resolution:
 class Settler:
     """The settlements of one process. Each settlement is atomic. Safe for any number of threads.
 
-    A plain settlement only deletes and releases messages. It first assumes that the claim holds the named messages,
-    and compares the counts in MongoDB's replies with the expected counts. If the assumption is wrong, and for every
-    other settlement, a group commit settles the claim. Without the group, concurrent settlements would conflict on the
-    counters that history entries and moves write.
+    A plain settlement only deletes and releases messages. The settler first assumes that the claim holds the named
+    messages, and compares the counts in MongoDB's replies with the expected counts. If the assumption is wrong, or the
+    settlement is not plain, a group commit settles the claim. Outside a group commit, concurrent settlements would
+    conflict on the counters that history entries and moves write.
     """
 
     def __init__(self, client: StoreClient) -> None:
@@ -128,10 +126,9 @@ class Settler:
         self._groups = ShardGroups[SettleRequest, Settled](client, self._together, _weight, CAPACITY, _exclusive)
 
     def settle(self, request: SettleRequest, is_grouped: bool) -> Settled:
-        """Settle a claim.
+        """Settle a claim. Raises the errors of ``ClaimController.settle``.
 
-        ``is_grouped``: whether the messages are likely to be in lines of a grouped queue; the plain attempt is then
-        skipped. Raises the errors of ``ClaimController.settle``.
+        If ``is_grouped``, the messages are probably in lines of a grouped queue, and the plain attempt is skipped.
         """
         if request.is_plain and not is_grouped:
             try:
@@ -166,9 +163,9 @@ class Settler:
             return self._client.transaction(partial(self._settle, requests))
 
     def _settle(self, requests: Sequence[SettleRequest], session: Session) -> Sequence[Settled | Exception]:
-        """Settle a group of claims in the session's transaction.
+        """Settle a group of claims in one transaction.
 
-        A claim's answer lists named messages that the claim does not hold as lost.
+        Named messages that a claim does not hold are listed as lost in its result.
         """
         now = max(request.now for request in requests)  # concurrent requests share the latest of their times
         known = recall(self._client, session, requests, Settled)
@@ -190,10 +187,7 @@ class Settler:
         return None
 
     def _resolutions(self, requests: Sequence[SettleRequest], now: int, session: Session) -> Sequence[Resolution]:
-        """Find the messages of each claim in the order of their sequences, and resolve the settlements.
-
-        The search reads complete documents if a settlement moves messages.
-        """
+        """Read the messages of each claim in the order of their sequences, and resolve the settlements."""
         if not requests:
             return []
         keys = list(dict.fromkeys(request.key for request in requests))
@@ -214,7 +208,7 @@ class Settler:
     def _carry_out(self, resolutions: Sequence[Resolution], now: int, session: Session) -> None:
         """Release, finish and move messages, queue by queue.
 
-        The statements need no conditions, because the same transaction has found the messages.
+        The statements need no conditions, because the same transaction has read the messages.
         """
         by_queue: defaultdict[tuple[QueueKey, int], list[Resolution]] = defaultdict(list)
         for resolution in resolutions:
@@ -237,7 +231,7 @@ class Settler:
     def _releasing(
         self, key: QueueKey, releases: Sequence[Release], now: int, conditions: BsonDocument | None = None
     ) -> Sequence[BsonDocument]:
-        """Return the statements that release messages, one statement for each delay."""
+        """Return the update statements that release messages, one for each delay."""
         by_delay: defaultdict[int | None, list[str]] = defaultdict(list)
         for release in releases:
             by_delay[release.delay].append(key.project + layout.text(release.id))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions on commands and replies, without I/O: split a command by size, and find the errors in a reply."""
+"""Functions on commands and replies, without I/O: split a command by size, and raise the errors in a reply."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -25,13 +25,13 @@ TRANSIENT: Final = "TransientTransactionError"
 
 
 class RemovalPending(OperationFailure):
-    """A queue has messages below its floor that are not deleted yet."""
+    """Raised if a queue still stores messages that a purge or deletion has removed."""
 
 
 def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
     """Return documents of the cursor until the total size of their bodies reaches ``most_bytes``.
 
-    The average size of the first ``PORTION`` documents determines the size of the next batch. Small documents then
+    The size of the next batch follows from the average size of the first ``PORTION`` documents. Small documents then
     arrive in a single further reply.
     """
     if most_bytes >= UNBOUNDED:
@@ -50,9 +50,9 @@ def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocu
 
 
 def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
-    """Split statements into parts, each of which fits into one command.
+    """Split statements into lists that each fit into one command.
 
-    ``document_of`` returns the document in a statement; the size of its body counts towards ``LARGEST``.
+    ``document_of`` returns the document in a statement, whose body counts towards ``LARGEST``.
     """
     start = weight = 0
     for at, statement in enumerate(statements):
@@ -67,12 +67,12 @@ def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[
 
 
 def is_conflict(error: PyMongoError) -> bool:
-    """Return whether the error is a conflict with another transaction that writes the same document."""
+    """Return whether another transaction has written the same document."""
     return isinstance(error, OperationFailure) and error.code in (WRITE_CONFLICT, DUPLICATE_KEY)
 
 
 def is_transient(error: PyMongoError) -> bool:
-    """Return whether the transaction may succeed if it is repeated."""
+    """Return whether the transaction may succeed if it is retried."""
     # Two transactions can create the same queue, fence or stage. A duplicate message id is a permanent error.
     if isinstance(error, DuplicateKeyError):
         return not str(((error.details or {}).get("keyValue") or {}).get("_id", "m")).startswith("m")
@@ -83,7 +83,7 @@ KINDS: Final = {DUPLICATE_KEY: DuplicateKeyError, CONVERSION_FAILURE: RemovalPen
 
 
 def checked(reply: Mapping[str, Any]) -> BsonDocument:
-    """Return the reply, or raise the first error that the reply contains."""
+    """Return the reply, or raise the first error in it."""
     for error in reply.get("writeErrors", ()):
         raise KINDS.get(error["code"], OperationFailure)(error["errmsg"], error["code"], error)
     if "writeConcernError" in reply:

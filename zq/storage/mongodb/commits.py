@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits of transactional producers. ``producers`` describes the record of a commit.
+"""Commits of transactional producers. ``producers`` describes their documents.
 
 A small commit is a single transaction. A large commit has three phases:
 
-1. Prepare: the server reserves the stages and the messages of the claims, in transactions of limited size.
+1. Prepare: the server reserves the stages and the claimed messages, in transactions of limited size.
 2. Decide: a single transaction makes the commit effective.
-3. Carry out: transactions of limited size, the slices, delete the claimed messages and publish the stages. Each slice
-   stores its progress. Any server can continue.
+3. Carry out: transactions of limited size, called slices, delete the claimed messages and publish the stages. Each
+   slice stores its progress, so any server can continue.
 
 Each step of the first phase has a deadline. After the deadline, any server may abort the commit. A decided commit is
 never aborted.
@@ -34,7 +34,7 @@ from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits,
 
 # Milliseconds for which only the server that aborts a commit may work on it.
 ABORT_GRACE: Final = 2000
-# Minimum number of drafts that one clean-up slice removes from stages. Their removal takes 15 ms.
+# Minimum number of drafts that one clean-up removes from stages, which takes 15 ms.
 CLEANED_AT_ONCE: Final = 500
 # Maximum pause in seconds after a step that extends stages. The pause is as long as the step, up to this maximum.
 LONGEST_REST: Final = 0.2
@@ -45,7 +45,7 @@ ROUNDS: Final = 100
 
 
 class RunningClock:
-    """The current time during a verb, in milliseconds: its start time plus the elapsed time."""
+    """The current time in milliseconds: the time of the request plus the time elapsed since then."""
 
     def __init__(self, now: int) -> None:
         self.start = now
@@ -58,7 +58,7 @@ class RunningClock:
 class Begun(NamedTuple):
     """The result of the first transaction of a commit.
 
-    - ``record``: the producer's record after the transaction.
+    - ``record``: the producer's document after the transaction.
     - ``entered``: the queues to which the transaction has published messages.
     - ``held``: the messages of each claim.
     """
@@ -92,11 +92,12 @@ class Commits:
         """Complete a small commit or decide a large one, and return the producer's last batch.
 
         - If the batch was committed before, return the stored result and drop the stages of the repeated request.
-        - If the producer's last commit is decided but not carried out completely, return that commit.
+        - If the producer's last commit is decided but incomplete, return that commit.
         - If the producer has an undecided commit whose deadline has passed, abort it first.
 
-        Raises ``CommitRunning`` if another server is preparing or aborting a commit of the producer, or if this server
-        cannot finish in time. Raises ``ClaimLapsed``, ``Fenced`` and ``StageNotFound`` as the verb does.
+        Raises ``CommitRunning`` if another server is preparing or aborting a commit of the producer, or if the attempts
+        take too long. Raises ``ClaimLapsed``, ``Fenced`` and ``StageNotFound`` as ``TransactionController.commit``
+        does.
         """
         clock = RunningClock(now)
         while True:
@@ -118,7 +119,7 @@ class Commits:
                 time.sleep(LONGEST_PAUSE)
 
     def last(self, project: str, producer: str, now: int) -> Committed | None:
-        """Return the producer's last decided batch, or None if there is none or if it has expired."""
+        """Return the producer's last decided batch, or None if there is none or it has expired."""
         record = self._find(producers.identity(project, producer))
         return producers.committed(record) if producers.remembered(record, now) else None
 
@@ -143,7 +144,7 @@ class Commits:
         return True
 
     def unfinished(self) -> list[Unfinished]:
-        """Return decided commits of all producers that are not carried out completely, up to ``FOUND_AT_ONCE``."""
+        """Return up to ``FOUND_AT_ONCE`` decided but incomplete commits of all producers."""
         decided: BsonDocument = {"due": {"$exists": True}, "state": DECIDED}
         with self._client.verb():
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
@@ -191,7 +192,7 @@ class Commits:
     def _begin(self, commit: Commit, attempt: str, clock: RunningClock, bounds: Bounds, session: Session) -> Begun:
         """Complete a small commit, or reserve the stages of a large commit and store its record.
 
-        Raises ``Aborted`` if the producer has a commit in progress or has committed this batch.
+        Raises ``Aborted`` if the producer has a commit in progress or has already committed this batch.
         """
         doc_id = producers.identity(commit.project, commit.producer)
         former = next(iter(self._client.find(doc_id, session=session)), {})
@@ -283,7 +284,7 @@ class Commits:
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
         """Return the work of the next slice of a decided commit, and the step that the slice completes.
 
-        The work is None if only clean-up is left. ``entered`` receives the queues to which the slice publishes.
+        The work is None if only clean-up is left. The work adds the queues to which it publishes to ``entered``.
         """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED
@@ -311,10 +312,10 @@ class Commits:
         return {"$set": {"at": at, "due": clock.now()}}
 
     def _clean(self, record: BsonDocument, most: int) -> bool:
-        """Remove published stages from the store and, after the last one, the progress fields from the record.
+        """Remove published stages, and the progress fields of the record after the last stage.
 
-        One call removes up to ``most`` drafts, or up to ``CLEANED_AT_ONCE`` if ``most`` is less. Return whether stages
-        are left. The stages are already invisible, so a transaction is not necessary.
+        Return whether stages are left. One call removes up to ``most`` drafts, but at least ``CLEANED_AT_ONCE``. It
+        needs no transaction, because the stages are already invisible.
         """
         most = max(most, CLEANED_AT_ONCE)
         removed, order, drafts = record["removed"], record.get("order", 0), 0
@@ -336,7 +337,7 @@ class Commits:
         return False
 
     def _abort(self, record: BsonDocument, clock: RunningClock) -> None:
-        """Abort an undecided commit, unless another server has taken a step since ``record`` was read."""
+        """Abort an undecided commit. Do nothing if another server has taken a step since ``record`` was read."""
         given_up = self._take_over(record, {"state": ABORTING, "due": clock.now() + ABORT_GRACE})
         if given_up is None:
             return
@@ -359,9 +360,9 @@ class Commits:
         """Run one step of a commit in a transaction, and return the resulting record.
 
         ``change`` does the work of the step and returns the update of the record. If another step was taken since
-        ``record`` was read, ``change`` is not called and the current record is returned.
+        ``record`` was read, ``change`` is not called, and the current record is returned.
 
-        Raises ``Aborted`` if the commit is aborted or completed.
+        Raises ``Aborted`` if the commit is aborted or complete.
         """
 
         def work(session: Session) -> BsonDocument:
@@ -380,7 +381,7 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Set fields of the record and count a step. Return the new record.
+        """Set fields of the record, count a step, and return the new record.
 
         Return None if another server has taken a step since ``record`` was read.
         """
@@ -393,12 +394,10 @@ class Commits:
             self._client.update([{"q": producers.same(record), "u": step}])
 
     def _find(self, doc_id: BsonDocument) -> BsonDocument:
-        """Return the producer's majority-committed record, or an empty one."""
         with self._client.verb():
             return next(iter(self._client.find(doc_id, committed=True)), {})
 
     def _announce_ready(self, queues: Sequence[QueueKey]) -> None:
-        """Discard the head hints of these queues and announce that messages are ready."""
         for key in queues:
             self._claimers.invalidate(key)
             self._announce(key.ref)
