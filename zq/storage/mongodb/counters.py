@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters of queues, which assign the sequence and the available-at of each message.
 
-The transaction that stores messages also advances the counter. A queue's document contains both its counter and its
-metadata, so this transaction reads the metadata as well.
+The transaction that stores messages also advances the counter. The counter is in the queue's document, together with
+the metadata, so this transaction reads the metadata as well.
 
-Each process caches the counters as its own posts have left them. The next group of posts then sends the new values in
-an update that is conditional on the cached values. A conditional update costs mongod and the process a third less than
-an update that computes the values and returns them.
+Each process caches the counter values that its last post to a queue left. The next post then sends its new values in an
+update that is conditional on the cached ones. A conditional update costs mongod and the process a third less than an
+update that computes the values and returns them.
 
-If another server or a move has written the counter meanwhile, the condition fails and the transaction stores nothing. A
-second transaction then lets MongoDB compute the values, and the process does not cache the counter for ``SHARED``
+If another server or a move has advanced the counter meanwhile, the condition fails and the transaction stores nothing.
+In a second transaction, MongoDB computes the values. The process then does not cache the counter for ``SHARED``
 seconds.
 """
 
@@ -27,11 +27,11 @@ from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# The metadata of a missing queue, and of a queue that a post creates.
+# The metadata of a queue that does not exist or that a post has created.
 NO_METADATA: Final = b"{}"
 # Maximum number of queues whose metadata one command reads.
 LOOKUPS_AT_ONCE: Final = 256
-# The ``u`` of an update statement: update operators, or the stages of a pipeline.
+# The ``u`` of an update statement: update operators, or pipeline stages.
 Step = BsonDocument | list[BsonDocument]
 
 
@@ -53,9 +53,9 @@ class Arrivals(NamedTuple):
 class SequenceRange(NamedTuple):
     """A reserved range of sequences in a queue, and the state of the queue.
 
-    - ``sequence`` and ``number``: the first sequence of the range, and its length.
+    - ``sequence``: the first sequence of the range.
+    - ``number``: the length of the range.
     - ``available``: the available-at of messages without delay, in milliseconds.
-    - ``metadata``, ``grouping`` and ``floor``: those of the queue.
     """
 
     sequence: int
@@ -67,7 +67,7 @@ class SequenceRange(NamedTuple):
 
 
 class Stale(Aborted):
-    """A stored counter differs from its cached value."""
+    """Raised if a stored counter differs from its cached value."""
 
 
 # Maximum number of counters in the cache of a process.
@@ -79,11 +79,10 @@ SHARED: Final = 1.0
 
 
 class Remembered(NamedTuple):
-    """A cached counter, as a committed transaction of this process has left it.
+    """The values of a counter after a committed transaction of this process.
 
     - ``sequence``: the last assigned sequence.
     - ``available``: the last available-at of a message without delay, in milliseconds.
-    - ``metadata``, ``grouping`` and ``floor``: those of the queue.
     """
 
     sequence: int
@@ -94,7 +93,7 @@ class Remembered(NamedTuple):
 
 
 class CounterMemory:
-    """The cache of queue counters in one process. Safe for any number of threads."""
+    """The cached counters of one process. Safe for any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -102,12 +101,12 @@ class CounterMemory:
         self._shared = LRUCache[str, float](MOST_REMEMBERED)
 
     def of(self, keys: Sequence[QueueKey]) -> Mapping[QueueKey, Remembered]:
-        """Return the cached counters of these queues. Queues without a cached counter are left out."""
+        """Return the cached counters of these queues; queues without a cached counter are left out."""
         with self._lock:
             return {key: self._counters[key.counter] for key in keys if key.counter in self._counters}
 
     def learn(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
-        """Cache the counters as they are after a committed transaction that has reserved these ranges."""
+        """Cache the counters that a committed transaction left when it reserved these ranges."""
         now = time.monotonic()
         with self._lock:
             for key, (sequence, number, available, metadata, grouping, floor) in ranges.items():
@@ -116,7 +115,7 @@ class CounterMemory:
                     self._counters[key.counter] = Remembered(last, available, metadata, grouping, floor)
 
     def forget(self, keys: Sequence[QueueKey]) -> None:
-        """Do not cache the counters for ``SHARED`` seconds, because another process has written one of them."""
+        """Stop caching these counters for ``SHARED`` seconds, because another process has written one of them."""
         until = time.monotonic() + SHARED
         with self._lock:
             for key in keys:
@@ -125,7 +124,7 @@ class CounterMemory:
 
 
 def missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> set[QueueKey]:
-    """Return those of the given queues that do not exist."""
+    """Return the queues that do not exist."""
     if not keys:
         return set()
     found = client.find({**counters_of(client, keys), "b": {"$exists": True}}, fields={"_id": 1}, session=session)
@@ -158,10 +157,7 @@ def advance_remembered(
 
 
 def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[BsonDocument, SequenceRange]:
-    """Return a conditional update that advances the counter if its cached value is current.
-
-    The second result is the range of sequences that the update reserves.
-    """
+    """Return an update of the counter that is conditional on its cached value, and the reserved sequences."""
     available = known.available
     if arrival.fresh is not None:
         believed = available <= arrival.fresh + FALSE_FUTURE * 1000
@@ -183,8 +179,8 @@ def advance(
 ) -> Mapping[QueueKey, SequenceRange]:
     """Reserve sequences in the queues, and create queues that do not exist.
 
-    Until the transaction ends, no other transaction can reserve sequences in these queues. The function writes the
-    counters in the order of their names. Two transactions on the same queues can therefore not block each other.
+    Until the transaction ends, no other transaction can reserve sequences in these queues. The counters are written in
+    the order of their names, so two transactions on the same queues cannot deadlock.
     """
     steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
     counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1, "m0": 1, "g": 1})
@@ -194,7 +190,7 @@ def advance(
 def increment(
     client: StoreClient, session: Session, steps: Mapping[QueueKey, Step], fields: Mapping[str, int]
 ) -> Mapping[QueueKey, BsonDocument]:
-    """Update or create counters in the order of their names, and return the resulting ``fields`` of each counter."""
+    """Update or create counters in the order of their names, and return the new values of ``fields``."""
     keys = sorted(steps, key=lambda key: key.counter)
     if len(keys) == 1:
         (key,) = keys
@@ -233,8 +229,6 @@ def _step(key: QueueKey, arrival: Arrivals) -> list[BsonDocument]:
 
 
 class Known(NamedTuple):
-    """A queue's metadata, grouping and floor."""
-
     metadata: bytes
     grouping: Grouping
     floor: int

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletions of messages by id.
 
-Concurrent deletions share a command, because the command's single wait for the journal takes longer than several
-deletions. The reply contains only the number of deleted messages. If this number is less than the number of requested
-deletions, each caller checks its own message.
+Concurrent deletions share a command, because one commit of the journal takes longer than several deletions. The reply
+has only the total number of deleted messages. If some messages were not deleted, each caller checks its own message.
 
-Deletions with a history entry share a transaction instead, because concurrent transactions on one queue would conflict
-on its history counter. Deletions in a grouped queue also share a transaction.
+Deletions with a history entry share a transaction instead: concurrent transactions on one queue would conflict on its
+history counter. Deletions in a grouped queue also share a transaction.
 """
 
 from collections import defaultdict
@@ -58,7 +57,7 @@ class Deletions:
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
         """Delete messages as ``MessageController.delete`` does.
 
-        ``is_grouped``: whether the messages are likely to be in lines of a grouped queue; a transaction is then used.
+        If ``is_grouped``, the messages are probably in lines of a grouped queue, and a transaction is used at once.
         """
         claims = deletion.claims
         living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
@@ -74,8 +73,9 @@ class Deletions:
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
         """Delete one message in a command that concurrent callers share.
 
-        If the command has not deleted all messages, check this message: finish it in a transaction if it is in a line,
-        raise the refusal if its claim does not permit the deletion, or try again.
+        If the command has not deleted all messages, check this message. If it is in a line, finish it in a transaction.
+        If its claim does not permit the deletion, raise the error. If the message is deleted, return. Otherwise, try
+        again.
         """
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
             found = find_there(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
@@ -126,7 +126,7 @@ class Deletions:
 def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
     """Return the error that refuses a deletion, or None if the deletion is permitted.
 
-    ``claim`` is the field ``c`` of the message. ``claims`` are the claims that the request names.
+    ``claim`` is the field ``c`` of the message, and ``claims`` are the claims that the request names.
     """
     if claims is None:
         return None
@@ -141,6 +141,6 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:
     """Return the condition under which a request may delete a message (contract 7.6).
 
-    The message must be under the claim that the request names or, if the request names no claim, be unclaimed.
+    The named claim must hold the message. If the request names no claim, the message must be unclaimed.
     """
     return held_by(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keyed documents of the MongoDB store.
+"""Keyed documents in MongoDB.
 
 Layout: ``{_id: "r" P length of the kind:kind/name, s, v: version, b: value, e: expiry}``.
 
-Listings are ordered by ``_id``, whose order is the byte order of the names. All documents of one kind in a project have
+Listings are in the order of ``_id``, which is the byte order of the names. All documents of one kind in a project have
 the same shard key.
 """
 
@@ -80,13 +80,13 @@ class DocumentController:
 
 
 def drop(client: StoreClient, ref: DocumentRef) -> None:
-    """Remove the document if it exists, without waiting for durability."""
+    """Delete the document if it exists, without waiting for durability."""
     with client.verb():
         client.delete([{"q": _identity(ref), "limit": 1}], durable=False)
 
 
 def _shard(project: str, kind: str) -> str:
-    """Return the ``_id`` prefix of all documents of a kind in a project, which is also their shard key."""
+    """Return the ``_id`` prefix of a project's documents of one kind, which is also their shard key."""
     stored = layout.text(kind)
     return f"r{layout.project_prefix(project)}{len(stored)}:{stored}/"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims with a caller-supplied name or a fence. Each claim has a transaction of its own.
 
-If several callers or processes request a claim with the same name, only one claim is created. Each request writes the
-document of the name in the transaction that claims the messages, so a later request finds the claim of the first one.
+If several callers request a claim with the same name at the same time, only one claim is created. Each request writes
+the document of the name in the transaction that claims the messages, so a later request finds the first claim.
 """
 
 import random
@@ -41,7 +41,7 @@ class Made(NamedTuple):
 
 
 class ExclusiveClaim:
-    """A claim with a caller-supplied name or a fence."""
+    """A request for a claim with a caller-supplied name or a fence."""
 
     def __init__(
         self, client: StoreClient, claimer: QueueClaimer, key: QueueKey, request: ClaimRequest, attempt: ClaimAttempt
@@ -55,8 +55,8 @@ class ExclusiveClaim:
     def create(self) -> Claimed:
         """Create the claim, or return the existing claim with the requested name.
 
-        Raises ``Fenced`` if the epoch of the fence is not the last issued epoch. Raises ``Unavailable`` if the attempts
-        keep conflicting with other processes.
+        Raises ``Fenced`` if the epoch of the fence is not the last issued epoch, and ``Unavailable`` if all attempts
+        conflict with other processes.
         """
         attempt = self._attempt
         for _ in range(MAX_ATTEMPTS):
@@ -82,7 +82,7 @@ class ExclusiveClaim:
         raise Unavailable
 
     def _make(self, choice: Choice, names: Sequence[str], session: Session) -> Made:
-        """Create the claim in the session's transaction, unless a claim with the requested name exists.
+        """Create the claim in the session's transaction, or return the existing claim with the requested name.
 
         The claim takes messages of the lines ``names`` or, if there are none, the messages of ``choice``.
         """
@@ -110,7 +110,7 @@ class ExclusiveClaim:
         return visible_held(self._client, self._key, self._request.lease.claim, self._attempt.now, session)
 
     def _write_name(self, session: Session) -> None:
-        """Write the document of the name, so that all transactions that create a claim with this name conflict."""
+        """Write the document of the name, so that concurrent transactions for a claim with this name conflict."""
         name = {"_id": self._key.named("n", self._request.lease.claim), "s": self._key.shard}
         expiry = {"$set": {"e": DatetimeMS(self._attempt.now + NAME_TTL)}, "$inc": {"v": 1}}
         self._client.update([{"q": name, "u": expiry, "upsert": True}], session)

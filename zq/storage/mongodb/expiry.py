@@ -5,19 +5,19 @@
 expiry removes them sooner, in rounds of small steps, by the same index. The cost of a round therefore depends on the
 number of expired documents and not on the number of live ones.
 
-**Leader lease.** Only the server with the leader lease removes documents. If this server dies, the others wait until
-the lease ends, which takes ``LEASE`` seconds by MongoDB's clock. If two servers ever work at the same time, they only
-duplicate work.
+**Leader lease.** Only the server with the leader lease removes documents. If this server dies, another server takes
+over when the lease expires, after at most ``LEASE`` seconds of MongoDB's clock. If two servers ever work at the same
+time, they only duplicate work.
 
-**Purges and deletions.** A purge or deletion of a queue is a single transaction, which updates the queue's document:
-see ``floors``. The fields ``g`` and, for a deletion, ``g1`` store the sequence up to which documents are pending
-deletion. Later, maintenance of any server deletes these documents in small steps:
+**Purges and deletions.** A purge or deletion of a queue only updates the queue's document: see ``floors``. The fields
+``g`` and, for a deletion, ``g1`` store the sequence up to which documents are still to be deleted. Later, maintenance
+of any server deletes these documents in small steps:
 
-1. the messages, claimed or not, and the outdated line entries, which are recomputed
+1. the messages, whether claimed or not; outdated line entries are recomputed
 2. after a deletion of the queue, its history entries and idempotency keys
 3. the fields ``g`` and ``g1``
 
-A deleted queue keeps its counters for 60 days, so that the sequences of a new queue with the same name exceed all old
+A deleted queue keeps its counters for 60 days. If the queue is created again, its sequences therefore exceed all old
 markers.
 
 **Topics.** Documents of purged topics and trimmed batches are deleted in the same way: see ``topic_log``.
@@ -48,7 +48,7 @@ LEASE: Final = 5.0
 
 
 class LeaderLease:
-    """The leader lease for one maintenance round; a context manager that ends the lease on exit."""
+    """The leader lease for one maintenance round; a context manager that releases the lease on exit."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -65,7 +65,7 @@ class LeaderLease:
                 self._client.modify({"query": {"_id": SWEEPER, "round": self._round}, "remove": True}, collection=CLOCK)
 
     def is_leader(self) -> bool:
-        """Return whether this round has the lease, after acquiring or renewing it if necessary.
+        """Acquire or renew the lease if necessary, and return whether this round holds it.
 
         The result is cached for half the duration of the lease.
         """
@@ -78,7 +78,6 @@ class LeaderLease:
         return self._is_leader
 
     def _command(self) -> BsonDocument:
-        """Return the command that acquires or renews the lease, unless another round holds it."""
         # A missing ``until`` compares as less than every time.
         free = {"$or": [{"$eq": ["$round", self._round]}, {"$lte": ["$until", "$$NOW"]}]}
         end = {"$add": ["$$NOW", round(LEASE * 1000)]}
@@ -89,17 +88,17 @@ class LeaderLease:
         return {"query": {"_id": SWEEPER}, "update": [{"$set": lease}], "upsert": True, "new": True}
 
 
-# Milliseconds for which the counters of a deleted queue are kept: 60 days.
+# Retention of the counters of a deleted queue in milliseconds: 60 days.
 REMEMBERED: Final = 60 * 86_400_000
 
-# A document that records pending deletes, with the fields of ``NOTE``: the document of a queue, the counter of a topic
-# log, or the purge record of a topic.
+# A document that records pending deletes: the document of a queue, the counter of a topic log, or the purge record of a
+# topic. ``NOTE`` lists its fields.
 Pending = BsonDocument
 NOTE: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class PendingDeletes:
-    """Purges and deletions of queues, and the later deletes of the documents that they remove.
+    """Purges and deletions of queues, and the later deletes of the removed documents.
 
     The class also deletes the documents of purged topics and of trimmed batches. After the last document of a purged
     topic, it writes a notice to the feed, so that no process keeps purged batches in memory.
@@ -110,7 +109,7 @@ class PendingDeletes:
         self._feed = feed
 
     def purge(self, key: QueueKey) -> None:
-        """Remove all messages of the queue atomically, by setting its floor. Do nothing if the queue does not exist."""
+        """Remove all messages of the queue atomically, by setting its floor. Ignore a missing queue."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
         there = {"n": {"$exists": True}}
         self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
@@ -131,7 +130,7 @@ class PendingDeletes:
         self._client.delete_all(known, hint=layout.OBSERVERS)
 
     def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
-        """Update the queue's document if it exists and meets the conditions. Return whether it was updated.
+        """Update the queue's document, and return whether it exists and matches the conditions.
 
         The update conflicts with concurrent transactions that finish or move messages of the queue.
         """
@@ -142,10 +141,7 @@ class PendingDeletes:
         return is_decided
 
     def resume(self, pace: Pace) -> None:
-        """Delete documents that purges, deletions and trims have left behind, at the given pace.
-
-        Only the server with the leader lease deletes documents.
-        """
+        """Delete documents that purges, deletions and trims have left behind, if this server gets the leader lease."""
         with self._client.verb():
             found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=NOTE)
         if not found:
@@ -159,7 +155,7 @@ class PendingDeletes:
                     pace.removed(count)
 
     def _step(self, pending: Pending, most: int) -> int:
-        """Run one step of pending deletes, with up to ``most`` documents, and return the number of processed documents.
+        """Delete up to ``most`` documents, and return the number of processed documents.
 
         If no document is left, remove the record of the pending deletes and return 0.
         """
@@ -181,10 +177,10 @@ class PendingDeletes:
         return removed
 
     def _log_step(self, pending: Pending, most: int) -> int:
-        """Run one step for a topic log, and return the number of deleted batches.
+        """Delete up to ``most`` batches of a topic log, and return their number.
 
-        The step deletes trimmed batches if ``pending`` is the log's counter, and batches of a purged topic if it is the
-        purge record of that topic.
+        If ``pending`` is the log's counter, the batches are trimmed ones. If it is a purge record, they are the topic's
+        batches.
         """
         note = {field: pending[field] for field in ("_id", "s", "g")}
         whole = pending["_id"] == pending["s"]
@@ -198,9 +194,9 @@ class PendingDeletes:
         return removed
 
     def _batch(self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS) -> int:
-        """Delete up to ``most`` documents, and return their number.
+        """Delete up to ``most`` documents that match ``what``, and return their number.
 
-        ``what`` selects the documents. ``bound`` is the field of ``pending`` with the highest sequence to delete.
+        ``bound`` is the field of ``pending`` with the highest sequence to delete.
         """
         where = {**what, "k": {"$lte": pending[bound]}, **self._client.shards([pending["s"]])}
         found = self._client.find(where, limit=most, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})
@@ -210,7 +206,7 @@ class PendingDeletes:
         return len(found)
 
     def _forget_later(self, finishing: str, shard: str) -> None:
-        """Set the expiry of a deleted queue's history counter. A verb that finishes a message removes this expiry."""
+        """Let a deleted queue's history counter expire. An operation that finishes a message cancels the expiry."""
         step = [{"$set": {"e": {"$add": ["$$NOW", REMEMBERED]}}}]
         self._client.update([{"q": {"_id": finishing, "s": shard}, "u": step}])
 
@@ -226,8 +222,7 @@ class ActiveExpiry:
     def sweep(self, now: int, pace: Pace, *, expired: bool) -> int:
         """Run one maintenance round, and return the number of removed expired messages.
 
-        ``expired``: whether to remove expired documents. If it is False, the round only resumes pending deletes and
-        abandoned commits.
+        If ``expired`` is False, only resume pending deletes and abandoned commits.
         """
         with self._client.verb():
             end_orphans(self._client.pymongo)
@@ -256,7 +251,6 @@ class ActiveExpiry:
         return removed
 
     def _find(self, now: int, limit: int) -> list[BsonDocument]:
-        """Find expired documents, in the order of their expiry."""
         due = {"e": {"$lte": DatetimeMS(now)}}
         return self._client.find(due, limit=limit, sort={"e": 1}, hint=layout.EXPIRY, fields={"s": 1, "q": 1})
 

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The feed: a small capped collection through which processes wake each other's waiters and pass on topic batches.
 
-Layout of an entry:
-``{w: writer, q: [[project, queue] ...], t: [[project, last sequence, documents, or null for a purge] ...]}``.
+Layout of an entry: ``{w: writer, q: [[project, queue] ...], t: [[project, last sequence, documents, or null for a
+purge] ...]}``.
 
-**Queues.** A verb only adds its queue to a set in memory. A writer thread writes the set in one entry, at most 200
-times a second. The feed therefore adds no latency to verbs, and few writes for a busy queue. Entries are hints, so they
-are neither journaled nor retried.
+**Queues.** An operation only adds its queue to a set in memory. A writer thread writes the set in one entry, at most
+200 times a second. The feed therefore adds no latency to operations, and few writes for a busy queue. Entries are
+hints, so they are neither journaled nor retried.
 
 **Topics.** The writer thread writes published batches without a pause. An entry contains small batches, and only the
-last sequence of large ones. A purge of a topic waits until its notice is written.
+last sequence of large ones. The purge of a topic waits until its notice is written.
 
 **Delivery.** The publishing thread notifies the topic listeners of its own process. The reader thread notifies them of
-the batches of other processes. Batches may therefore arrive out of order, or without their messages. A listener reads
+the batches of other processes. Batches may therefore arrive out of order or without their messages. A listener reads
 missing batches from the log.
 """
 
@@ -39,21 +39,21 @@ from zq.storage.mongodb.layout import FEED, BsonDocument, original, text
 LOG = logging.getLogger(__name__)
 QueueListener = Callable[[QueueRef], None]
 
-# Seconds between two writes of queues, so that one entry contains all queues of this time.
+# Seconds between two writes of queues. One entry contains all queues that were announced in this time.
 PAUSE: Final = 0.005
-# Maximum seconds for which ``close`` waits for the last write.
+# Maximum duration of the last write of ``close``, in seconds.
 LAST_WRITE: Final = 0.5
 # Maximum number of queues in one entry.
 MANY: Final = 1000
-# Maximum size of the batches in one entry, in bytes. The entry contains only the last sequence of further batches.
+# Maximum size of the batches in one entry, in bytes. Of further batches, the entry has only the last sequence.
 CARRIED: Final = 64 << 10
-# The fields of a batch that an entry contains.
+# The fields of a batch in an entry.
 CARRIES: Final = ("k", "d", "a", "b", "t")
 # Milliseconds for which MongoDB waits for new entries before it returns an empty reply.
 AWAIT_MS: Final = 1000
-# Seconds before the feed is read again after the first failure.
+# Seconds between the first failure to read the feed and the next attempt.
 FIRST_PAUSE: Final = 0.05
-# Maximum seconds before the feed is read again after repeated failures.
+# Maximum seconds between repeated attempts to read the feed.
 LONGEST_PAUSE: Final = 2.0
 
 
@@ -61,7 +61,7 @@ class Notice(NamedTuple):
     """A notice about a topic log: new batches, or the purge of a topic.
 
     - ``last``: the last sequence of the new batches, or of the log at the time of the purge.
-    - ``documents``: the stored batches. Empty if the notice does not contain the batches; None for a purge.
+    - ``documents``: the stored batches; empty if the notice does not contain them, None for a purge.
     """
 
     project: str
@@ -87,7 +87,7 @@ class Subscription:
             self._ended = True
 
     def notify(self, notice: Notice) -> None:
-        """Pass a notice on to the listener, unless the subscription has ended or the notice is outdated."""
+        """Pass a notice on to the listener. Ignore it if it is outdated or the subscription has ended."""
         with self._lock:
             is_purge = notice.documents is None
             if self._ended or notice.last < self._floor or (notice.last == self._floor and not is_purge):
@@ -102,7 +102,7 @@ class Subscription:
                     self._listener(topic_log.batch(document), topic_log.before(document))
 
     def lose(self) -> None:
-        """Notify the listener that notices, including purge notices, may have been missed."""
+        """Notify the listener that it may have missed notices, including purges."""
         with self._lock:
             if not self._ended:
                 self._listener(None, 0)
@@ -122,7 +122,7 @@ class Feed:
         self._lock = threading.Lock()
         self._something = threading.Event()
         self._urgent = threading.Event()
-        """Set if batches are to be written without a pause, or if the feed is closed."""
+        """Set if batches must be written without a pause, or if the feed is closed."""
         self._closed = threading.Event()
         self._writer: threading.Thread | None = None
         self._reader: threading.Thread | None = None
@@ -137,7 +137,7 @@ class Feed:
         self._something.set()
 
     def publish(self, project: str, documents: Sequence[BsonDocument]) -> None:
-        """Announce batches that this process has stored in the project's log. ``documents`` are in log order."""
+        """Announce batches that this process has stored in the project's log, in log order."""
         notice = Notice(project, documents[-1]["k"], documents)
         with self._lock:
             self._notices.append(notice)
@@ -159,7 +159,7 @@ class Feed:
         self._collection.insert_one(self._entry((), [notice]))
 
     def listen(self, listener: QueueListener) -> None:
-        """Set the listener for queues, which replaces any earlier listener, and start reading the feed."""
+        """Set the listener for queues, which replaces any earlier one, and start reading the feed."""
         self._listener = listener
         self._begin_to_read()
 
@@ -185,7 +185,7 @@ class Feed:
         return end
 
     def close(self) -> None:
-        """Close the feed after a last write of pending notices, which may take up to ``LAST_WRITE`` seconds.
+        """Write pending notices, for at most ``LAST_WRITE`` seconds, and close the feed.
 
         The method does not wait for the reader thread.
         """
@@ -243,13 +243,13 @@ class Feed:
         return entry
 
     def _follow(self) -> None:
-        """Read the feed until the feed is closed, and pass each entry on.
+        """Read the feed until it is closed, and pass each entry on.
 
         Each cursor starts with the existing entries, because earlier notices may have been missed. After a failure, all
         subscriptions are notified that they may have missed notices.
 
         The reader inserts an empty entry before it opens a cursor, because MongoDB closes a tailable cursor that finds
-        no entry. MongoDB would also never serve such a cursor while the first entry is being written.
+        no entry. While the first entry is being written, MongoDB would also never serve such a cursor.
         """
         theirs = {"w": {"$ne": self._own}}  # MongoDB filters out the entries of this process, so they wake no thread
         pause = FIRST_PAUSE
@@ -289,10 +289,7 @@ class Feed:
 
 
 def encoded(notices: Sequence[Notice]) -> list[list[Any]]:
-    """Return the notices in their stored form.
-
-    Only the first batches, up to ``CARRIED`` bytes of bodies, are included.
-    """
+    """Return the notices in their stored form, with at most ``CARRIED`` bytes of message bodies."""
     left = CARRIED
     encoded: list[list[Any]] = []
     for one in notices:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion, extension and release of individual claimed messages.
 
-Each caller identifies a message by its id, claim and claim count (a grip). Concurrent callers of a process share a
-transaction, which reads the messages before it changes them. The messages cannot change before the transaction ends.
+A caller identifies a message by its id, claim and claim count, which form a ``Grip``. Concurrent callers of a process
+share a transaction, which reads the messages before it changes them. The messages cannot change before the transaction
+ends.
 """
 
 from collections import defaultdict
@@ -23,9 +24,9 @@ CAPACITY: Final = 256
 
 
 class HandleRequest(NamedTuple):
-    """A request to handle the messages of some grips.
+    """A request to delete or hold the messages of some grips.
 
-    ``now`` is the time of the request in milliseconds. ``late`` and ``history`` are arguments of the verb.
+    ``now`` is the time of the request in milliseconds. ``ClaimController.handle`` describes ``late`` and ``history``.
     """
 
     key: QueueKey
@@ -37,7 +38,7 @@ class HandleRequest(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The answer to a request: the outcome for each grip.
+    """The result of a request: the outcome for each grip.
 
     ``sooner``: whether a message is now available earlier than before the request.
     """
@@ -54,7 +55,7 @@ class Handler:
         self._groups = ShardGroups[HandleRequest, Answer](client, self._together, lambda one: len(one.grips), CAPACITY)
 
     def handle(self, request: HandleRequest) -> Answer:
-        """Handle the messages of the request, and return the outcomes after the transaction is committed."""
+        """Execute the request, and return the outcomes after the transaction is committed."""
         return self._groups.submit(request)
 
     def _together(self, requests: Sequence[HandleRequest]) -> Sequence[Answer]:
@@ -62,7 +63,7 @@ class Handler:
             return self._client.transaction(partial(self._handle, requests))
 
     def _handle(self, requests: Sequence[HandleRequest], session: Session) -> Sequence[Answer]:
-        now = max(request.now for request in requests)  # concurrent requests share the latest of their times
+        now = max(request.now for request in requests)  # the requests of a group share one time
         ids = {layout.doc_id(request.key, grip.id) for request in requests for grip in request.grips}
         keys = list(dict.fromkeys(request.key for request in requests))
         named = {"_id": {"$in": list(ids)}, **self._client.shards(key.shard for key in keys)}
@@ -89,7 +90,7 @@ class _Work:
         self._found = found
         self._now = now
         self._held: dict[str, tuple[QueueKey, int, int]] = {}
-        """The queue, the new end of the claim and the new available-at of each message with a changed claim.
+        """The queue, the new expiry of the claim and the new available-at of each message with a changed claim.
 
         A later request of the same transaction may still delete the message. The history entry then has these values.
         """
@@ -97,14 +98,17 @@ class _Work:
         self.changed: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
 
     def do(self, request: HandleRequest) -> Answer:
-        """Apply the grips of a request in order, record the changes, and return the answer."""
+        """Apply the grips of a request in order, record the changes, and return the outcomes."""
         before = {doc_id: one["d"] for doc_id, one in self._found.items()}
         handled = [self._one(request, grip) for grip in request.grips]
         ids = [layout.doc_id(request.key, grip.id) for grip in request.grips]
         return Answer(handled, any(one in self._found and self._found[one]["d"] < before[one] for one in ids))
 
     def updates(self, client: StoreClient) -> Sequence[BsonDocument]:
-        """Return the update statements that change the ends of claims, one for each queue, end and available-at."""
+        """Return the update statements for messages with a changed claim.
+
+        Messages of one queue with the same new values share a statement.
+        """
         by_end: defaultdict[tuple[QueueKey, int, int], list[str]] = defaultdict(list)
         for doc_id, end in self._held.items():
             by_end[end].append(doc_id)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of queues in the MongoDB store: listings of history entries, alone or together with live messages."""
+"""The history of queues in MongoDB: listings of history entries, alone or together with live messages."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -70,7 +70,7 @@ class HistoryController:
     def _everything(self, key: QueueKey, marker: int, limit: int, now: int, most_bytes: int) -> Sequence[BsonDocument]:
         """Return live messages and history entries after the sequence ``marker``.
 
-        The search reads a snapshot, so a message that finishes at the same time is included exactly once.
+        The search reads a snapshot, so a message that finishes during the search is included exactly once.
         """
         both = self._records(key, now, k={"$gt": marker})
         both["q"] = {"$in": [key.messages, key.records]}
@@ -92,12 +92,12 @@ class HistoryController:
             both["$nor"] = [{"q": kind, "k": {"$lte": floor}} for kind, floor in floors.items()]
 
     def _records(self, key: QueueKey, now: int, **conditions: object) -> BsonDocument:
-        """Return a filter on the unexpired history entries of the queue that meet the conditions."""
+        """Return a filter on the queue's unexpired history entries that match the conditions."""
         return {**self._client.where(key, **conditions), "q": key.records, "e": {"$gt": DatetimeMS(now)}}
 
 
 def _finished(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
-    """Return the model's history entry for the document of a history entry or of a live message."""
+    """Convert the document of a history entry or of a live message."""
     if "x" not in found:
         return HistoryEntry(layout.message(key, found, now))
     message = layout.message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)
