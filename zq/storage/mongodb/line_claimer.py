@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims and pops in a grouped queue, line by line in the order of the line entries (decision 0129).
 
-``lines`` describes lines and their entries. A search for ready lines reads the entries with the same index as a search
-for ready messages in other queues. The transaction that takes messages reads the lines and rewrites their entries. The
-write of an entry conflicts with every concurrent change of its line.
+``lines`` describes lines and their entries. A search for ready lines reads the entries, with the same index that serves
+searches for ready messages in other queues. The transaction that takes messages reads the lines and rewrites their
+entries. The write of an entry conflicts with every concurrent change of its line.
 """
 
 import random
@@ -27,7 +27,7 @@ from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, FAIR, BsonDocument, QueueKey, body_of
 from zq.storage.mongodb.lines import PLACES, Head, head_of, order_of
 
-# Number of entries that a search reads beyond the number of wanted messages, because some lines may have none ready.
+# Number of entries that a search reads beyond one for each wanted message, because some lines have no ready message.
 MORE_LINES: Final = 16
 # Maximum number of lines that one transaction reads.
 MOST_LINES: Final = 256
@@ -36,12 +36,12 @@ STEPS: Final = 1024
 
 
 class LineWalk(NamedTuple):
-    """The part of a line that a transaction has read.
+    """The first messages of a line, as a transaction has read them.
 
     - ``living``: the unexpired messages in the order of the line.
     - ``ready``: the ready messages at the beginning of ``living``, up to the wanted number.
     - ``last``: the last message that was read, if further messages may follow; else None.
-    - ``has_expired``: whether the part contains expired messages.
+    - ``has_expired``: whether the transaction has read expired messages.
     """
 
     line: str
@@ -53,8 +53,11 @@ class LineWalk(NamedTuple):
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
         """Return the head of the line after claims and pops, or None if the line is empty.
 
-        ``claimed`` has the claimed messages after the claim, by ``_id``. ``popped`` has the ``_id`` of each popped
-        message. If the head is not among the messages that were read, the result makes the next claim read further.
+        If the head is not among the messages that were read, the result makes the next claim read further.
+
+        Args:
+            claimed: Claimed messages after the claim, by ``_id``.
+            popped: The ``_id`` of each popped message.
         """
         left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
         heads = [head_of(one) for one in left]
@@ -82,7 +85,7 @@ class LineClaimer:
         self.head_hint = HeadHint()
 
     def due(self, want: int, now: int) -> tuple[list[str], bytes]:
-        """Return the lines that may have ready messages, in the order of their turns, and the queue's metadata."""
+        """Return the lines that may have ready messages, in the order of their entries, and the queue's metadata."""
         want = min(want + MORE_LINES, MOST_LINES)
         head, skip, token = self.head_hint.start(want)
         found, counter = self._entries(head, now, want, skip)
@@ -94,7 +97,7 @@ class LineClaimer:
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
-        """Serve the attempts with ready messages of these lines in one transaction.
+        """Serve the attempts with ready messages of these lines, in one transaction.
 
         If the transaction conflicts with another process, the outcomes are empty.
         """
@@ -112,7 +115,7 @@ class LineClaimer:
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> Taken:
         """Serve the attempts with ready messages of these lines in the session's transaction, and rewrite the entries.
 
-        Raises ``Aborted`` if a message has changed meanwhile.
+        Raises ``Aborted`` if a message has changed since it was read.
         """
         now = attempts[0].now
         turns = deque(names)
@@ -165,7 +168,7 @@ class LineClaimer:
         )
 
     def _walk(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineWalk]:
-        """Read the next lines until the attempt has enough ready messages, and remove these lines from ``turns``."""
+        """Read lines until the attempt has enough ready messages, and remove these lines from ``turns``."""
         walks: list[LineWalk] = []
         count = 0
         left = attempt.most_bytes
@@ -184,7 +187,7 @@ class LineClaimer:
         return walks
 
     def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "Read":
-        """Read ``want`` messages of the line and one more, which may become its next head."""
+        """Read ``want`` messages of the line, and one more, which may become the next head."""
         found = self._find(self._client.where(self._key, h1=line), order_of(line), want + 1, most_bytes, session)
         return Read(found, len(found) > want or sum(map(len, map(body_of, found))) >= most_bytes)
 
@@ -192,7 +195,7 @@ class LineClaimer:
         """Read several lines in one command.
 
         If the lines have more messages than the command reads, the result lacks the last lines, and the last line in it
-        is cut. Fewer than two lines are not read at all.
+        is cut. The result is empty for fewer than two lines.
         """
         if len(names) < 2:
             return {}
@@ -219,7 +222,7 @@ class LineClaimer:
 
 
 class Read(NamedTuple):
-    """The first messages of a line, and whether further messages may follow (``is_cut``)."""
+    """The first messages of a line. ``is_cut``: whether further messages may follow."""
 
     found: list[BsonDocument]
     is_cut: bool
@@ -229,7 +232,6 @@ NOT_READ: Final = Read([], is_cut=True)
 
 
 def _walk_of(line: str, read: Read, want: int, now: int) -> LineWalk:
-    """Return the walk for a line that was read, with up to ``want`` ready messages."""
     living = [one for one in read.found if int(one["e"]) > now]
     ready = list(takewhile(lambda one: int(one["d"]) <= now, living))[:want]
     last = head_of(read.found[-1]) if read.is_cut else None

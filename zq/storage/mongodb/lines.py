@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lines of a grouped queue, and the entry of each line in the index ``claims`` (decision 0129).
 
-A line contains the messages of one group. Each message stores the name of its line (``h1``). Only verbs that add
-messages need to know the grouping of the queue; they write the queue's document in the same transaction. Verbs that
-change messages without a transaction are restricted to messages that are in no line. ``line_claimer`` claims the
-messages of lines.
+A line contains the messages of one group. Each message stores the name of its line (``h1``). Only operations that add
+messages need the grouping of the queue, and they write the queue's document in the same transaction. Operations that
+change messages without a transaction skip all messages in lines. ``line_claimer`` claims the messages of lines.
 
-**Entries.** The entry of a line stores the time from which claims consider the line. A verb that adds a message to a
-line, removes it or changes its available-at writes the entry in the same transaction. If two such transactions
-conflict, one of them is repeated and reads the line as the other one has left it.
+**Entries.** The entry of a line stores the time from which claims consider the line. An operation that adds a message
+to a line, removes it or changes its available-at also writes the entry, in the same transaction. If two such
+transactions conflict, one of them is repeated and reads the line as the other one has left it.
 
 **Invariants.**
 
@@ -32,14 +31,14 @@ from zq.storage.mongodb.floors import above, counters_of, floor_of, search
 from zq.storage.mongodb.layout import FAIR, ORDERED, BsonDocument, QueueKey
 from zq.storage.mongodb.unions import aggregate_with
 
-# The sort order of messages within a line, by the name of the line's index.
+# The sort order of messages in a line, by the name of the line's index.
 PLACES: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
 # Number of messages that a search for the head of a line reads, because the first messages may have expired.
 FEW: Final = 8
 
 
 class Head(NamedTuple):
-    """The head of a line, which is its first unexpired message: available-at, sequence and expiry."""
+    """The first unexpired message of a line: its available-at, sequence and expiry."""
 
     available: int
     sequence: int
@@ -58,8 +57,8 @@ def head_of(found: Mapping[str, Any]) -> Head:
 def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]) -> None:
     """Update the entries of lines to which new messages are added.
 
-    ``documents`` are the new messages, and ``floors`` the floors of their queues by shard key. Call this function
-    before the messages are inserted; the transaction then conflicts less often with claims.
+    ``floors`` has the floors of the queues by shard key. A caller that updates the entries before it inserts the
+    messages conflicts less often with claims.
     """
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -74,10 +73,11 @@ def update_entries(
 ) -> None:
     """Rewrite the entries of lines after messages were changed or removed.
 
-    - ``changed``: the documents of these messages before the change.
-    - ``until``: the latest expiry of the messages after the change, in milliseconds; 0 = not extended.
-
     If an ordered line has a ready head, waiting consumers are notified after the commit.
+
+    Args:
+        changed: Documents of the messages before the change.
+        until: Latest expiry of the messages after the change, in milliseconds; 0 = not extended.
     """
     names = sorted({one["h1"] for one in changed if "h1" in one})
     if names:
@@ -101,9 +101,9 @@ def write_entries(
 
 
 def replace_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
-    """Rewrite entries that refer to deleted messages, and return their number.
+    """Rewrite up to ``most`` entries that refer to deleted messages, and return their number.
 
-    ``sequence`` is the sequence up to which messages are deleted, and ``most`` the maximum number of entries.
+    All messages up to ``sequence`` are deleted.
     """
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
     found = client.find(due, limit=min(most, AT_ONCE), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
@@ -114,9 +114,9 @@ def replace_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
 
 
 def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
-    """Count the messages in ordered lines that a claim could take, up to ``most``.
+    """Count the ready messages in ordered lines that a claim could take, up to ``most``.
 
-    These are the ready messages at the beginning of each line, before the first message that is not ready.
+    In each line, only messages before the first one that is not ready count.
     """
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
@@ -132,7 +132,7 @@ def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -
 
 # Maximum number of entries that one transaction rewrites.
 AT_ONCE: Final = 500
-# A time before every available-at and expiry. Entries then get the available-at of their heads.
+# A time before every available-at and expiry. With it, entries get the available-at of their heads.
 BEFORE_ALL: Final = 0
 
 
@@ -157,8 +157,8 @@ def _heads(
 def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
     """Return the pipeline stages that find the first message of each line, expired or not.
 
-    MongoDB reads only one index key for each line, because the stages use only fields of the index. The stages are
-    therefore not suitable for a sharded cluster, where filters must include the shard key.
+    The stages use only fields of the index, so MongoDB reads only one index key for each line. They are therefore not
+    suitable for a sharded cluster, where filters must include the shard key.
     """
     firsts = {field: {"$first": f"${field}"} for field in ("d", "k", "e")}
     return [
@@ -191,7 +191,7 @@ def first_of(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
     """Return the first unexpired head, or None if all have expired.
 
     If all have expired and the line may have further messages (``is_all`` is False), return the last head as ready at
-    ``now``. The next claim then searches the line from there.
+    ``now``. The next claim then continues the search at this message.
     """
     living = next((head for head in heads if head.expires > now), None)
     if living is None and not is_all:
@@ -200,7 +200,7 @@ def first_of(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
 
 
 def _entry(shard: str, line: str) -> BsonDocument:
-    """Return the filter that selects the entry of a line, also for an upsert."""
+    """Return the filter for the entry of a line, also for an upsert."""
     return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
 
 
@@ -208,8 +208,8 @@ def _joining(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonD
     """Return the statement that updates the entry of a line for the added messages ``joined``.
 
     - If the line has no entry, or an entry for a removed message, the entry gets the first added message.
-    - If a fair line has an entry, and an added message is ready earlier, the entry gets this message.
-    - Otherwise, the entry keeps its message and time.
+    - If the line is fair and an added message is ready earlier, the entry gets this message.
+    - In all other cases, the entry keeps its message and time.
     """
     is_fair = order_of(line) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)
@@ -229,7 +229,7 @@ def _joining(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonD
 def _placing(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
     """Return the statement that writes the entry of a line for this head.
 
-    If the head is ready and unchanged, the line keeps its turn.
+    If the head is ready and unchanged, the line keeps its position among the lines.
     """
     end = DatetimeMS(max(head.expires, until))
     made = {"q": key.entries, "j": line, "d": min(head.available, head.expires), "k": head.sequence}

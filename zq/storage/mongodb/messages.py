@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the MongoDB store. Concurrent posts share a group commit, also if their queues differ."""
+"""Messages in MongoDB. Concurrent posts share a group commit, also if their queues differ."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class Post(NamedTuple):
     - ``now``: the time of the request in milliseconds.
     - ``expected``: the queue's metadata that the caller expects; None = any.
     - ``copies``: a second queue and the messages to post to it in the same transaction.
-    - ``create``: whether to create the queue if it does not exist. If False, the post is refused.
+    - ``create``: whether to create a missing queue; if False, the post is refused.
     """
 
     key: QueueKey
@@ -76,7 +76,7 @@ class Post(NamedTuple):
     create: bool = True
 
     def fits(self, metadata: bytes) -> bool:
-        """Return whether the queue's metadata is as the caller expects."""
+        """Return whether the caller accepts this metadata of the queue."""
         return self.expected in (None, metadata)
 
     @property
@@ -92,12 +92,12 @@ class Post(NamedTuple):
 
     @property
     def keyed(self) -> Sequence[Keyed]:
-        """The post, and the idempotency keys of its drafts."""
+        """The post and its ``draft_keys``: all requests with an idempotency key."""
         return [self, *self.draft_keys]
 
 
 class DraftKey(NamedTuple):
-    """The idempotency key of a single draft, in the form of a ``Keyed`` request."""
+    """The idempotency key of a single draft; a ``Keyed`` request."""
 
     key: QueueKey
     now: int
@@ -105,12 +105,17 @@ class DraftKey(NamedTuple):
     draft: str
 
 
-# The answer to a post: None if its messages are stored, else the queue's metadata, which the caller did not expect.
+# The result of a post: None if its messages are stored, else the queue's metadata, which differ from ``expected``.
 Metadata = bytes | None
 
 
 class Stored(NamedTuple):
-    """The result of one transaction of posts: the answers, the reserved sequences, and the stored documents."""
+    """The result of one transaction of posts.
+
+    - ``answers``: the result of each post.
+    - ``ranges``: the reserved sequences.
+    - ``documents``: the stored messages.
+    """
 
     answers: Sequence[Metadata | Exception]
     ranges: Mapping[QueueKey, SequenceRange]
@@ -130,7 +135,10 @@ class Poster:
         self._groups = ShardGroups[Post, Metadata](client, self._post, _weight, keys=_key_ids)
 
     def post(self, post: Post) -> Metadata:
-        """Store the messages of a post, and return after they meet the write concern."""
+        """Store the messages of a post, and return after they are durable.
+
+        Return None or, if the queue has other metadata than the caller expects, the queue's metadata.
+        """
         return self._groups.submit(post)
 
     def _post(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
@@ -177,7 +185,7 @@ class Poster:
         return Stored(in_order(refusals, answers), ranges, documents)
 
 
-# The posts to one queue, each with its drafts for this queue.
+# Posts, each with its drafts for one queue.
 Parts = Sequence[tuple[Post, Sequence[Draft]]]
 
 
@@ -190,10 +198,7 @@ def _by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
 
 
 def _arrivals(parts: Parts) -> Arrivals:
-    """Return the arrivals of a group of posts in one queue.
-
-    The available-at of messages without delay follows the latest time of these posts.
-    """
+    """Return the arrivals in one queue. Messages without delay become available at the latest time of the posts."""
     fresh = [post.now for post, drafts in parts if any(not draft.delay for draft in drafts)]
     number = sum(len(drafts) for _, drafts in parts)
     size = sum([draft.size for _, drafts in parts for draft in drafts]) + OVERHEAD * number
@@ -203,9 +208,9 @@ def _arrivals(parts: Parts) -> Arrivals:
 def _documents(
     by_queue: Mapping[QueueKey, Parts], ranges: Mapping[QueueKey, SequenceRange]
 ) -> tuple[list[BsonDocument], list[tuple[Keyed, Sequence[str], int]]]:
-    """Return the documents of the messages to store, and the arguments of ``remember``.
+    """Return the documents to store, and the arguments of ``remember``.
 
-    Posts that expect other metadata are left out.
+    Posts that expect other metadata of the queue are left out.
     """
     documents: list[BsonDocument] = []
     key_answers: list[tuple[Keyed, Sequence[str], int]] = []
@@ -227,7 +232,7 @@ def _documents(
 
 
 def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception | None:
-    """Return the refusal of a post whose idempotency key, or that of a draft, is stored; None if the keys are new.
+    """Return the refusal of a post with a stored idempotency key of its own or of a draft; None if the keys are new.
 
     ``known`` is the result of ``recall``.
     """
@@ -246,7 +251,6 @@ def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception
 
 
 def _key_ids(post: Post) -> Sequence[str]:
-    """Return the ``_id`` of each idempotency key of the post and of its drafts."""
     return [key_id for request in post.keyed for key_id in key_ids(request)]
 
 
@@ -254,7 +258,7 @@ def _weight(post: Post) -> int:
     return sum(max(AT_LEAST, draft.size) for _, drafts in post.parts for draft in drafts)
 
 
-# Maximum number of messages that one transaction moves; it reads their bodies.
+# Maximum number of messages that one transaction moves. The transaction reads their bodies.
 MOVED_AT_ONCE: Final = 64
 
 
@@ -371,7 +375,7 @@ class MessageController:
     def _move(
         self, key: QueueKey, moves: Mapping[str, Move], now: int, history: int, session: Session
     ) -> Sequence[Move]:
-        """Move those messages that are ready, and return their moves. ``moves`` are by ``_id`` of the message."""
+        """Move the messages that are ready, and return their moves. The keys of ``moves`` are ``_id`` values."""
         named = {"_id": {"$in": list(moves)}}
         ready = self._client.where(key, **named, d={"$lte": now}, e={"$gt": DatetimeMS(now)})
         there = find_there(self._client, [key], ready, hint="_id_", session=session)

@@ -29,7 +29,7 @@ STEPS: Final = 5000
 
 
 def shown(list_filter: ListFilter, now: int) -> BsonDocument:
-    """Return the conditions of a list filter. They assume that no message is available before its claim ends."""
+    """Return the conditions of a list filter. They assume that no message is available before its claim expires."""
     conditions: BsonDocument = {}
     if not list_filter.delayed:
         due = {"d": {"$lte": now}}
@@ -76,9 +76,9 @@ def page(
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """Return the conditions for messages in a state after a position, as consecutive ranges of the index ``claims``.
+    """Return filters on messages in a state after a position, one for each range of the index ``claims``.
 
-    In this index, claimed and delayed messages are mixed.
+    The ranges are consecutive. Claimed and delayed messages are mixed in this index.
     """
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
@@ -93,7 +93,7 @@ def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]
 def locate(client: StoreClient, project: str, message: str, now: int) -> Located | None:
     """Return the live message with this id and its queue, or None if there is none.
 
-    The ``_id`` of the document does not depend on the queue, so a single lookup is sufficient.
+    The ``_id`` of the document does not depend on the queue, so a single lookup is enough.
     """
     doc_id = layout.key(QueueRef(project, "")).project + layout.text(message)
     for document in client.find({"_id": doc_id, "e": {"$gt": DatetimeMS(now)}}, hint="_id_", committed=True):
@@ -109,10 +109,10 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
 def claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
     """Return a page of claims in the order of claim id and queue, as ``ClaimController.list`` does.
 
-    The marker of the next page is ``id/queue``, or ``id/`` to continue after all queues of this claim id.
+    The marker of the next page is ``id/queue``. If the page ends after all queues of a claim id, the marker is ``id/``.
 
-    The function reads the documents of the queues after the claims. If a claim includes removed messages, the function
-    reads the page again without these messages.
+    The documents of the queues are read after the claims. If a claim includes removed messages, the page is read again
+    without them.
     """
     claim, _, name = after.partition("/")
     behind = layout.text(claim), layout.key(QueueRef(project, name)).messages if name else END
@@ -155,7 +155,7 @@ END: Final = "n"
 
 
 def _ours(project: str, queue: str) -> BsonDocument:
-    """Return an expression that is true for messages of the project or, if ``queue`` is not empty, of this queue."""
+    """Return an expression that selects the messages of the project or, if ``queue`` is not empty, of this queue."""
     if queue:
         return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}
     prefix = "m" + layout.project_prefix(project)
@@ -171,10 +171,14 @@ def _above_floor(shard: str, floor: int) -> BsonDocument:
 def _groups(
     client: StoreClient, ids: BsonDocument, bounded: Sequence[BsonDocument], ours: BsonDocument, now: int
 ) -> list[BsonDocument]:
-    """Group the claimed messages whose claim id meets the condition ``ids`` by claim and queue.
+    """Group claimed messages by claim and queue.
 
-    ``bounded`` are further stages before the grouping. All messages for which ``ours`` is false, and all messages whose
-    claim has ended or that have expired, form a single group with the ``_id`` None.
+    All messages that ``ours`` excludes, whose claim has expired or that have expired form a single group with the
+    ``_id`` None.
+
+    Args:
+        ids: Condition on the claim id.
+        bounded: Further stages before the grouping.
     """
     held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
     group: BsonDocument = {

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims and pops of ready messages from the head of a queue.
 
-Concurrent requests of a process for one queue share a search (which reads bodies), an update for all claims, and a
-transaction for all pops. Each write repeats the conditions of the search. If two processes find the same message, only
-one of them gets it; the other one searches again, further back in the queue.
+Concurrent requests of a process for one queue share a search, which reads the bodies. They also share an update for all
+claims and a transaction for all pops. Each write repeats the conditions of the search. If two processes find the same
+message, only one of them gets it; the other process searches again, further back in the queue.
 
 In a grouped queue, messages are in lines (field ``h1``), and ``line_claimer`` serves the requests. A claimer remembers
 whether the last message that it found was in a line. This is only a hint for the next search, because a queue may be
@@ -36,7 +36,7 @@ from zq.storage.mongodb.unions import FLOORS
 
 # Maximum number of messages that one search finds for all requests of a group.
 CAPACITY: Final = 256
-# The removal of expired messages reads at most this number of index entries for each wanted message ...
+# Maximum number of index entries that a removal of expired messages reads: this number for each wanted message ...
 STEPS_PER_MESSAGE: Final = 4
 # ... plus this number.
 EXTRA_STEPS: Final = 1024
@@ -48,7 +48,10 @@ Announce = Callable[[QueueRef], None]
 
 
 class Found(NamedTuple):
-    """The result of a search: ready messages or, in a grouped queue, lines that may have some; and the metadata."""
+    """The result of a search: ready messages or, in a grouped queue, lines that may have ready messages.
+
+    ``metadata`` is the queue's metadata.
+    """
 
     ready: list[BsonDocument]
     metadata: bytes = NO_METADATA
@@ -130,7 +133,7 @@ class QueueClaimer:
         return Found(ready, metadata)
 
     def claiming(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
-        """Return the statement that claims those candidates that have not changed since they were found."""
+        """Return the statement that claims the candidates, except those that have changed since they were found."""
         ids = [found["_id"] for found in candidates]
         unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
         return {"q": unchanged, "u": layout.claiming(request, now), "multi": True, "hint": "_id_"}
@@ -200,7 +203,7 @@ class QueueClaimer:
         return found, counter.get("b", NO_METADATA)
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
-        """Remove the expired messages among the first entries of the index, up to a maximum number of entries."""
+        """Remove the expired messages among the first entries of the index, whose number is limited."""
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
         fields = {"_id": 0, "k": 1, "d": 1, "e": 1}
@@ -212,7 +215,7 @@ class QueueClaimer:
     def _claim(self, claims: Sequence[tuple[ClaimAttempt, ClaimRequest, Choice]]) -> set[str]:
         """Claim the chosen messages of all claims in one update command.
 
-        Return the ``_id`` of each claimed message. Messages that another process took first are left out.
+        Return the ``_id`` of each claimed message, without those that another process took first.
         """
         if not claims:
             return set()
@@ -273,9 +276,9 @@ class QueueClaimers:
         return claimer
 
     def pop(self, key: QueueKey, attempt: ClaimAttempt) -> Sequence[BsonDocument]:
-        """Pop messages and return their documents.
+        """Pop messages, and return their documents.
 
-        Raises ``OtherMetadata`` if the queue's metadata is not as the attempt expects.
+        Raises ``OtherMetadata`` if the queue's metadata differ from ``attempt.expected``.
         """
         outcome = self.of(key).submit(attempt)
         if outcome.metadata is not None:
@@ -300,7 +303,8 @@ def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
     """Return the condition that messages are ready and unchanged since they were found.
 
     The condition compares the claim count and the sequence. If another process has claimed and released a message, its
-    claim count is higher. If another process has moved it within its queue, with another body, its sequence differs.
+    claim count is higher. If another process has moved the message within the queue, perhaps with another body, its
+    sequence differs.
     """
     by_count: defaultdict[int | None, list[str]] = defaultdict(list)
     for found in candidates:
@@ -312,5 +316,4 @@ def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
 
 
 def _ready(now: int) -> BsonDocument:
-    """Return the condition that a message in no line is ready."""
     return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}, **IN_NO_LINE}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of the MongoDB store, and figures for monitoring: depths, store sizes, and unremoved expired messages."""
+"""Queues in MongoDB, and figures for monitoring: depths, store sizes, and expired messages that are not removed yet."""
 
 from typing import Final
 
@@ -121,13 +121,13 @@ class QueueController:
                 return Ready(0, None)
             floor, grouping = known.floor, known.grouping
             count = self._ready(key, grouping, most, moment, floor) if most else 0
-            # When the claimed head of a line expires, the next message is ready; only the line's entry has that time.
+            # When the claimed head of a line expires, the next message is ready. Only the line's entry has this time.
             indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
             later = [first for one in indexed if (first := self._later(key, one, moment, floor)) is not None]
         return Ready(count, min(later) / 1000 if later else None)
 
     def _later(self, key: QueueKey, indexed: str, now: int, floor: int) -> int | None:
-        """Return the earliest available-at after ``now``, in milliseconds, or None if there is none.
+        """Return the earliest available-at after ``now`` in milliseconds, or None if there is none.
 
         ``indexed`` is the ``q`` of the documents to search: the queue's messages or the entries of its lines.
         """
@@ -144,7 +144,7 @@ class QueueController:
         return lines.ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
-        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if there is none."""
+        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the queue is empty."""
         found = self._client.find(
             living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1, "k": 1}
         )
@@ -157,9 +157,9 @@ def _edge(key: QueueKey, found: BsonDocument) -> Edge:
 
 # Maximum number of expired messages that are counted.
 MOST: Final = 100_000
-# To distinguish claimed and delayed messages, a depth reads this number of messages for each message to count ...
+# Number of messages that are read to count claimed and delayed messages: this number for each message to count ...
 STEPS_PER_MESSAGE: Final = 4
-# ... but not less than this number.
+# ... but at least this number.
 FEWEST_STEPS: Final = 1000
 
 
@@ -172,7 +172,7 @@ class Figures:
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
         """Return the depths of the first ``queues`` queues, in the order of their projects and names.
 
-        ``most`` is the maximum number of ready messages to count in each queue.
+        In each queue, up to ``most`` ready messages are counted.
         """
         if not queues:
             return []
@@ -207,7 +207,7 @@ class Figures:
         return [*counted, *mine, *sizes]
 
     def _expired(self, now: int, most: int) -> dict[str, int]:
-        """Count the expired messages that are not deleted yet, by ``q`` of their queue."""
+        """Count the expired messages that are not removed yet, by ``q`` of their queue."""
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
         if removed := below("m", pending(self._client)):
             due["$nor"] = removed
@@ -230,8 +230,8 @@ class Figures:
     def _stages(self, key: QueueKey, now: int, most: int, floor: int) -> list[BsonDocument]:
         """Return the pipeline stages that count messages above the floor.
 
-        The result "ready" counts up to ``most`` ready messages. The result "waiting" counts claimed and delayed
-        messages, also up to a maximum.
+        The result "ready" counts up to ``most`` ready messages. The result "waiting" counts a limited number of claimed
+        and delayed messages.
         """
         living: BsonDocument = {"e": {"$gt": DatetimeMS(now)}}
         ready = above(self._client.where(key, d={"$lte": now}, **living), floor)

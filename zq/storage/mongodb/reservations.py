@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reservations of claimed messages for a commit.
 
-A large commit reserves the messages of its claims, so that no claim lapses and no message expires before the commit is
-complete or aborted.
+A large commit reserves the messages of its claims. Until the commit is complete or aborted, no claim lapses and no
+message expires.
 
 A reserved message is under a special claim: ``c.i`` is binary, so that no caller can name the claim, and ``c.e``, ``d``
-and ``e`` are in the far future. All verbs therefore treat the message as claimed. Only a purge, a deletion of the queue
-or a deletion regardless of claims can remove it. The field ``y`` stores the former values of ``c``, ``d`` and ``e``,
-the ``_id`` of the producer (``p``), and the attempt of its commit (``i``).
+and ``e`` are in the far future. All operations therefore treat the message as claimed. Only a purge, a deletion of the
+queue or a deletion regardless of claims can remove it. The field ``y`` stores the former values of ``c``, ``d`` and
+``e``, the ``_id`` of the producer (``p``), and the attempt of its commit (``i``).
 """
 
 from collections import defaultdict
@@ -49,7 +49,7 @@ def visible_held(
 ) -> list[BsonDocument]:
     """Return the messages of a claim as observers see them.
 
-    The result includes messages that an undecided commit has reserved, but none of a decided commit.
+    The result includes messages that an undecided commit has reserved, but not those of a decided commit.
     """
     spellings = {"$in": [layout.text(claim), reserved_id(claim)]}
     held = {**held_filter(client, key, claim, now), "c.i": spellings}
@@ -96,7 +96,7 @@ class Reservations:
             lines.update_entries(self._client, session, key, found, now)
 
     def parts(self, holdings: Holdings) -> Iterator[Sequence[tuple[ClaimRef, BsonDocument]]]:
-        """Yield the messages to reserve in parts, each of which fits into one transaction."""
+        """Split the messages to reserve into lists that each fit into one transaction."""
         chosen: list[tuple[ClaimRef, BsonDocument]] = []
         weight = 0
         for claim, found in holdings.items():
@@ -134,9 +134,9 @@ class Reservations:
             lines.update_entries(self._client, session, key, its, now)
 
     def check_removals(self, holdings: Holdings, session: Session) -> None:
-        """Raise ``ClaimLapsed`` if a removal in a queue has removed one of the messages.
+        """Raise ``ClaimLapsed`` if a purge or deletion of a queue has removed one of the messages.
 
-        The transaction conflicts with concurrent removals.
+        The transaction conflicts with concurrent purges and deletions.
         """
         keys = list(dict.fromkeys(layout.key(claim.queue) for claim in holdings))
         if not keys:
@@ -215,7 +215,7 @@ class Reservations:
 
 
 def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
-    """Return whether the claim holds the message ``found`` and has not ended, and the message has not expired."""
+    """Return whether the unexpired message ``found`` is held by the claim."""
     terms = found.get("c", {})
     return bool(
         found
@@ -227,7 +227,6 @@ def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
 
 
 def _reserved(found: BsonDocument, record: BsonDocument) -> BsonDocument:
-    """Return the reserved form of a claimed message."""
     former = {"p": record["_id"], "i": record["attempt"], "c": found["c"], "d": found["d"], "e": found["e"]}
     terms = {**found["c"], "i": reserved_id(layout.original(found["c"]["i"])), "e": FAR}
     return {**found, "y": former, "c": terms, "d": FAR, "e": DatetimeMS(FAR)}

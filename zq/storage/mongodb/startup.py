@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection to the database at startup: parse the URI, connect, and prepare the database.
 
-The URI may contain every PyMongo option, which takes precedence over the settings. Exception: all reads go to the
-primary, because only the primary has the current order of events.
+Every PyMongo option in the URI takes precedence over the settings. Exception: all reads go to the primary, because only
+the primary has the current order of events.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ BARRED: Final = '/\\."$*<>:|?'
 
 
 class Address(Struct, frozen=True):
-    """The address and options of a store; only ``uri`` contains a password."""
+    """The address and options of a store. Only ``uri`` contains a password."""
 
     uri: str
     hosts: tuple[tuple[str, int | None], ...]
@@ -88,7 +88,7 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
 
 
 def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool) -> WriteConcern:
-    """Return the write concern of the URI, else of the settings; log a warning for a weak one."""
+    """Return the write concern of the URI or else of the settings. Log a warning if it is weak."""
     asked = options.get("w", write_concern)
     w = int(asked) if isinstance(asked, str) and asked.isdigit() else asked
     j = options.get("journal", journal)
@@ -108,7 +108,7 @@ def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool
 
 
 def connect(address: Address) -> tuple[Client, bool]:
-    """Connect to a primary or to a router; return the client and whether the server is a router.
+    """Connect to a primary or to a router. Return the client and whether the server is a router.
 
     Raises ``StartRefused`` or ``Unavailable``.
     """
@@ -141,7 +141,10 @@ def _client(address: Address) -> Client:
 
 
 def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
-    """Return whether the server is a router. Raises ``StartRefused`` for a server without transactions."""
+    """Return whether the server is a router.
+
+    Raises ``StartRefused`` for a server without transactions, and ``Unavailable`` for a secondary.
+    """
     if hello.get("msg") == "isdbgrid":
         return True
     if "setName" not in hello:
@@ -158,7 +161,6 @@ def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
 
 
 def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailable:
-    """Return the error for a failed first contact."""
     if isinstance(error, OperationFailure) and error.code in (AUTHENTICATION_FAILED, UNAUTHORIZED):
         who = f"the user {address.user!r}" if address.user else "a client without a user"
         return StartRefused(
@@ -175,7 +177,7 @@ def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailabl
 
 
 def _set_name(address: Address) -> str | None:
-    """Return the name of the hosts' replica set, "" if they have none, or None if none answers."""
+    """Return the name of the hosts' replica set, "" if they have none, or None if no host replies."""
     for host, port in address.hosts:
         tls = {name: value for name, value in address.options.items() if name.startswith("tls")}
         probe: MongoClient[BsonDocument] = MongoClient(
@@ -201,7 +203,7 @@ def _reason(error: Exception, uri: str) -> str:
 OPTIONS_CONFLICT: Final = frozenset({85, 86})
 NAMESPACE_EXISTS: Final = 48
 FEED_BYTES: Final = 4 << 20
-# Maximum milliseconds to build a missing index in a large collection.
+# Maximum duration of a command that builds missing indexes, in milliseconds.
 WITHIN_MS: Final = 600_000
 
 
@@ -218,11 +220,14 @@ def check_layout(client: Client, database: str) -> None:
 
 
 def note_layout(client: Client, database: str) -> None:
-    """Write the number of the layout into a store that has none. Raises ``StartRefused``, ``Unavailable``."""
+    """Write the layout version into a store that has none.
+
+    Raises ``StartRefused`` if the store has another version, and ``Unavailable`` if the command fails.
+    """
     try:
-        # A number that a failover takes away is written by the next start: no other member is waited for.
+        # The write waits for the primary only: if a failover undoes it, the next start repeats it.
         collection = client.get_database(database)[CLOCK].with_options(write_concern=WriteConcern(w=1))
-        with contextlib.suppress(DuplicateKeyError):  # another server has written it at the same moment
+        with contextlib.suppress(DuplicateKeyError):  # another server has written it at the same time
             collection.update_one({"_id": LAYOUT}, {"$setOnInsert": {"n": VERSION}}, upsert=True)
         found = collection.find_one({"_id": LAYOUT})
     except PyMongoError as error:
@@ -271,7 +276,7 @@ def ensure_feed(client: Client, database: str) -> None:
 
 
 def _enlarge_feed(store: Database[BsonDocument]) -> None:
-    """Enlarge the feed; on a server that cannot, the feed breaks and is repaired more often."""
+    """Enlarge the feed. If the server cannot do this, the feed stays small, and readers miss notices more often."""
     with contextlib.suppress(OperationFailure):
         found = list(store.list_collections(filter={"name": FEED}))
         if found and found[0]["options"].get("size", FEED_BYTES) < FEED_BYTES:
@@ -279,7 +284,7 @@ def _enlarge_feed(store: Database[BsonDocument]) -> None:
 
 
 def check_sharded(client: Client, database: str) -> None:
-    """Refuse a cluster on which the collection was not prepared."""
+    """Raise ``StartRefused`` if the collection is not sharded as ``shard`` does."""
     try:
         found = client.get_database("config")["collections"].find_one({"_id": f"{database}.{MESSAGES}"})
     except PyMongoError as error:
@@ -292,7 +297,7 @@ def check_sharded(client: Client, database: str) -> None:
 
 
 def shard(client: Client, database: str) -> None:
-    """Shard the collection, if it is not yet; on a cluster only."""
+    """Shard the collection on a cluster. Do nothing if it is already sharded."""
     try:
         client.admin.command({"enableSharding": database})
         client.admin.command({"shardCollection": f"{database}.{MESSAGES}", "key": SHARD_KEY})

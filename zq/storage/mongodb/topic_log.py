@@ -8,9 +8,9 @@ field   of a batch                                       of the counter, which i
 ``s``   "l" P: the shard key, equal in the whole log
 ``q``   "l" P                                            -
 ``k``   last sequence in this document                   -
-``d``   topic; the queue indexes can then select by      -
-        topic and sequence, and list the topics
-        without reading documents
+``d``   topic, in a field of the queue indexes, which    -
+        can therefore select by topic and sequence,
+        and list topics without reading documents
 ``e``   latest expiry, for the TTL index                 -
 ``a``   created                                          -
 ``b``   entries, as msgpack                              -
@@ -24,7 +24,7 @@ field   of a batch                                       of the counter, which i
 ``x``   -                                                last trimmed sequence
 ``k0``  -                                                published messages (``k0``) and bytes (``z0``) up to which the
 ``z0``                                                   last retention check trimmed the log
-``g``   -                                                documents up to this sequence are to be deleted
+``g``   -                                                documents up to this sequence are still to be deleted
 ======= ================================================ ===============================================================
 
 P is the project's prefix. A batch that is too large for one document is split into several documents, which are read as
@@ -61,7 +61,12 @@ OVERHEAD: Final = 64
 
 
 class LogPosition(NamedTuple):
-    """The position of a batch in the log, and the transaction that stores it."""
+    """The position of a batch in the log, and the transaction that stores it.
+
+    - ``sequence``: the first sequence of the batch.
+    - ``before``: the bytes that were published before the batch.
+    - ``writer``: the id of the transaction.
+    """
 
     sequence: int
     before: int
@@ -77,19 +82,18 @@ def key(project: str) -> QueueKey:
 
 
 def project_of(shard: str) -> str:
-    """Return the project of a log, by its shard key."""
     return queue_of(shard.removeprefix(LOG)).project
 
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
-    """Return the filter that selects the purge record of a topic, also for an upsert."""
+    """Return the filter for the purge record of a topic, also for an upsert."""
     return {"_id": PURGE + key.project + text(topic), "s": key.shard}
 
 
 def documents(
     key: QueueKey, topic: str, entries: Sequence[Entry], now: int, position: LogPosition
 ) -> Iterator[BsonDocument]:
-    """Return the documents of a batch, which is split if it exceeds ``LARGEST`` bytes."""
+    """Yield the documents of a batch, which is split if it exceeds ``LARGEST`` bytes."""
     last = position.sequence - 1
     for part in _parts(entries):
         last += len(part)
@@ -110,12 +114,11 @@ def documents(
 
 
 def before(found: BsonDocument) -> int:
-    """Return the sequence before the first one in this document."""
+    """Return the sequence that precedes the first one in this document."""
     return int(found["k"] - sum(count for _, count in found["t"]))
 
 
 def batch(found: BsonDocument) -> Batch:
-    """Return the model's batch."""
     entries = ENTRIES.decode(found["b"])
     if not all(entry.checksum.isascii() for entry in entries):
         entries = [msgspec.structs.replace(entry, checksum=original(entry.checksum)) for entry in entries]
@@ -140,11 +143,11 @@ def _storable(entry: Entry) -> Entry:
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 
 
-# The moment of a snapshot; False = there is none.
+# The timestamp of a snapshot; False = there is none.
 Moment = Timestamp | bool
-# Batches that one read returns at most.
+# Maximum number of batches that one read returns.
 MOST: Final = 1000
-# Bytes of bodies that one read returns, unless a batch is larger.
+# Maximum size of the batches that one read returns, in bytes. A single larger batch is returned alone.
 WEIGHT: Final = 1 << 20
 
 
@@ -168,7 +171,7 @@ class Reader:
         return int(found[0]["k1"]) if found else 0
 
     def floor(self, key: QueueKey, topic: str) -> int:
-        """Return the last sequence of the topic that was trimmed or purged."""
+        """Return the last trimmed or purged sequence of the topic."""
         floors = self._floors(key)
         return max(floors.trimmed, floors.purged.get(text(topic), 0))
 
@@ -213,7 +216,7 @@ class Reader:
             limit=MOST,
             sort={"k": 1},
             hint=layout.OBSERVERS,
-            fields={"_id": 0, "k": 1, "d": 1},  # which the index has
+            fields={"_id": 0, "k": 1, "d": 1},  # the index has these fields
             snapshot=moment,
         )
         end = int(named[-1]["k"]) if len(named) == MOST else last
@@ -222,7 +225,7 @@ class Reader:
 
 
 class Floors(NamedTuple):
-    """The state of a log: the last sequence, the last trimmed one, and the last purged one of each stored topic."""
+    """The last sequence of a log, its last trimmed sequence, and the last purged sequence of each topic."""
 
     last: int
     trimmed: int
@@ -247,7 +250,7 @@ def _counter(key: QueueKey) -> BsonDocument:
 
 
 def _state(key: QueueKey) -> BsonDocument:
-    """Return the filter that selects the counter of a log and the purge records of its topics."""
+    """Return the filter for the counter of a log and the purge records of its topics."""
     notes = PURGE + key.project
     return {"$or": [{"_id": key.counter}, {"_id": {"$gt": notes, "$lt": layout.after(notes)}}], "s": key.shard}
 

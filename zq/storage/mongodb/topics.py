@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of the MongoDB store. ``topic_log`` describes their documents.
+"""Topics in MongoDB. ``topic_log`` describes their documents.
 
 Concurrent publications share a group commit, after which the listeners are notified. Each transaction updates the
 counter of the log. Batches therefore become visible in the order of their sequences, and only one transaction at a time
@@ -72,7 +72,7 @@ class Published(NamedTuple):
 class Publisher:
     """The publications of one process. Concurrent publications share a transaction.
 
-    ``notify`` is called with the project and the stored documents of each log, in order, before ``publish`` returns.
+    Before ``publish`` returns, ``notify`` is called with the project and the stored documents of each log, in order.
     """
 
     def __init__(self, client: StoreClient, notify: Callable[[str, Sequence[BsonDocument]], None]) -> None:
@@ -81,7 +81,7 @@ class Publisher:
         self._groups = ShardGroups[Publication, int](client, self._publish, _weight)
 
     def publish(self, publication: Publication) -> int:
-        """Store a batch, and return its first sequence after the batch meets the write concern."""
+        """Store a batch, and return its first sequence after the batch is durable."""
         return self._groups.submit(publication)
 
     def _publish(self, publications: Sequence[Publication]) -> Sequence[int | Exception]:
@@ -124,7 +124,7 @@ class Publisher:
 
 
 class Trimming:
-    """The trimming of the oldest batches of a log, in the transaction that updates its counter."""
+    """The trimming of a log's oldest batches, in the transaction that updates its counter."""
 
     def __init__(self, client: StoreClient, session: Session, key: QueueKey, counter: BsonDocument) -> None:
         self._client = client
@@ -150,10 +150,10 @@ class Trimming:
         )
 
     def _last_of(self, floors: BsonDocument, end: int) -> int:
-        """Return the highest sequence number, at most ``end``, of a batch below either floor, or 0 if there is none.
+        """Return the highest sequence up to ``end`` of a batch to trim, or 0 if there is none.
 
-        Batches that are already trimmed are not considered. Batches are sorted by both floor keys, so the function uses
-        binary search.
+        A batch is trimmed if it is below one of the floors. The floors are monotonic in the sequence, so a binary
+        search finds the last such batch.
         """
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:
@@ -245,7 +245,7 @@ class TopicController:
         return self._feed.subscribe(project, listener, last)
 
     def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> Edge | None:
-        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if there is none."""
+        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the topic is empty."""
         for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
             messages = list(topic_log.batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]

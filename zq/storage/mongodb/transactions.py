@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences, stages and commits of the MongoDB store."""
+"""Fences, stages and commits in MongoDB."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -38,7 +38,7 @@ class TransactionController:
     """The MongoDB implementation of ``zq.storage.api.TransactionController``."""
 
     least_slice = 100
-    """The minimum slice of a commit, because a transaction takes 6 ms in addition to the time for its messages."""
+    """Each slice takes 6 ms in addition to the time for its messages."""
 
     def __init__(self, client: StoreClient, stage_store: Stages, commits: Commits) -> None:
         self._client = client
@@ -106,7 +106,7 @@ class TransactionController:
         return found
 
 
-# Fields that a listing reads.
+# The fields that a listing reads.
 SHOWN: Final = {
     Work.STAGE: ("count", "bytes", "expires"),
     Work.FENCE: ("epoch", "advanced"),
@@ -115,12 +115,11 @@ SHOWN: Final = {
 
 
 def _prefix(project: str, work: Work) -> str:
-    """Return the ``_id`` prefix of the work of this kind."""
     return work.value[0] + layout.project_prefix(project)
 
 
 def _living(work: Work, now: int) -> BsonDocument:
-    """Return the condition for work that verbs can see."""
+    """Return the condition for stages, fences or producers that operations can see."""
     living: dict[Work, BsonDocument] = {
         Work.FENCE: {"epoch": {"$gt": 0}},
         Work.STAGE: {"due": {"$gt": now}},

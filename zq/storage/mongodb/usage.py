@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The estimated usage of projects, because removals are not counted (decision 0072).
+"""The estimated usage of projects. The usage is an estimate because removals are not counted (decision 0072).
 
-Messages, history entries and answers under idempotency keys are counted with the index ``observers``, whose keys begin
-with kind and project. Apart from the index, only the bodies of a sample are read.
+Messages, history entries and idempotency keys are counted with the index ``observers``, whose keys begin with the type
+of document and the project. Apart from the index, only the bodies of a sample are read.
 
-A small project is counted on each query. A large project is counted in the next maintenance round of the server that
-received the query; the result is stored in the document ``("", "usage", project)``. Until the next count, the growth of
-the queues' counters is added to it. Projects without queries are never counted. The document is also a lease: one
-server counts at a time, and if that server dies, another one may count after ``LEASE`` seconds. Stages record their own
-sizes, which are read on each query.
+- A small project is counted on each query.
+- A large project is counted in the next maintenance round of the server that received the query. The count is stored in
+  the document ``("", "usage", project)``. Until the next count, the growth of the queues' counters is added to it.
+- Projects without queries are never counted.
+- Stages store their sizes, which are read on each query.
+
+The document is also a lease, so only one server counts at a time. If this server dies, another server may count after
+``LEASE`` seconds.
 """
 
 import logging
@@ -30,19 +33,19 @@ from zq.storage.mongodb.floors import below, pending
 from zq.storage.mongodb.layout import BsonDocument
 
 LOG = logging.getLogger(__name__)
-# The kind of the documents with counts, which belong to the deployment instead of a project.
+# The kind of the documents that store counts. They belong to the deployment, not to a project.
 KIND: Final = "usage"
-# Maximum number of messages, history entries or answers of a project that is counted on each query.
+# Maximum number of messages, history entries or idempotency keys of a project that is counted on each query.
 FEW: Final = 1000
 # Minimum seconds between two counts of a project.
 INTERVAL: Final = 10.0
-# Minimum pause as a multiple of a count's duration, so that counts take at most a tenth of the time.
+# Minimum pause between counts, as a multiple of a count's duration. Counts then take at most a tenth of the time.
 REST: Final = 10
 # Seconds after which a count is aborted; the previous count stays valid.
 LONGEST: Final = 30.0
-# Seconds after which another server may count although a count has begun.
+# Seconds after which another server may count a project whose count was started but not completed.
 LEASE: Final = 60.0
-# Seconds for which a count is stored.
+# Retention of a count in seconds.
 KEPT: Final = 86_400
 # Limits of the sample of bodies whose sizes one count reads: maximum number, maximum bytes, and minimum number.
 SAMPLE: Final = 10_000
@@ -51,7 +54,10 @@ SMALLEST_SAMPLE: Final = 100
 
 
 class Figures(Struct, frozen=True):
-    """A number of messages, and their bytes: the bodies plus ``OVERHEAD`` each, and other data that counts as usage."""
+    """A number of messages, and their total size in bytes with ``OVERHEAD`` for each message.
+
+    The size includes other data that counts as usage.
+    """
 
     messages: int = 0
     bytes: int = 0
@@ -67,8 +73,12 @@ class Figures(Struct, frozen=True):
 class Count(Struct, frozen=True):
     """The last count of a project, as stored in its document.
 
-    ``found`` is None before the first count. ``moment`` is its beginning, when the counters were ``entered``; a time in
-    the future comes from a wrong clock. ``due`` is the time of the next count, unless a lease lasts ``until`` later.
+    - ``moment``: the start time of the count. If a wrong clock has set a time in the future, the project is counted
+      again.
+    - ``due``: the time of the next count.
+    - ``until``: the expiry of the lease.
+    - ``found``: the result; None before the first count.
+    - ``entered``: the counters of the queues at the start of the count.
     """
 
     moment: Seconds = 0.0
@@ -105,16 +115,19 @@ class Usages:
         return _usage(found.plus(entered.since(count.entered)).plus(staged), int(now - count.moment))
 
     def round(self, now: Seconds) -> None:
-        """Count the projects whose usage this server has queried and whose count is due."""
+        """Count the projects whose usage this server was queried for and whose count is due."""
         while self._asked:
             self._count(self._asked.pop(), now)
 
     def forget(self, project: str) -> None:
-        """Discard the last count, because much of the project was removed."""
+        """Discard the last count, because many messages of the project were removed."""
         drop(self._client, _ref(project))
 
     def _count(self, project: str, now: Seconds) -> None:
-        """Count a project and write its document, unless another server does or has just done so."""
+        """Count a project and store the count.
+
+        Do nothing if another server is counting the project or has just counted it.
+        """
         ref = _ref(project)
         document = self._documents.get(ref, now)
         before = _decoded(document)
@@ -133,7 +146,10 @@ class Usages:
         self._documents.put(ref, count, now, expires=due + KEPT)
 
     def _counted(self, project: str, entered: Figures) -> Figures | None:
-        """Count the whole project; return None if that takes too long. Raises ``Unavailable``."""
+        """Count the whole project. Return None if the count takes more than ``LONGEST`` seconds.
+
+        Raises ``Unavailable`` if the store fails earlier.
+        """
         began = time.monotonic()
         try:
             with self._client.verb(LONGEST):
@@ -145,9 +161,9 @@ class Usages:
         return None
 
     def _survey(self, project: str, entered: Figures, most: int = 0) -> tuple[Figures, bool]:
-        """Return live messages and bytes including history and answers, and whether the figures are complete.
+        """Return the live messages of a project and the bytes of all its data, and whether these figures are complete.
 
-        They are a lower bound if there are more than ``most`` documents of a kind (0: no limit).
+        If there are more than ``most`` documents of a type (0 = no limit), the figures are a lower bound.
         """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Figures()
@@ -161,23 +177,23 @@ class Usages:
         return found, True
 
     def _of(self, kind: str, project: str) -> BsonDocument:
-        """Return the filter on messages ("m"), history entries ("h") or answers ("o") of all queues of a project."""
+        """Return the filter on messages ("m"), history entries ("h") or idempotency keys ("o") of a project."""
         prefix = layout.project_prefix(project)
         within: BsonDocument = {"q": {"$gt": kind + prefix, "$lt": kind + layout.after(prefix)}}
         removed = below(kind, pending(self._client, project))
         return within | ({"$nor": removed} if removed else {})
 
     def _number(self, where: BsonDocument, most: int) -> int:
-        """Return the number of documents from the index only, at most ``most`` + 1 (0: no limit)."""
+        """Count documents with the index only, up to ``most`` + 1 (0 = no limit)."""
         limit = [{"$limit": most + 1}] if most else []
         found = self._client.aggregate([{"$match": where}, *limit, {"$count": "n"}], layout.OBSERVERS)
         return int(found[0]["n"]) if found else 0
 
     def _sizes(self, kind: str, where: BsonDocument, number: int, mean: int) -> int:
-        """Return the total size of the bodies, which for many bodies is extrapolated from a sample.
+        """Return the total size of the bodies, extrapolated from a sample if there are many.
 
-        The sample has every n-th message or history entry by sequence. Answers have no sequence, so the sample has the
-        first answers.
+        The sample has every n-th message or history entry by sequence. Idempotency keys are not spread over the
+        sequences, so the sample has the first ones.
         """
         sample = max(SMALLEST_SAMPLE, min(SAMPLE, SAMPLE_BYTES // max(1, mean)))
         every = -(-number // sample)
@@ -193,7 +209,7 @@ class Usages:
         return int(found[0]["size"]) * number // int(found[0]["n"]) if found else 0
 
     def _entered(self, project: str) -> Figures:
-        """Return the messages and bytes that have entered the project's existing queues."""
+        """Return the messages and bytes that were ever posted to the project's existing queues."""
         prefix = layout.project_prefix(project)
         named = {"$match": {"n": {"$gt": prefix, "$lt": layout.after(prefix)}}}
         sums = {"$group": {"_id": None, "messages": {"$sum": "$n1"}, "bytes": {"$sum": "$w1"}}}
