@@ -15,7 +15,7 @@ from zq.storage.api import Storage
 
 
 class Made(Protocol):
-    """A new backup: its folder, its size in bytes, and the number of bytes that had to be copied."""
+    """A new backup. ``copied`` is the number of bytes that had to be copied."""
 
     @property
     def folder(self) -> Path: ...
@@ -31,11 +31,11 @@ class Backups(Protocol):
     """The backup operations of a driver. They raise ``StartRefused`` if they cannot be performed."""
 
     def check_target(self, target: Path, uri: str) -> None:
-        """Raise ``StartRefused`` if backups of this store cannot be kept in the folder."""
+        """Raise ``StartRefused`` if the folder cannot store backups of this store."""
         ...
 
     def make(self, snapshot: Snapshot, target: Path, keep: int | None) -> Made:
-        """Create a backup in the folder, then remove all but the newest ``keep`` backups (None: keep all)."""
+        """Create a backup in the folder, then remove all but the newest ``keep`` backups (None = keep all)."""
         ...
 
     def verify(self, folder: Path) -> Report:
@@ -47,8 +47,9 @@ class Backups(Protocol):
     ) -> Restored:
         """Restore a backup to a new store.
 
-        If ``shift`` is given, all expiry times are extended by the time since the backup, and ``shift`` is called for
-        each document. ``use`` is called with the restored store and returns the number of its tokens.
+        Args:
+            shift: Called for each document. If it is given, all expiry times are extended by the time since the backup.
+            use: Called with the restored store; returns the number of its tokens.
         """
         ...
 
@@ -69,7 +70,7 @@ def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expir
 
 
 def find(uri: str) -> Callable[..., Any]:
-    """Return the driver's function that opens a store. Raises ``StartRefused`` if there is no such driver."""
+    """Return the driver's function that opens a store. Raises ``StartRefused`` if there is no driver for the scheme."""
     scheme, drivers = _scheme(uri), _drivers("zq.storage")
     if scheme not in drivers:
         raise StartRefused(
@@ -115,7 +116,7 @@ def salvage(uri: str, to: str) -> Salvaged | None:
 def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tuple[int, Seconds] | None:
     """Restore a store from an object store to a new embedded store, as of a time or a log position.
 
-    Return the restored log position and its time, or None if the driver does not support this. A server may own the
+    Return the restored log position and its time, or None if the driver does not support this. A server may use the
     store meanwhile. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
@@ -124,7 +125,7 @@ def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tupl
 
 
 def backups(uri: str) -> Backups | None:
-    """Return the driver's backup operations for stores that a server has open, or None if the driver has none."""
+    """Return the driver's backup operations for open stores, or None if it has none."""
     driver = _drivers("zq.storage.backups").get(_scheme(uri))
     found: Backups | None = _loaded(driver) if driver else None
     return found
@@ -152,7 +153,7 @@ def owner(uri: str) -> Mapping[str, str | int] | None:
 
 @cache
 def _drivers(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by scheme. This reads the metadata of all installed packages."""
+    """Return the entry points of a group by scheme. Cached, because it reads the metadata of all installed packages."""
     return {point.name: point for point in entry_points(group=group)}
 
 

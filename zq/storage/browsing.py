@@ -22,19 +22,19 @@ from zq.model import (
 )
 from zq.storage.capabilities import HistoryController, Missing
 
-# Number of messages, or of queues, that are read at a time.
+# Number of messages or queues in one page.
 PAGE: Final = 1000
 ALL: Final = ListFilter(claimed=True, delayed=True)
 
 
 class QueueLister(Protocol):
-    """The part of ``QueueController`` that a search needs."""
+    """The part of ``QueueController`` that a scan needs."""
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]: ...
 
 
 class MessageReader(Protocol):
-    """The part of ``MessageController`` that a search needs."""
+    """The part of ``MessageController`` that a scan needs."""
 
     def list(
         self, queue: QueueRef, marker: int, limit: int, list_filter: ListFilter, now: Seconds
@@ -44,7 +44,7 @@ class MessageReader(Protocol):
 
 
 class SearchedStorage(Protocol):
-    """The part of ``Storage`` that a search needs."""
+    """The part of ``Storage`` that a scan needs."""
 
     @property
     def queues(self) -> QueueLister: ...
@@ -117,8 +117,8 @@ def latest(storage: SearchedStorage, project: str, message: str, now: Seconds) -
 def latest_of(records: Sequence[Located]) -> Located | None:
     """Return the entry that finished last, or None if there are no entries.
 
-    If several entries finished at the same time, an entry of a deleted or popped message takes precedence over one of
-    a moved message.
+    If several entries finished at the same time, an entry of a deleted or popped message takes precedence over one of a
+    moved message.
     """
     return max(records, key=lambda record: (record.entry.finished, record.entry.outcome in ENDS), default=None)
 

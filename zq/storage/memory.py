@@ -20,8 +20,9 @@ from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range, Store, Write
 
 LOG = logging.getLogger(__name__)
-# Number of items that a scan reads at a time: at first, and at most. Scans that end early should read few items.
+# Number of items that a scan reads first. Scans that end early should read few items.
 FIRST: Final = 8
+# Maximum number of items that a scan reads at a time.
 MOST: Final = 512
 
 
@@ -35,7 +36,7 @@ def connect(uri: str, expiry: Expiry | None = None) -> OrderedStorage:
 
 
 class MemoryStore(Store, Housekeeping):
-    """A store of sorted dictionaries, one per family, which share one lock."""
+    """A store of sorted dictionaries, one for each family, which share one lock."""
 
     prompt = True
 
@@ -79,7 +80,7 @@ class MemoryStore(Store, Housekeeping):
                 self._put(family, key, value)
 
     def wait_durable(self, always: bool = False) -> None:
-        """Return at once, because no data outlives the process."""
+        """Return immediately, because no data outlives the process."""
 
     def close(self) -> None:
         with self._lock:

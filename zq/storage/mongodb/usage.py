@@ -217,7 +217,7 @@ class Usages:
         return Figures(int(found[0]["messages"]), int(found[0]["bytes"])) if found else Figures()
 
     def _staged(self, project: str) -> Figures:
-        """Return the messages and bytes in stages; for a stage that is being published, the remaining ones."""
+        """Return the messages and bytes in stages. For a stage that is being published, count the remaining drafts."""
         prefix = layout.project_prefix(project)
         within = {"_id": {"$gt": "s" + prefix, "$lt": "s" + layout.after(prefix)}}
         stages = self._client.find(within, hint="_id_", fields={"_id": 0, "s": 1, "token": 1, "count": 1, "bytes": 1})

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several stores that appear as one store.
+"""A store that consists of several stores.
 
-Each queue is stored in one of them, its pool. All other data is in the first store, the catalogue, which also provides
-the time. If a pool is unavailable, its queues and listings of queues are unavailable.
+Each queue is in one store, its pool. All other data is in the first store, the catalogue, which also provides the time.
+If a pool is unavailable, its queues and listings of queues are unavailable.
 """
 
 import logging
@@ -32,10 +32,12 @@ LARGEST: Final = frozenset(
 
 
 class PooledStorage:
-    """An open store that consists of several stores.
+    """The storage interface over a catalogue and the stores of pools.
 
-    ``catalogue`` is already open, and closing this store closes it. ``connect`` opens the stores of pools. ``virtual``
-    means that the catalogue's store accepts new queues that do not match any pool.
+    Args:
+        catalogue: An open store. Closing the pooled store closes it.
+        connect: Opens the stores of pools.
+        virtual: Whether new queues that match no pool are stored in the catalogue.
     """
 
     prompt = False
@@ -68,7 +70,7 @@ class PooledStorage:
         return self._catalogue.doubted()
 
     def ping(self) -> None:
-        """Check the catalogue only, because the server still serves without the other stores."""
+        """Check the catalogue only, because the server can serve the catalogue's queues without the other stores."""
         self._catalogue.ping()
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
@@ -105,7 +107,7 @@ class PooledStorage:
         return self._stores.of(self._bindings.find(queue)).depth(queue, now, most)
 
     def locate(self, project: str, message: str, now: Seconds) -> Located | None:
-        """Return the place of a live message, or else its latest history entry in any store.
+        """Return a live message or, if there is none, its latest history entry in any store.
 
         Raises ``Unavailable`` if a store that may have the message is unavailable.
         """
@@ -124,7 +126,7 @@ class PooledStorage:
         return browsing.latest_of(found)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """Return the metrics summed over all stores, or their maximum if a sum has no meaning."""
+        """Return the metrics, summed over all stores. For the metrics in ``LARGEST``, return the maximum."""
         found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         for store in self._stores.every():
             for name, value, labels in (

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bindings of queues to pools: chosen once, stored in the catalogue, and cached here for ``AGE`` seconds.
+"""The bindings of queues to pools. A binding is stored in the catalogue, and each server caches it for ``AGE`` seconds.
 
-A server uses a cached binding without a query. Therefore a binding stays for ``KEPT`` seconds after its queue was
-deleted, until no server has it in its cache. A post to such a queue makes the binding live again. This change and the
-removal of the binding both compare its version, so no message is stored in a pool in which readers do not look.
+A server uses a cached binding without a query. The binding of a deleted queue is therefore kept for ``KEPT`` seconds,
+until no server has it in its cache. A post to the deleted queue restores the binding. Restoring and removing a binding
+both compare its version, so no message is stored in a pool in which readers do not search.
 """
 
 import random
@@ -41,7 +41,7 @@ from zq.storage.api import Storage
 
 # Maximum age in seconds of a server's cached catalogue data.
 AGE: Final = 2.0
-# Seconds for which the binding of a deleted queue stays: more than ``AGE`` plus the longest request.
+# Seconds for which the binding of a deleted queue is kept: more than ``AGE`` plus the duration of the longest request.
 KEPT: Final = 120.0
 # Maximum number of queues whose pools a process caches.
 MOST_REMEMBERED: Final = 10_000
@@ -55,12 +55,15 @@ def by_weight(weights: Mapping[str, int]) -> str:
 
 
 def called(pool: str) -> str:
-    """Return the pool's name for messages."""
+    """Return the pool's name for error messages."""
     return f"the pool {pool}" if pool else "the default pool"
 
 
 class Bindings:
-    """The bindings of queues to pools. ``virtual`` means that new queues may also be in the configured store."""
+    """The bindings of queues to pools.
+
+    ``virtual``: whether new queues that match no pool are stored in the catalogue.
+    """
 
     def __init__(
         self,
@@ -79,7 +82,7 @@ class Bindings:
         self._pools: tuple[float, Mapping[str, Pool]] = (0.0, {})
 
     def pools(self, fresh: bool = False) -> Mapping[str, Pool]:
-        """Return all pools by name, at most ``AGE`` seconds old."""
+        """Return all pools by name, at most ``AGE`` seconds old, or current if ``fresh``."""
         until, pools = self._pools
         asked = self._monotonic()
         if fresh or asked >= until:
@@ -89,7 +92,7 @@ class Bindings:
         return pools
 
     def find(self, queue: QueueRef) -> str:
-        """Return the pool to read a queue from: the default pool for an unbound queue."""
+        """Return the pool to read a queue from. For an unbound queue, this is the default pool."""
         known = self._remembered(queue)
         if known is not None:
             return known
@@ -103,7 +106,10 @@ class Bindings:
         return binding.pool
 
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
-        """Return the pool to write a queue to; bind an unbound queue to a pool of ``flavor``, or to ``beside``."""
+        """Return the pool to write a queue to.
+
+        An unbound queue is bound to the pool ``beside`` or else to a pool of ``flavor``.
+        """
         while True:
             known = self._remembered(queue)
             if known is not None:
@@ -116,7 +122,10 @@ class Bindings:
                 return pool
 
     def beside(self, queue: QueueRef, other: QueueRef) -> None:
-        """Ensure that messages of ``queue`` can move to ``other`` in one step. Raises ``PoolsApart`` otherwise."""
+        """Bind ``other`` to the pool of ``queue``, so that messages can move between them.
+
+        Raises ``PoolsApart`` if ``other`` is in another pool.
+        """
         pool = self.bind(queue)
         target = self.bind(other, beside=pool)
         if target != pool:
@@ -126,7 +135,7 @@ class Bindings:
             )
 
     def suits(self, queue: QueueRef, pool: str, flavor: str) -> None:
-        """Raise ``Conflict`` unless the queue's pool belongs to the flavor."""
+        """Raise ``Conflict`` if the queue's pool does not belong to the flavor."""
         known = self.pools().get(pool) or self.pools(fresh=True).get(pool)
         if (known is None or known.flavor != flavor) and (pool or self._weights(flavor)):
             raise Conflict(
@@ -138,7 +147,7 @@ class Bindings:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """Schedule the removal of a queue's binding, because the queue is about to be deleted."""
+        """Schedule the removal of a queue's binding before the queue is deleted."""
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
             note = msgspec.json.encode(Unbound(queue.project, queue.name))
@@ -149,7 +158,7 @@ class Bindings:
         self.forget(queue)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
-        """Remove the bindings of queues that were deleted at least ``KEPT`` seconds ago and do not exist again."""
+        """Remove the bindings of queues that were deleted at least ``KEPT`` seconds ago and were not created again."""
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
@@ -175,7 +184,10 @@ class Bindings:
         self._documents.delete(note.ref, now, expected=note.version)
 
     def _make(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
-        """Bind the queue and return its pool; None if another server was faster or the pool was removed in between."""
+        """Bind the queue and return its pool.
+
+        Return None if another server has bound the queue first, or if the pool has been removed meanwhile.
+        """
         now = self._catalogue.now()
         beside = self._delivered(queue) if beside is None else beside
         if beside is not None:
@@ -201,7 +213,10 @@ class Bindings:
         return pool
 
     def _delivered(self, queue: QueueRef) -> str | None:
-        """Return the pool of the queue's notices, or that of a hidden queue's owner; None if it is not bound."""
+        """Return the pool in which the queue must be, or None if it may be in any pool.
+
+        A queue must be in the pool of its notices, and a hidden queue in the pool of its owner.
+        """
         owner = owner_of(queue)
         if owner is None:
             notices = self._read(Owner(queue.project, "queue", queue.name).notices)
@@ -225,7 +240,7 @@ class Bindings:
         return weights
 
     def _revive(self, queue: QueueRef, document: Document) -> str | None:
-        """Make a binding live and return its pool, or None if the binding has changed in between."""
+        """Make a binding live and return its pool, or None if the binding has changed meanwhile."""
         binding = read_binding(document)
         if binding.deleted is None:
             return binding.pool

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controllers of a pooled store, which route each verb to the store of its queue.
+"""The controllers of a pooled store, which route each operation to the store of its queue.
 
-Most verbs are routed with their arguments unchanged, so a new argument of such a verb requires no change here.
+Most methods pass their arguments on unchanged, so a new argument requires no change here.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -66,7 +66,7 @@ class Controller:
         return self._stores.of(self._bindings.find(queue))
 
     def _home(self, queue: QueueRef, fence: Fence | None) -> Storage:
-        """Return the store to write the queue to. Raises ``PoolsApart`` if its pool does not have the fence."""
+        """Return the store to write the queue to. Raises ``PoolsApart`` if this store does not have the fence."""
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(
@@ -75,13 +75,13 @@ class Controller:
         return self._stores.of(pool)
 
     def _check_targets(self, queue: QueueRef, moves: Iterable[Move]) -> None:
-        """Raise ``PoolsApart`` if a message would leave its pool."""
+        """Raise ``PoolsApart`` if a message would move to another pool."""
         for target in {move.to for move in moves}:
             self._bindings.beside(queue, QueueRef(queue.project, target))
 
 
 def _routing(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
-    """Return a class decorator that routes these verbs to the store of the queue in their first argument."""
+    """Return a class decorator that adds methods that route to the store of the queue in their first argument."""
 
     def dress(controller: T) -> T:
         for verb in verbs:
@@ -146,7 +146,7 @@ class Queues(Controller):
         return count
 
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
-        """Return the next names in order with their pools, the default pool's queues, and whether the listing ends."""
+        """Return the next names with their pools, the queues of the default pool, and whether the list is complete."""
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items
         names = {document.ref.name: read_binding(document).pool for document in bound}
@@ -207,7 +207,7 @@ class Claims(Controller):
         return self._home(queue, request.fence).claims.create(queue, request, now)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """List the claims of one queue, or of the project pool by pool.
+        """List the claims of one queue, or those of the project pool by pool.
 
         For a project, ``next`` consists of the pool, a slash, and the ``next`` of the pool's store.
         """

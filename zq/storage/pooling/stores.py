@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The open stores of pools. A store is opened on first use and closed after its pool was removed."""
+"""The open stores of pools. A store is opened on first use, and closed after its pool is removed."""
 
 import logging
 import threading
@@ -19,10 +19,10 @@ from zq.storage.pooling.bindings import Bindings
 LOG = logging.getLogger(__name__)
 # Minimum seconds between two attempts to open a store.
 PAUSE: Final = 2.0
-# Seconds after which the store of a removed pool is closed, because no request uses it any more.
+# Seconds after which the store of a removed pool is closed. No request then uses it any more.
 GRACE: Final = 60.0
 
-# Opens the store with this URI and these expiry options. Raises ``StartRefused`` or ``Unavailable``.
+# Opens the store with a URI and expiry options. Raises ``StartRefused`` or ``Unavailable``.
 Connect = Callable[[str, Expiry | None], Storage]
 
 
@@ -69,7 +69,7 @@ class Stores:
             return opened.storage
 
     def every(self) -> Iterator[Storage]:
-        """Return the stores of all available pools, the catalogue first."""
+        """Yield the stores of all available pools, the catalogue first."""
         yield self._catalogue
         for store in self.by_name().values():
             if store is not None:
@@ -94,7 +94,7 @@ class Stores:
             storage.listen(listener)
 
     def close_gone(self) -> None:
-        """Close the stores whose pools were removed or changed their store at least ``GRACE`` seconds ago."""
+        """Close the stores whose pool was removed, or got another store, at least ``GRACE`` seconds ago."""
         now, pools = self._monotonic(), self._bindings.pools()
         with self._lock:
             for name in [name for name in self._opened if name not in pools]:
