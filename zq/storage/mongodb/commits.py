@@ -284,7 +284,8 @@ class Commits:
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
         """Return the work of the next slice of a decided commit, and the step that the slice completes.
 
-        The work is None if only clean-up is left. The work adds the queues to which it publishes to ``entered``.
+        The work is None if only clean-up is left. When the work publishes messages, it adds their queues to
+        ``entered``.
         """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED

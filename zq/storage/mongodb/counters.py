@@ -4,13 +4,12 @@
 The transaction that stores messages also advances the counter. The counter is in the queue's document, together with
 the metadata, so this transaction reads the metadata as well.
 
-Each process caches the counter values that its last post to a queue left. The next post then sends its new values in an
-update that is conditional on the cached ones. A conditional update costs mongod and the process a third less than an
-update that computes the values and returns them.
+Each process caches the counters of the queues to which it posts. The next post computes the new values from the cache,
+and its update is conditional on the cached values. A conditional update costs mongod and the process a third less than
+an update that computes the values and returns them.
 
 If another server or a move has advanced the counter meanwhile, the condition fails and the transaction stores nothing.
-In a second transaction, MongoDB computes the values. The process then does not cache the counter for ``SHARED``
-seconds.
+In a second transaction, MongoDB computes the values. The process then does not cache the counter for a second.
 """
 
 import threading

@@ -26,7 +26,7 @@ ABOVE_ALL: Final = "\u0100"
 
 
 class DocumentController:
-    """The MongoDB implementation of ``zq.storage.capabilities.DocumentController``."""
+    """The MongoDB implementation of ``zq.storage.api.DocumentController``."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

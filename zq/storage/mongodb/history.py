@@ -19,7 +19,7 @@ FOREVER: Final = 1e15
 
 
 class HistoryController:
-    """The MongoDB implementation of ``zq.storage.api.HistoryController``."""
+    """The MongoDB implementation of ``zq.storage.capabilities.HistoryController``."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

@@ -302,7 +302,7 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
 
 
 def claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
-    """Convert the documents of a claim's messages, of which there must be at least one, to the model's claim."""
+    """Convert the documents of a claim's messages, at least one, to the model's claim."""
     held = sorted(held, key=lambda found: int(found["k"]))
     terms = held[0].get("y", held[0])["c"]
     messages = [message(key, found, now) for found in held]

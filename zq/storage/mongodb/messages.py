@@ -232,7 +232,7 @@ def _documents(
 
 
 def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception | None:
-    """Return the refusal of a post with a stored idempotency key of its own or of a draft; None if the keys are new.
+    """Return the refusal of a repeated post, or None if the idempotency keys of the post and its drafts are new.
 
     ``known`` is the result of ``recall``.
     """

@@ -35,7 +35,7 @@ from zq.storage.mongodb.stages import Stages, Staging
 
 
 class TransactionController:
-    """The MongoDB implementation of ``zq.storage.api.TransactionController``."""
+    """The MongoDB implementation of ``zq.storage.capabilities.TransactionController``."""
 
     least_slice = 100
     """Each slice takes 6 ms in addition to the time for its messages."""
