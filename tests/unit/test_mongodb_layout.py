@@ -51,9 +51,9 @@ def test_names_within_queues_never_meet():
 def test_a_found_message_gets_the_wait_that_is_stored():
     """The found message gets the claim's end + the wait of its count; the stored one by an update of equal value."""
     found = {"t": 60, "e": 10**15, "d": 0, "c": {"n": 2}}
-    found = layout.claimed(found, ClaimRequest(Lease("c", 30, 60), 1, waits=(5, 10, 20, 40)), 1000)
+    found = layout.claimed_document(found, ClaimRequest(Lease("c", 30, 60), 1, waits=(5, 10, 20, 40)), 1000)
     assert (found["d"], found["c"]["n"]) == (1000 + 30_000 + 20_000, 3)
-    [step] = layout.claiming(ClaimRequest(Lease("c", 30, 60), 1, waits=(4,)), 1000)
+    [step] = layout.claim_update(ClaimRequest(Lease("c", 30, 60), 1, waits=(4,)), 1000)
     assert step["$set"]["d"] == 1000 + 30_000 + 4000
-    [step] = layout.claiming(ClaimRequest(Lease("c", 30, 60), 1, waits=(4, 8)), 1000)
+    [step] = layout.claim_update(ClaimRequest(Lease("c", 30, 60), 1, waits=(4, 8)), 1000)
     assert step["$set"]["d"]["$arrayElemAt"][0] == [35_000, 39_000]

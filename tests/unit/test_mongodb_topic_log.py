@@ -24,7 +24,7 @@ def test_a_batch_comes_back_through_bson():
     entries = [Entry(b"1", 60), Entry(b'"\xff"', 300, "MD5:1"), Entry(b"", 60, "\ud800")]
     [found] = stored(entries, "n\udfff.\U0001f600")
     assert topic_log.batch(found) == Batch("n\udfff.\U0001f600", 5, 7.0, entries)
-    assert (int(found["e"]), topic_log.before(found)) == (307_000, 4)
+    assert (int(found["e"]), topic_log.previous_sequence(found)) == (307_000, 4)
     assert sorted(found["t"]) == [[60, 2], [300, 1]]
 
 
@@ -36,7 +36,7 @@ def test_a_batch_that_is_too_large_lies_in_several_documents():
     assert all(len(encode(document)) < 16 << 20 for document in found)
     batches = [topic_log.batch(document) for document in found]
     assert [entry for batch in batches for entry in batch.entries] == entries
-    assert [batch.sequence for batch in batches] == [topic_log.before(document) + 1 for document in found]
+    assert [batch.sequence for batch in batches] == [topic_log.previous_sequence(document) + 1 for document in found]
     assert [batch.last + 1 for batch in batches[:-1]] == [batch.sequence for batch in batches[1:]]
     assert {(document["f"], document["z"]) for document in found} == {(POSITION.sequence, POSITION.before)}
     assert len({document["_id"] for document in found}) == len(found)

@@ -37,7 +37,7 @@ from zq.storage.mongodb.queues import Figures, QueueController
 from zq.storage.mongodb.stages import Stages
 from zq.storage.mongodb.topics import TopicController
 from zq.storage.mongodb.transactions import TransactionController
-from zq.storage.mongodb.usage import Usages
+from zq.storage.mongodb.usage import UsageEstimates
 
 SWEPT: Final = Expiry()
 
@@ -58,7 +58,7 @@ class MongoStorage(Defaults):
         self._active_expiry = ActiveExpiry(client, pending_deletes, commits)
         self._figures = Figures(client)
         self.documents = DocumentController(client)
-        self._usages = Usages(client, self.documents)
+        self._usages = UsageEstimates(client, self.documents)
         self.queues = QueueController(client, lookup, pending_deletes, self._usages)
         self.messages = MessageController(client, claimers, self._feed.announce)
         self.claims = ClaimController(client, claimers, self._feed.announce)
@@ -95,7 +95,7 @@ class MongoStorage(Defaults):
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._expiry = expiry or self._expiry
         removed = self._active_expiry.sweep(layout.ms(now), pace or Steps(), expired=self._expiry.sweep)
-        self._usages.round(now)
+        self._usages.count_due(now)
         return removed
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
@@ -152,7 +152,7 @@ def connect(
             startup.check_sharded(client, found.database)
         startup.ensure_indexes(client, found.database)
         startup.ensure_feed(client, found.database)
-        startup.note_layout(client, found.database)
+        startup.store_layout(client, found.database)
     except (StartRefused, Unavailable):
         client.close()
         raise
@@ -176,6 +176,6 @@ def prepare(
             startup.shard(client, found.database)
         startup.ensure_indexes(client, found.database)
         startup.ensure_feed(client, found.database)
-        startup.note_layout(client, found.database)
+        startup.store_layout(client, found.database)
     finally:
         client.close()

@@ -25,16 +25,16 @@ from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.counters import Arrivals, advance
-from zq.storage.mongodb.floors import conflict_with_removals, find_there, guarded_update
+from zq.storage.mongodb.floors import conflict_with_removals, find_visible, guarded_update
 from zq.storage.mongodb.layout import CLAIM_FIELDS, IN_NO_LINE, BsonDocument, QueueKey
 
 
 def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> BsonDocument:
     """Return a filter on the unexpired messages of an unexpired claim."""
-    return client.where(key, **held_by(claim, now), e={"$gt": DatetimeMS(now)})
+    return client.where(key, **held_condition(claim, now), e={"$gt": DatetimeMS(now)})
 
 
-def held_by(claim: str, now: int) -> BsonDocument:
+def held_condition(claim: str, now: int) -> BsonDocument:
     """Return the condition that a message is held by this claim and that the claim has not expired."""
     return {"c.i": layout.text(claim), "c.e": {"$gt": now}}
 
@@ -77,7 +77,7 @@ def update_found(
     def work(session: Session) -> int:
         if fence is not None:
             check_fence(client, session, key.ref.project, fence)
-        found = find_there(client, [key], held, fields={"h1": 1}, hint=layout.HELD, session=session)
+        found = find_visible(client, [key], held, fields={"h1": 1}, hint=layout.HELD, session=session)
         named = client.where(key, _id={"$in": [one["_id"] for one in found]})
         if found:
             client.update([{"q": named, "u": step, "multi": True, "hint": "_id_"}], session)
@@ -93,7 +93,7 @@ def update_found(
 MESSAGES_AT_ONCE: Final = 256
 
 
-class Ending(NamedTuple):
+class FinishTerms(NamedTuple):
     """The outcome of finished messages.
 
     - ``now``: the time of finishing in milliseconds.
@@ -110,7 +110,7 @@ def finish(
     session: Session,
     key: QueueKey,
     doc_ids: Sequence[str],
-    ending: Ending,
+    ending: FinishTerms,
     conditions: Mapping[str, object] | None = None,
     first: Sequence[BsonDocument] = (),
 ) -> None:
@@ -131,7 +131,7 @@ def finish(
     if ending.history:
         position, finished = _position(client, session, key, len(doc_ids), ending.now)
         steps = [
-            [*first, *_recording(key, one["_id"]["$in"], position + at * MESSAGES_AT_ONCE, finished, ending)]
+            [*first, *_history_update(key, one["_id"]["$in"], position + at * MESSAGES_AT_ONCE, finished, ending)]
             for at, one in enumerate(where)
         ]
         updates = [{"q": one, "u": step, "multi": True, "hint": "_id_"} for one, step in zip(where, steps, strict=True)]
@@ -142,7 +142,7 @@ def finish(
         raise Aborted
 
 
-def leave_copies(
+def insert_history_copies(
     client: StoreClient,
     session: Session,
     key: QueueKey,
@@ -175,8 +175,8 @@ def leave_copies(
     client.insert(copies, session)
 
 
-def _recording(
-    key: QueueKey, doc_ids: Sequence[str], position: int, finished: int, ending: Ending
+def _history_update(
+    key: QueueKey, doc_ids: Sequence[str], position: int, finished: int, ending: FinishTerms
 ) -> list[BsonDocument]:
     """Return the update that turns messages into history entries, with positions in the order of ``doc_ids``."""
     record: BsonDocument = {
@@ -214,7 +214,7 @@ def _position(client: StoreClient, session: Session, key: QueueKey, number: int,
 MovedMessage = tuple[BsonDocument, Move]
 
 
-def counters(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
+def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
     """Return the ``_id`` of each counter that ``move`` and, if ``history`` is not 0, ``finish`` write."""
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.finishing} if targets or history else set()
@@ -230,7 +230,7 @@ def move(
     if not moved:
         return
     arrivals, floors = _arrivals(client, session, source, moved, now)
-    unchanged = [_unchanged(client, source, found) for found, _ in moved]
+    unchanged = [_unchanged_filter(client, source, found) for found, _ in moved]
     conflict = conflict_with_removals(source)
     if client.sharded:  # an update cannot move a document to another shard
         client.update([conflict], session)
@@ -242,11 +242,11 @@ def move(
         gone = client.update([conflict, *moving], session) - 1
     if gone != len(moved):
         raise Aborted
-    lines.join(client, session, arrivals, floors)
+    lines.add_messages(client, session, arrivals, floors)
     lines.update_entries(client, session, source, [found for found, _ in moved], now)
     if history:
         finished = [(found, Outcome.DEAD_LETTERED if each.reason else Outcome.MOVED) for found, each in moved]
-        leave_copies(client, session, source, finished, now, history)
+        insert_history_copies(client, session, source, finished, now, history)
 
 
 def _arrivals(
@@ -269,7 +269,7 @@ def _arrivals(
         available = now + each.delay * 1000 if each.delay else ranges[target].available
         position = {"s": target.shard, "q": target.messages, "k": next_sequence[each.to], "d": available}
         line = layout.line_of(ranges[target].grouping, layout.original(found.get("h", "")))
-        arrivals.append({**_anew(source, found, each, now), **position, **line})
+        arrivals.append({**_moved_document(source, found, each, now), **position, **line})
         next_sequence[each.to] += 1
     return arrivals, {target.shard: ranges[target].floor for target in targets.values()}
 
@@ -284,7 +284,7 @@ def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
     return Arrivals(len(moved), fresh, bytes=grown)
 
 
-def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
+def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
     """Return the moved message: without its claim, and with a ttl that starts at ``now``."""
     made = {field: value for field, value in found.items() if field not in ("c", "o", "r", "h1")}
     made["t"] = found["t"] if each.ttl is None else each.ttl
@@ -304,7 +304,7 @@ def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDo
     return made
 
 
-def _unchanged(client: StoreClient, source: QueueKey, found: BsonDocument) -> BsonDocument:
+def _unchanged_filter(client: StoreClient, source: QueueKey, found: BsonDocument) -> BsonDocument:
     """Return a filter that stops matching once the message is claimed, released or moved."""
     claimed = {"c.n": found["c"]["n"]} if "c" in found else {}
     return client.where(source, _id=found["_id"], k=found["k"], d=found["d"], e=found["e"], **claimed)

@@ -74,7 +74,7 @@ class ClaimAttempt(Struct, frozen=True):
     history: int = 0
     expected: bytes | None = None
 
-    def fits(self, metadata: bytes) -> bool:
+    def accepts(self, metadata: bytes) -> bool:
         """Return whether the caller accepts this metadata of the queue."""
         return self.expected in (None, metadata)
 
@@ -93,5 +93,5 @@ class ClaimAttempt(Struct, frozen=True):
         messages = [found for found in choice.eligible if found["_id"] in taken]
         if self.request is None:
             return ClaimOutcome(self.now, messages, spent=choice.spent)
-        claimed = [layout.claimed(found, self.request, self.now) for found in messages]
-        return ClaimOutcome(self.now, claimed, sum(map(layout.names_claim, messages)), choice.spent)
+        claimed = [layout.claimed_document(found, self.request, self.now) for found in messages]
+        return ClaimOutcome(self.now, claimed, sum(map(layout.has_claim, messages)), choice.spent)

@@ -33,9 +33,9 @@ from zq.model import (
 )
 from zq.storage.mongodb import layout, lines, observing
 from zq.storage.mongodb.changes import (
-    Ending,
+    FinishTerms,
     check_fence,
-    counters,
+    counter_ids,
     finish,
     held_filter,
     move,
@@ -46,17 +46,25 @@ from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.exclusive_claim import ExclusiveClaim
-from zq.storage.mongodb.floors import find_there, guarded_delete, guarded_update
-from zq.storage.mongodb.group_commit import ShardGroups, admitted, in_order, key_ids, recall, refusal_of, remember
+from zq.storage.mongodb.floors import find_visible, guarded_delete, guarded_update
+from zq.storage.mongodb.group_commit import (
+    ShardGroups,
+    find_refusal,
+    key_ids,
+    merge_results,
+    recall,
+    remember,
+    select_admitted,
+)
 from zq.storage.mongodb.handling import Handler, HandleRequest
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
-from zq.storage.mongodb.reservations import visible_held
+from zq.storage.mongodb.reservations import find_visible_held
 
 # Maximum number of messages that one transaction settles.
 CAPACITY: Final = 256
 # Minimum weight of a settlement in messages. A settlement of all messages of a claim does not name any.
-AT_LEAST: Final = 10
+MIN_WEIGHT: Final = 10
 
 
 class SettleRequest(Struct, frozen=True):
@@ -123,7 +131,7 @@ class Settler:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._groups = ShardGroups[SettleRequest, Settled](client, self._together, _weight, CAPACITY, _exclusive)
+        self._groups = ShardGroups[SettleRequest, Settled](client, self._execute, _weight, CAPACITY, _exclusive)
 
     def settle(self, request: SettleRequest, is_grouped: bool) -> Settled:
         """Settle a claim. Raises the errors of ``ClaimController.settle``.
@@ -157,8 +165,10 @@ class Settler:
             raise Aborted
         return Settled(deleted=len(asked.delete), released=len(asked.release))
 
-    def _together(self, requests: Sequence[SettleRequest]) -> Sequence[Settled | Exception]:
-        written = [counters(request.key, request.settlement.move, request.settlement.history) for request in requests]
+    def _execute(self, requests: Sequence[SettleRequest]) -> Sequence[Settled | Exception]:
+        written = [
+            counter_ids(request.key, request.settlement.move, request.settlement.history) for request in requests
+        ]
         with self._client.locks.locked(*set().union(*written)):
             return self._client.transaction(partial(self._settle, requests))
 
@@ -169,14 +179,14 @@ class Settler:
         """
         now = max(request.now for request in requests)  # concurrent requests share the latest of their times
         known = recall(self._client, session, requests, Settled)
-        refusals = [refusal_of(request, known) or self._fenced(request, session) for request in requests]
-        resolutions = self._resolutions(admitted(requests, refusals), now, session)
+        refusals = [find_refusal(request, known) or self._fenced(request, session) for request in requests]
+        resolutions = self._resolutions(select_admitted(requests, refusals), now, session)
         holding = [resolution for resolution in resolutions if resolution.held]
         self._carry_out(holding, now, session)
         remember(
             self._client, session, [(resolution.request, resolution.settled, resolution.last) for resolution in holding]
         )
-        return in_order(refusals, [resolution.answer for resolution in resolutions])
+        return merge_results(refusals, [resolution.answer for resolution in resolutions])
 
     def _fenced(self, request: SettleRequest, session: Session) -> Fenced | None:
         if request.fence:
@@ -199,7 +209,7 @@ class Settler:
             **self._client.shards(key.shard for key in keys),
         }
         fields = None if any(request.settlement.move for request in requests) else {"c.i": 1, "h1": 1}
-        found = find_there(self._client, keys, conditions, fields=fields, hint=layout.HELD, session=session)
+        found = find_visible(self._client, keys, conditions, fields=fields, hint=layout.HELD, session=session)
         by_claim: defaultdict[tuple[str, str], list[BsonDocument]] = defaultdict(list)
         for one in sorted(found, key=lambda one: int(one["k"])):
             by_claim[one["q"], one["c"]["i"]].append(one)
@@ -222,7 +232,7 @@ class Settler:
             self._client.update([statement for some in releases for statement in some], session)
         for (key, history), its in sorted(by_queue.items(), key=lambda item: item[0][0].shard):
             deleted = [doc_id for resolution in its for doc_id in resolution.deleted]
-            finish(self._client, session, key, deleted, Ending(Outcome.DELETED, now, history))
+            finish(self._client, session, key, deleted, FinishTerms(Outcome.DELETED, now, history))
             move(self._client, session, key, [one for resolution in its for one in resolution.moved], now, history)
             lines.update_entries(
                 self._client, session, key, [one for resolution in its for one in resolution.held], now
@@ -238,7 +248,7 @@ class Settler:
         return [
             {
                 "q": self._client.where(key, _id={"$in": doc_ids}, **(conditions or {})),
-                "u": layout.releasing(now, delay),
+                "u": layout.release_update(now, delay),
                 "multi": True,
                 "hint": "_id_",
             }
@@ -247,7 +257,7 @@ class Settler:
 
 
 def _weight(request: SettleRequest) -> int:
-    return max(AT_LEAST, len(request.names))
+    return max(MIN_WEIGHT, len(request.names))
 
 
 def _exclusive(request: SettleRequest) -> Sequence[str]:
@@ -272,7 +282,7 @@ class ClaimController:
         key = layout.key(queue)
         attempt = ClaimAttempt(request.limit, layout.ms(now), request, request.most_bytes, expected=request.expected)
         with self._client.verb():
-            claimer = self._claimers.of(key)
+            claimer = self._claimers.get(key)
             if request.named or request.fence:
                 return ExclusiveClaim(self._client, claimer, key, request, attempt).create()
             outcome = claimer.submit(attempt)
@@ -281,18 +291,18 @@ class ClaimController:
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         moment, key = layout.ms(now), layout.key(queue)
         with self._client.verb():
-            found = visible_held(self._client, key, claim, moment)
+            found = find_visible_held(self._client, key, claim, moment)
         if not found:
             raise ClaimNotFound
         return layout.claim(key, found, moment)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         with self._client.verb():
-            return observing.claims(self._client, project, after, limit, layout.ms(now), queue)
+            return observing.list_claims(self._client, project, after, limit, layout.ms(now), queue)
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         moment, key = layout.ms(now), layout.key(queue)
-        step, until = layout.renewing(lease, moment), moment + (lease.ttl + lease.grace) * 1000
+        step, until = layout.renewal_update(lease, moment), moment + (lease.ttl + lease.grace) * 1000
 
         with self._client.verb():
             renewed = fence is None and update_held(self._client, key, lease.claim, moment, step)
@@ -301,7 +311,7 @@ class ClaimController:
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
         moment, key = layout.ms(now), layout.key(queue)
-        step = layout.releasing(moment, delay)
+        step = layout.release_update(moment, delay)
         with self._client.verb():
             released = update_held(self._client, key, claim, moment, step)
             if released or update_found(self._client, key, claim, moment, step):

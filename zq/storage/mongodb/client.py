@@ -34,7 +34,7 @@ from zq.errors import Invalid, Unavailable
 from zq.model import UNBOUNDED, QueueRef
 from zq.model.stats import Tally, removals
 from zq.storage.concurrency import StripedLocks
-from zq.storage.mongodb.commands import PORTION, TRANSIENT, checked, is_conflict, is_transient, parts, taken
+from zq.storage.mongodb.commands import PORTION, TRANSIENT, check_reply, is_conflict, is_transient, read_up_to, split
 from zq.storage.mongodb.layout import CODEC, MESSAGES, BsonDocument, QueueKey
 
 T = TypeVar("T")
@@ -75,8 +75,8 @@ SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED: Final = {"w": 1}
-# Batch size that returns all documents of a snapshot in one reply.
-FEW: Final = 100_000
+# A batch size that returns all documents of a snapshot in one reply.
+SNAPSHOT_BATCH: Final = 100_000
 
 # The possible outcomes of one attempt of a transaction.
 OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
@@ -188,8 +188,8 @@ class StoreClient:
         if snapshot:
             moment = {"atClusterTime": snapshot} if isinstance(snapshot, Timestamp) else {}
             command["readConcern"] = {"level": "snapshot", **moment}
-        return self._again(
-            lambda: taken(self.database.cursor_command(command, session=session, codec_options=CODEC), most_bytes),
+        return self._retry(
+            lambda: read_up_to(self.database.cursor_command(command, session=session, codec_options=CODEC), most_bytes),
             session,
         )
 
@@ -203,15 +203,20 @@ class StoreClient:
         """
         if self._read_concern["level"] != "majority":
             return self.find(conditions), False
-        command = {"find": MESSAGES, "filter": conditions, "readConcern": {"level": "snapshot"}, "batchSize": FEW}
-        reply = self._again(lambda: self.database.command(command, codec_options=PLAIN), None)
+        command = {
+            "find": MESSAGES,
+            "filter": conditions,
+            "readConcern": {"level": "snapshot"},
+            "batchSize": SNAPSHOT_BATCH,
+        }
+        reply = self._retry(lambda: self.database.command(command, codec_options=PLAIN), None)
         return reply["cursor"]["firstBatch"], reply["cursor"]["atClusterTime"]
 
     def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
         """Count the matching documents of ``messages``, up to ``most`` (0 = no limit)."""
         collection = self.database[MESSAGES]
         bound: Mapping[str, Any] = {"limit": most} if most else {}
-        return self._again(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
+        return self._retry(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
 
     def aggregate(
         self, stages: Sequence[BsonDocument], hint: str, session: Session | None = None
@@ -224,7 +229,7 @@ class StoreClient:
 
         Outside a transaction, the method retries after a connection failure, so a statement may be executed twice.
         """
-        commands = parts(updates, lambda update: update["u"])
+        commands = split(updates, lambda update: update["u"])
         return sum(self._write({"update": MESSAGES, "updates": part}, session)["n"] for part in commands)
 
     def upsert(self, where: Mapping[str, object], change: Mapping[str, object]) -> None:
@@ -237,7 +242,7 @@ class StoreClient:
                 continue
 
     def insert(self, documents: Sequence[BsonDocument], session: Session) -> None:
-        for part in parts(documents, lambda document: document):
+        for part in split(documents, lambda document: document):
             self._write({"insert": MESSAGES, "documents": part}, session)
 
     def delete(
@@ -320,7 +325,7 @@ class StoreClient:
                         self._committed(session)
                         return result
                     self.transactions.add("conflict" if is_conflict(error) else "failed")
-                    if not is_transient(error) or self._late():
+                    if not is_transient(error) or self._is_late():
                         raise
                     if not retry_conflicts and is_conflict(error):
                         raise Aborted from error
@@ -352,7 +357,7 @@ class StoreClient:
                 session.commit_transaction()
                 return
             except PyMongoError as error:
-                if not error.has_error_label(UNKNOWN) or self._late():
+                if not error.has_error_label(UNKNOWN) or self._is_late():
                     raise
             time.sleep(LONGEST_PAUSE)
 
@@ -379,24 +384,24 @@ class StoreClient:
     def _write(self, command: BsonDocument, session: Session | None, durable: bool = True) -> BsonDocument:
         if session is None:
             command["writeConcern"] = self._write_concern if durable else UNJOURNALED
-        return self._again(
-            lambda: checked(self.database.command(command, session=session, codec_options=PLAIN)), session
+        return self._retry(
+            lambda: check_reply(self.database.command(command, session=session, codec_options=PLAIN)), session
         )
 
-    def _again(self, send: Callable[[], T], session: Session | None) -> T:
+    def _retry(self, send: Callable[[], T], session: Session | None) -> T:
         """Call ``send`` until a primary replies or the deadline has passed. In a transaction, call it only once."""
         pause = FIRST_PAUSE
         while True:
             try:
                 return send()
             except AutoReconnect as error:
-                if session is not None or isinstance(error, ServerSelectionTimeoutError) or self._late():
+                if session is not None or isinstance(error, ServerSelectionTimeoutError) or self._is_late():
                     raise
             except OperationFailure as error:
-                if session is not None or error.code != SNAPSHOT_UNAVAILABLE or self._late():
+                if session is not None or error.code != SNAPSHOT_UNAVAILABLE or self._is_late():
                     raise
             time.sleep(pause)
             pause = min(2 * pause, 0.25)
 
-    def _late(self) -> bool:
+    def _is_late(self) -> bool:
         return time.monotonic() > float(self._verb.deadline)

@@ -28,7 +28,7 @@ class RemovalPending(OperationFailure):
     """Raised if a queue still stores messages that a purge or deletion has removed."""
 
 
-def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
+def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
     """Return documents of the cursor until the total size of their bodies reaches ``most_bytes``.
 
     The size of the next batch follows from the average size of the first ``PORTION`` documents. Small documents then
@@ -36,20 +36,20 @@ def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocu
     """
     if most_bytes >= UNBOUNDED:
         return list(cursor)
-    taken: list[BsonDocument] = []
+    documents: list[BsonDocument] = []
     left = most_bytes
     with cursor:
         for document in cursor:
-            taken.append(document)
+            documents.append(document)
             left -= len(document.get("b", b""))
             if left <= 0:
                 break
-            if len(taken) == PORTION:
+            if len(documents) == PORTION:
                 cursor.batch_size(2 + left * PORTION // (most_bytes - left))
-    return taken
+    return documents
 
 
-def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
+def split(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
     """Split statements into lists that each fit into one command.
 
     ``document_of`` returns the document in a statement, whose body counts towards ``LARGEST``.
@@ -79,13 +79,13 @@ def is_transient(error: PyMongoError) -> bool:
     return error.has_error_label(TRANSIENT)
 
 
-KINDS: Final = {DUPLICATE_KEY: DuplicateKeyError, CONVERSION_FAILURE: RemovalPending}
+ERROR_TYPES: Final = {DUPLICATE_KEY: DuplicateKeyError, CONVERSION_FAILURE: RemovalPending}
 
 
-def checked(reply: Mapping[str, Any]) -> BsonDocument:
+def check_reply(reply: Mapping[str, Any]) -> BsonDocument:
     """Return the reply, or raise the first error in it."""
     for error in reply.get("writeErrors", ()):
-        raise KINDS.get(error["code"], OperationFailure)(error["errmsg"], error["code"], error)
+        raise ERROR_TYPES.get(error["code"], OperationFailure)(error["errmsg"], error["code"], error)
     if "writeConcernError" in reply:
         error = reply["writeConcernError"]
         if error.get("code") in NOT_PRIMARY:

@@ -30,7 +30,7 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.producers import ABORTING, DECIDED, PREPARING, CommitEvents, Step
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 from zq.storage.mongodb.reservations import Holdings, Reservations
-from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits, part, publish
+from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits, next_drafts, publish
 
 # Milliseconds for which only the server that aborts a commit may work on it.
 ABORT_GRACE: Final = 2000
@@ -55,7 +55,7 @@ class RunningClock:
         return self.start + int(1000 * (time.monotonic() - self._begun))
 
 
-class Begun(NamedTuple):
+class CommitStart(NamedTuple):
     """The result of the first transaction of a commit.
 
     - ``record``: the producer's document after the transaction.
@@ -103,10 +103,10 @@ class Commits:
         while True:
             record = self._find(producers.identity(commit.project, commit.producer))
             replayed = "batch" in record and commit.batch <= record["batch"]
-            if record.get("state") == DECIDED or (replayed and producers.remembered(record, now)):
+            if record.get("state") == DECIDED or (replayed and producers.has_last_batch(record, now)):
                 for stage in (*commit.publish, *commit.beside) if replayed else ():
                     self._stages.drop(stages.identity(commit.project, stage))
-                return producers.committed(record, replayed=replayed)
+                return producers.last_batch(record, replayed=replayed)
             if "state" in record:
                 if record["due"] > clock.now():
                     raise CommitRunning
@@ -121,7 +121,7 @@ class Commits:
     def last(self, project: str, producer: str, now: int) -> Committed | None:
         """Return the producer's last decided batch, or None if there is none or it has expired."""
         record = self._find(producers.identity(project, producer))
-        return producers.committed(record) if producers.remembered(record, now) else None
+        return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
     def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
         """Carry out one slice of the producer's decided commit, with up to ``most`` messages.
@@ -169,7 +169,7 @@ class Commits:
 
     def _resume(self, one: BsonDocument, now: int) -> int:
         if "state" not in one:
-            return self._stages.drop(stages.exactly(one))
+            return self._stages.drop(stages.exact_filter(one))
         self._abort(one, RunningClock(now))
         return 0
 
@@ -187,9 +187,11 @@ class Commits:
             record = self._prepare(begun, commit.fence, clock)
         else:
             self._events.reached(Step.DONE)
-        return producers.committed(record)
+        return producers.last_batch(record)
 
-    def _begin(self, commit: Commit, attempt: str, clock: RunningClock, bounds: Bounds, session: Session) -> Begun:
+    def _begin(
+        self, commit: Commit, attempt: str, clock: RunningClock, bounds: Bounds, session: Session
+    ) -> CommitStart:
         """Complete a small commit, or reserve the stages of a large commit and store its record.
 
         Raises ``Aborted`` if the producer has a commit in progress or has already committed this batch.
@@ -198,8 +200,8 @@ class Commits:
         former = next(iter(self._client.find(doc_id, session=session)), {})
         if former.get("attempt") == attempt:  # the transaction was committed before, and is repeated
             claims = producers.claims(former) if "state" in former else []
-            return Begun(former, (), self._reservations.holdings(claims, clock.start, session))
-        if "state" in former or (producers.remembered(former, clock.start) and commit.batch <= former["batch"]):
+            return CommitStart(former, (), self._reservations.holdings(claims, clock.start, session))
+        if "state" in former or (producers.has_last_batch(former, clock.start) and commit.batch <= former["batch"]):
             raise Aborted
         if commit.fence is not None:
             check_fence(self._client, session, commit.project, commit.fence)
@@ -212,21 +214,21 @@ class Commits:
         check_size(Committed(commit.batch, published, deleted), bounds)
         entered: Sequence[QueueKey] = ()
         if fits(kept, deleted, bounds.step):
-            drafts, _ = part(self._stages, kept, BEGINNING, bounds.step, session)
+            drafts, _ = next_drafts(self._stages, kept, BEGINNING, bounds.step, session)
             if len(drafts) != sum(stage["count"] for stage in kept):
                 raise StageNotFound.of(commit.publish[0])  # drafts have expired meanwhile
             entered = publish(self._client, session, commit.project, drafts, clock.start)
             self._stages.remove_small(kept, session)
             self._reservations.finish_small(held, clock.start, session)
-            record = producers.done(commit, attempt, published, deleted, clock.start)
+            record = producers.completed_document(commit, attempt, published, deleted, clock.start)
         else:
             self._stages.reserve(kept, attempt, session)
             due = clock.now() + self._patience
-            record = producers.preparing(commit, attempt, kept, former, clock.start, due)
+            record = producers.preparing_document(commit, attempt, kept, former, clock.start, due)
         self._client.update([{"q": doc_id, "u": record, "upsert": True}], session)
-        return Begun(record, entered, held)
+        return CommitStart(record, entered, held)
 
-    def _prepare(self, begun: Begun, fence: Fence | None, clock: RunningClock) -> BsonDocument:
+    def _prepare(self, begun: CommitStart, fence: Fence | None, clock: RunningClock) -> BsonDocument:
         """Extend the stages, reserve the claimed messages, and decide the commit. Return the decided record.
 
         If a claim, a stage or the fence is lost, abort the commit and raise ``ClaimLapsed``, ``StageNotFound`` or
@@ -234,7 +236,7 @@ class Commits:
         """
         record = begun.record
         try:
-            record = self._keep(record, clock)
+            record = self._extend_stages(record, clock)
             for messages in self._reservations.parts(begun.held):
                 record = self._step(record, partial(self._reserve, messages, record, clock))
                 self._events.reached(Step.RESERVED)
@@ -247,12 +249,12 @@ class Commits:
         self._events.reached(Step.DECIDED)
         return record
 
-    def _keep(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
+    def _extend_stages(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
         """Remove the expiry of the stages' drafts, with pauses for other requests. Return the current record."""
         for stage in record["publish"]:
             began = time.monotonic()
-            for _ in self._stages.keep(stage):
-                record = self._step(record, lambda session: self._prolonged(clock))
+            for _ in self._stages.remove_expiry(stage):
+                record = self._step(record, lambda session: self._later_deadline(clock))
                 time.sleep(min(LONGEST_REST, time.monotonic() - began))
                 began = time.monotonic()
         return record
@@ -265,12 +267,12 @@ class Commits:
         session: Session,
     ) -> BsonDocument:
         self._reservations.reserve(messages, record, clock.start, session)
-        return self._prolonged(clock)
+        return self._later_deadline(clock)
 
-    def _prolonged(self, clock: RunningClock) -> BsonDocument:
+    def _later_deadline(self, clock: RunningClock) -> BsonDocument:
         return {"$set": {"due": clock.now() + self._patience}}
 
-    def _decide(self, begun: Begun, fence: Fence | None, clock: RunningClock, session: Session) -> BsonDocument:
+    def _decide(self, begun: CommitStart, fence: Fence | None, clock: RunningClock, session: Session) -> BsonDocument:
         record, deleted = begun.record, sum(map(len, begun.held.values()))
         if fence is not None:
             check_fence(self._client, session, layout.original(record["project"]), fence)
@@ -289,7 +291,7 @@ class Commits:
         """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED
-        drafts, at = part(self._stages, record["publish"], record["at"], most)
+        drafts, at = next_drafts(self._stages, record["publish"], record["at"], most)
         if drafts:
             return partial(self._publish, record, drafts, at, entered, clock), Step.PUBLISHED
         return None, Step.DONE
@@ -354,7 +356,7 @@ class Commits:
             self._end(given_up, {"$set": {"e": given_up["former"]}, "$unset": nothing_left})
         else:
             with self._client.verb():
-                self._client.delete([{"q": producers.same(given_up), "limit": 1}])
+                self._client.delete([{"q": producers.same_state_filter(given_up), "limit": 1}])
         self._events.reached(Step.ABORTED)
 
     def _step(self, record: BsonDocument, change: Callable[[Session], BsonDocument]) -> BsonDocument:
@@ -388,11 +390,11 @@ class Commits:
         """
         step = {"$set": noted, "$inc": {"turn": 1}}
         with self._client.verb():
-            return self._client.modify({"query": producers.unchanged(record), "update": step, "new": True})
+            return self._client.modify({"query": producers.unchanged_filter(record), "update": step, "new": True})
 
     def _end(self, record: BsonDocument, step: BsonDocument) -> None:
         with self._client.verb():
-            self._client.update([{"q": producers.same(record), "u": step}])
+            self._client.update([{"q": producers.same_state_filter(record), "u": step}])
 
     def _find(self, doc_id: BsonDocument) -> BsonDocument:
         with self._client.verb():

@@ -29,7 +29,7 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey
 # The metadata of a queue that does not exist or that a post has created.
 NO_METADATA: Final = b"{}"
 # Maximum number of queues whose metadata one command reads.
-LOOKUPS_AT_ONCE: Final = 256
+MAX_LOOKUPS: Final = 256
 # The ``u`` of an update statement: update operators, or pipeline stages.
 Step = BsonDocument | list[BsonDocument]
 
@@ -65,19 +65,19 @@ class SequenceRange(NamedTuple):
     floor: int
 
 
-class Stale(Aborted):
+class StaleCounter(Aborted):
     """Raised if a stored counter differs from its cached value."""
 
 
 # Maximum number of counters in the cache of a process.
-MOST_REMEMBERED: Final = 10_000
+MAX_CACHED_COUNTERS: Final = 10_000
 # Maximum size in bytes of the metadata of a cached counter. The conditional update contains the metadata.
-LARGEST_METADATA: Final = 1024
+MAX_CACHED_METADATA: Final = 1024
 # Seconds for which a counter is not cached after another process has written it.
-SHARED: Final = 1.0
+UNCACHED_SECONDS: Final = 1.0
 
 
-class Remembered(NamedTuple):
+class CachedCounter(NamedTuple):
     """The values of a counter after a committed transaction of this process.
 
     - ``sequence``: the last assigned sequence.
@@ -91,38 +91,38 @@ class Remembered(NamedTuple):
     floor: int
 
 
-class CounterMemory:
+class CounterCache:
     """The cached counters of one process. Safe for any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counters = LRUCache[str, Remembered](MOST_REMEMBERED)
-        self._shared = LRUCache[str, float](MOST_REMEMBERED)
+        self._counters = LRUCache[str, CachedCounter](MAX_CACHED_COUNTERS)
+        self._shared = LRUCache[str, float](MAX_CACHED_COUNTERS)
 
-    def of(self, keys: Sequence[QueueKey]) -> Mapping[QueueKey, Remembered]:
+    def get(self, keys: Sequence[QueueKey]) -> Mapping[QueueKey, CachedCounter]:
         """Return the cached counters of these queues; queues without a cached counter are left out."""
         with self._lock:
             return {key: self._counters[key.counter] for key in keys if key.counter in self._counters}
 
-    def learn(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
+    def store(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
         """Cache the counters that a committed transaction left when it reserved these ranges."""
         now = time.monotonic()
         with self._lock:
             for key, (sequence, number, available, metadata, grouping, floor) in ranges.items():
-                if available and len(metadata) <= LARGEST_METADATA and self._shared.get(key.counter, 0.0) < now:
+                if available and len(metadata) <= MAX_CACHED_METADATA and self._shared.get(key.counter, 0.0) < now:
                     last = sequence + number - 1
-                    self._counters[key.counter] = Remembered(last, available, metadata, grouping, floor)
+                    self._counters[key.counter] = CachedCounter(last, available, metadata, grouping, floor)
 
-    def forget(self, keys: Sequence[QueueKey]) -> None:
-        """Stop caching these counters for ``SHARED`` seconds, because another process has written one of them."""
-        until = time.monotonic() + SHARED
+    def suspend(self, keys: Sequence[QueueKey]) -> None:
+        """Stop caching these counters for ``UNCACHED_SECONDS``, because another process has written one of them."""
+        until = time.monotonic() + UNCACHED_SECONDS
         with self._lock:
             for key in keys:
                 self._counters.pop(key.counter, None)
                 self._shared[key.counter] = until
 
 
-def missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> set[QueueKey]:
+def find_missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> set[QueueKey]:
     """Return the queues that do not exist."""
     if not keys:
         return set()
@@ -131,15 +131,15 @@ def missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> 
     return {key for key in keys if key.counter not in there}
 
 
-def advance_remembered(
+def advance_cached(
     client: StoreClient,
     session: Session,
     arrivals: Mapping[QueueKey, Arrivals],
-    remembered: Mapping[QueueKey, Remembered],
+    remembered: Mapping[QueueKey, CachedCounter],
 ) -> Mapping[QueueKey, SequenceRange]:
     """Reserve sequences as ``advance`` does, with conditional updates for the queues in ``remembered``.
 
-    Raises ``Stale`` if a stored counter differs from its cached value.
+    Raises ``StaleCounter`` if a stored counter differs from its cached value.
     """
     known = sorted(arrivals.keys() & remembered.keys(), key=lambda key: key.counter)
     if not known:
@@ -148,14 +148,14 @@ def advance_remembered(
     ranges: dict[QueueKey, SequenceRange] = dict(advance(client, session, rest)) if rest else {}
     statements = []
     for key in known:
-        statement, ranges[key] = _believing(key, arrivals[key], remembered[key])
+        statement, ranges[key] = _conditional_update(key, arrivals[key], remembered[key])
         statements.append(statement)
     if client.update(statements, session) != len(statements):
-        raise Stale
+        raise StaleCounter
     return ranges
 
 
-def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[BsonDocument, SequenceRange]:
+def _conditional_update(key: QueueKey, arrival: Arrivals, known: CachedCounter) -> tuple[BsonDocument, SequenceRange]:
     """Return an update of the counter that is conditional on its cached value, and the reserved sequences."""
     available = known.available
     if arrival.fresh is not None:
@@ -227,7 +227,7 @@ def _step(key: QueueKey, arrival: Arrivals) -> list[BsonDocument]:
     return [{"$set": made}, {"$unset": "e"}]
 
 
-class Known(NamedTuple):
+class QueueDetails(NamedTuple):
     metadata: bytes
     grouping: Grouping
     floor: int
@@ -238,17 +238,17 @@ class MetadataLookup:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._group_commit = GroupCommit[QueueKey, Known | None](
-            self._read, capacity=LOOKUPS_AT_ONCE, timeout=client.timeout
+        self._group_commit = GroupCommit[QueueKey, QueueDetails | None](
+            self._read, capacity=MAX_LOOKUPS, timeout=client.timeout
         )
 
-    def get(self, key: QueueKey) -> Known | None:
+    def get(self, key: QueueKey) -> QueueDetails | None:
         """Return the queue's metadata, grouping and floor, or None if the queue does not exist."""
         return self._group_commit.submit(key)
 
-    def _read(self, keys: Sequence[QueueKey]) -> Sequence[Known | None]:
+    def _read(self, keys: Sequence[QueueKey]) -> Sequence[QueueDetails | None]:
         named = counters_of(self._client, keys)
         fields = {"b": 1, "h": 1, "m0": 1, "g": 1}
         counters = self._client.find({**named, "b": {"$exists": True}}, fields=fields)
-        found = {one["_id"]: Known(one["b"], Grouping(one.get("h", "")), floor_of(one)) for one in counters}
+        found = {one["_id"]: QueueDetails(one["b"], Grouping(one.get("h", "")), floor_of(one)) for one in counters}
         return [found.get(key.counter) for key in keys]

@@ -19,9 +19,9 @@ from zq.errors import ClaimNotHeld, MessageClaimed
 from zq.model import Outcome
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout, lines
-from zq.storage.mongodb.changes import Ending, finish, held_by
+from zq.storage.mongodb.changes import FinishTerms, finish, held_condition
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.floors import find_there
+from zq.storage.mongodb.floors import find_visible
 from zq.storage.mongodb.group_commit import ShardGroups
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 
@@ -78,7 +78,7 @@ class Deletions:
         again.
         """
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
-            found = find_there(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
+            found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
                 return
             if "h1" in found[0]:
@@ -105,7 +105,7 @@ class Deletions:
         keys = list(dict.fromkeys(one.key for one in deletions))
         shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [doc_id for one in deletions for doc_id in one.doc_ids]}, **shards}
-        met = find_there(self._client, keys, named, fields={"e": 1, "c": 1, "h1": 1}, hint="_id_", session=session)
+        met = find_visible(self._client, keys, named, fields={"e": 1, "c": 1, "h1": 1}, hint="_id_", session=session)
         found = {message["_id"]: message for message in met if int(message["e"]) > now}
         answers: list[Exception | None] = []
         ending: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)
@@ -118,7 +118,7 @@ class Deletions:
                 ending[one.key, one.history] += [found.pop(message["_id"]) for message in mine]
         for (key, history), its in sorted(ending.items(), key=lambda item: item[0][0].shard):
             doc_ids = [message["_id"] for message in its]
-            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
+            finish(self._client, session, key, doc_ids, FinishTerms(Outcome.DELETED, now, history))
             lines.update_entries(self._client, session, key, its, now)
         return answers
 
@@ -143,4 +143,4 @@ def _holder(claims: Sequence[str], now: int) -> BsonDocument:
 
     The named claim must hold the message. If the request names no claim, the message must be unclaimed.
     """
-    return held_by(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}
+    return held_condition(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

@@ -53,7 +53,7 @@ class LeaderLease:
     def __init__(self, client: StoreClient) -> None:
         self._client = client
         self._round = uuid4().hex
-        self._heard = 0.0
+        self._last_check = 0.0
         self._is_leader = False
 
     def __enter__(self) -> "LeaderLease":
@@ -69,12 +69,12 @@ class LeaderLease:
 
         The result is cached for half the duration of the lease.
         """
-        if time.monotonic() - self._heard > LEASE / 2:
-            asked = time.monotonic()
+        if time.monotonic() - self._last_check > LEASE / 2:
+            now = time.monotonic()
             with self._client.verb():
                 found = self._client.modify(self._command(), collection=CLOCK)
             self._is_leader = found is not None and found["round"] == self._round
-            self._heard = asked
+            self._last_check = now
         return self._is_leader
 
     def _command(self) -> BsonDocument:
@@ -89,12 +89,12 @@ class LeaderLease:
 
 
 # Retention of the counters of a deleted queue in milliseconds: 60 days.
-REMEMBERED: Final = 60 * 86_400_000
+COUNTER_RETENTION: Final = 60 * 86_400_000
 
 # A document that records pending deletes: the document of a queue, the counter of a topic log, or the purge record of a
-# topic. ``NOTE`` lists its fields.
+# topic. ``PENDING_FIELDS`` lists its fields.
 Pending = BsonDocument
-NOTE: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
+PENDING_FIELDS: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class PendingDeletes:
@@ -120,7 +120,7 @@ class PendingDeletes:
         floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
         step: list[BsonDocument] = [
             {"$set": {"k1": {"$add": [{"$ifNull": ["$k1", 0]}, 1]}}},
-            {"$set": {**floors, "e": {"$add": ["$$NOW", REMEMBERED]}}},
+            {"$set": {**floors, "e": {"$add": ["$$NOW", COUNTER_RETENTION]}}},
             {"$unset": ["n", "b", "h", "n1", "w1"]},
         ]
         if self._client.transaction(partial(self._decide, key, step, {})):
@@ -143,7 +143,7 @@ class PendingDeletes:
     def resume(self, pace: Pace) -> None:
         """Delete documents that purges, deletions and trims have left behind, if this server gets the leader lease."""
         with self._client.verb():
-            found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=NOTE)
+            found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=PENDING_FIELDS)
         if not found:
             return
         with LeaderLease(self._client) as lease:
@@ -162,13 +162,15 @@ class PendingDeletes:
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
                 return self._log_step(pending, most)
-            removed = self._batch({"q": "m" + pending["s"]}, pending, "g", most) or lines.replace_up_to(
+            removed = self._delete_batch({"q": "m" + pending["s"]}, pending, "g", most) or lines.rewrite_up_to(
                 self._client, layout.key(layout.queue_of(pending["s"])), pending["g"], most
             )
             if not removed and "g1" in pending:
                 known, records = {"q": "o" + pending["s"]}, {"q": "h" + pending["s"]}
                 keys = {**pending, "g1": pending["g1"] - 1}
-                removed = self._batch(records, pending, "g1", most) or self._batch(known, keys, "g1", most)
+                removed = self._delete_batch(records, pending, "g1", most) or self._delete_batch(
+                    known, keys, "g1", most
+                )
                 if not removed:
                     self._forget_later("c" + pending["s"], pending["s"])
             if not removed:
@@ -185,7 +187,7 @@ class PendingDeletes:
         note = {field: pending[field] for field in ("_id", "s", "g")}
         whole = pending["_id"] == pending["s"]
         batches = {"q": pending["s"]} if whole else {"q": pending["s"], "d": pending["d"]}
-        removed = self._batch(batches, pending, "g", most, layout.OBSERVERS if whole else layout.CLAIMS)
+        removed = self._delete_batch(batches, pending, "g", most, layout.OBSERVERS if whole else layout.CLAIMS)
         if not removed and whole:
             self._client.update([{"q": note, "u": {"$unset": {"g": ""}}}])
         elif not removed:  # if this server dies after the notice, the record stays and another server notifies again
@@ -193,7 +195,9 @@ class PendingDeletes:
             self._client.delete_all(note)
         return removed
 
-    def _batch(self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS) -> int:
+    def _delete_batch(
+        self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS
+    ) -> int:
         """Delete up to ``most`` documents that match ``what``, and return their number.
 
         ``bound`` is the field of ``pending`` with the highest sequence to delete.
@@ -207,7 +211,7 @@ class PendingDeletes:
 
     def _forget_later(self, finishing: str, shard: str) -> None:
         """Let a deleted queue's history counter expire. An operation that finishes a message cancels the expiry."""
-        step = [{"$set": {"e": {"$add": ["$$NOW", REMEMBERED]}}}]
+        step = [{"$set": {"e": {"$add": ["$$NOW", COUNTER_RETENTION]}}}]
         self._client.update([{"q": {"_id": finishing, "s": shard}, "u": step}])
 
 
@@ -237,11 +241,11 @@ class ActiveExpiry:
             due = self._find(now, 1)
         if not due:
             return 0
-        removed, met, size = 0, 0, 0
+        removed, found_count, size = 0, 0, 0
         with LeaderLease(self._client) as lease:
-            while met == size and (size := pace.step()) and lease.is_leader():
+            while found_count == size and (size := pace.step()) and lease.is_leader():
                 with self._client.verb():
-                    met, gone, others = self._step(now, size)
+                    found_count, gone, others = self._step(now, size)
                 removed += gone.total()
                 self._client.removals.add("sweep", gone.total())
                 for queue, count in gone.items():

@@ -44,11 +44,11 @@ PAUSE: Final = 0.005
 # Maximum duration of the last write of ``close``, in seconds.
 LAST_WRITE: Final = 0.5
 # Maximum number of queues in one entry.
-MANY: Final = 1000
+MAX_QUEUES: Final = 1000
 # Maximum size of the batches in one entry, in bytes. Of further batches, the entry has only the last sequence.
-CARRIED: Final = 64 << 10
+MAX_BATCH_BYTES: Final = 64 << 10
 # The fields of a batch in an entry.
-CARRIES: Final = ("k", "d", "a", "b", "t")
+BATCH_FIELDS: Final = ("k", "d", "a", "b", "t")
 # Milliseconds for which MongoDB waits for new entries before it returns an empty reply.
 AWAIT_MS: Final = 1000
 # Seconds between the first failure to read the feed and the next attempt.
@@ -99,9 +99,9 @@ class Subscription:
                 self._listener(None, notice.last)
             for document in notice.documents or ():
                 if document["k"] > self._floor:
-                    self._listener(topic_log.batch(document), topic_log.before(document))
+                    self._listener(topic_log.batch(document), topic_log.previous_sequence(document))
 
-    def lose(self) -> None:
+    def notify_loss(self) -> None:
         """Notify the listener that it may have missed notices, including purges."""
         with self._lock:
             if not self._ended:
@@ -120,8 +120,8 @@ class Feed:
         self._noted: dict[QueueRef, None] = {}
         self._notices: list[Notice] = []
         self._lock = threading.Lock()
-        self._something = threading.Event()
-        self._urgent = threading.Event()
+        self._has_work = threading.Event()
+        self._is_urgent = threading.Event()
         """Set if batches must be written without a pause, or if the feed is closed."""
         self._closed = threading.Event()
         self._writer: threading.Thread | None = None
@@ -134,7 +134,7 @@ class Feed:
         with self._lock:
             self._noted[queue] = None
             self._begin_to_write()
-        self._something.set()
+        self._has_work.set()
 
     def publish(self, project: str, documents: Sequence[BsonDocument]) -> None:
         """Announce batches that this process has stored in the project's log, in log order."""
@@ -142,8 +142,8 @@ class Feed:
         with self._lock:
             self._notices.append(notice)
             self._begin_to_write()
-        self._urgent.set()
-        self._something.set()
+        self._is_urgent.set()
+        self._has_work.set()
         self._notify(notice)
 
     def purge(self, project: str, last: int) -> None:
@@ -190,8 +190,8 @@ class Feed:
         The method does not wait for the reader thread.
         """
         self._closed.set()
-        self._something.set()
-        self._urgent.set()
+        self._has_work.set()
+        self._is_urgent.set()
         if self._writer is not None:
             self._writer.join(LAST_WRITE)
 
@@ -212,20 +212,20 @@ class Feed:
 
     def _write(self) -> None:
         while not self._closed.is_set():
-            self._something.wait()
-            self._something.clear()
-            self._urgent.clear()
+            self._has_work.wait()
+            self._has_work.clear()
+            self._is_urgent.clear()
             self._write_noted()
-            self._urgent.wait(PAUSE)
+            self._is_urgent.wait(PAUSE)
         self._write_noted()
 
     def _write_noted(self) -> None:
         with self._lock:
-            queues = list(islice(self._noted, MANY))
+            queues = list(islice(self._noted, MAX_QUEUES))
             for queue in queues:
                 del self._noted[queue]
             if self._noted:
-                self._something.set()
+                self._has_work.set()
             notices, self._notices = self._notices, []
         if queues or notices:
             self._insert(queues, notices)
@@ -239,7 +239,7 @@ class Feed:
     def _entry(self, queues: Sequence[QueueRef], notices: Sequence[Notice]) -> BsonDocument:
         entry: BsonDocument = {"w": self._own, "q": [[text(queue.project), text(queue.name)] for queue in queues]}
         if notices:
-            entry["t"] = encoded(notices)
+            entry["t"] = encode(notices)
         return entry
 
     def _follow(self) -> None:
@@ -268,7 +268,7 @@ class Feed:
             if self._closed.is_set():
                 return
             for subscription in self._all_subscriptions() if begun else ():
-                subscription.lose()
+                subscription.notify_loss()
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -288,14 +288,14 @@ class Feed:
             return [one for some in self._subscriptions.values() for one in some]
 
 
-def encoded(notices: Sequence[Notice]) -> list[list[Any]]:
-    """Return the notices in their stored form, with at most ``CARRIED`` bytes of message bodies."""
-    left = CARRIED
+def encode(notices: Sequence[Notice]) -> list[list[Any]]:
+    """Return the notices in their stored form, with at most ``MAX_BATCH_BYTES`` bytes of message bodies."""
+    left = MAX_BATCH_BYTES
     encoded: list[list[Any]] = []
     for one in notices:
         documents = None
         if one.documents is not None:
             left -= sum(len(document["b"]) for document in one.documents)
-            documents = [{field: each[field] for field in CARRIES} for each in one.documents if left >= 0]
+            documents = [{field: each[field] for field in BATCH_FIELDS} for each in one.documents if left >= 0]
         encoded.append([text(one.project), one.last, documents])
     return encoded

@@ -41,7 +41,7 @@ def floor_of(counter: Mapping[str, Any]) -> int:
     return max(int(counter.get("m0", 0)), int(counter.get("g", 0)))
 
 
-def finished_floor_of(counter: Mapping[str, Any]) -> int:
+def history_floor_of(counter: Mapping[str, Any]) -> int:
     """Return the floor of the queue's history entries and idempotency keys."""
     return max(int(counter.get("h0", 0)), int(counter.get("g1", 0)))
 
@@ -67,7 +67,7 @@ def _guard(key: QueueKey) -> BsonDocument:
     return {"_id": key.counter, "s": key.shard, "$expr": {"$cond": [pending, fails, False]}}
 
 
-def pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
+def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
     """Return the documents of all queues with pending deletes, by shard key.
 
     If ``project`` is given, only its queues are returned.
@@ -85,7 +85,7 @@ def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]
     of the queues by shard key.
     """
     bound = "$lt" if kind == "o" else "$lte"
-    floor = floor_of if kind == "m" else finished_floor_of
+    floor = floor_of if kind == "m" else history_floor_of
     return [{"q": kind + shard, "k": {bound: floor(counter)}} for shard, counter in counters.items()]
 
 
@@ -188,7 +188,7 @@ def find_named(
     return [one for one in found if one["_id"] not in counters], [one for one in found if one["_id"] in counters]
 
 
-def find_there(
+def find_visible(
     client: StoreClient,
     keys: Sequence[QueueKey],
     conditions: Mapping[str, Any],

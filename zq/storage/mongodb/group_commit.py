@@ -26,7 +26,7 @@ from zq.errors import KeyReused, Repeated
 from zq.model import IdempotencyKey
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.floors import find_named, finished_floor_of
+from zq.storage.mongodb.floors import find_named, history_floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
 # Maximum seconds for which a leader waits for as many followers as the previous group had.
@@ -35,14 +35,14 @@ LINGER: Final = 0.003
 # Maximum size of the bodies in one group, in bytes.
 CAPACITY: Final = 4 << 20
 # Minimum weight of a message in bytes, so that a group has at most 512 messages.
-AT_LEAST: Final = 8 << 10
+MIN_WEIGHT: Final = 8 << 10
 # A sequence for ``remember``: every later deletion of the queue removes the idempotency key.
 BEFORE_ALL: Final = 0
 # Errors that a single request may cause for its whole group.
 FAULTS: Final = (OperationFailure, BSONError, OverflowError)
 
 
-class Keyed(Protocol):
+class KeyedRequest(Protocol):
     """A request for one queue or topic log, with an optional idempotency key.
 
     ``now`` is the time of the request in milliseconds.
@@ -56,8 +56,8 @@ class Keyed(Protocol):
     def idempotency_key(self) -> IdempotencyKey | None: ...
 
 
-Request = TypeVar("Request", bound=Keyed)
-Asked = TypeVar("Asked")
+Request = TypeVar("Request", bound=KeyedRequest)
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
@@ -99,12 +99,14 @@ class ShardGroups(Generic[Request, Answer]):
         return self._group_commits[request.key.shard if self._sharded else ""].submit(request)
 
 
-def key_ids(request: Keyed) -> Sequence[str]:
+def key_ids(request: KeyedRequest) -> Sequence[str]:
     """Return a list with the ``_id`` of the request's idempotency key, or an empty one if the request has no key."""
     return [request.key.named("o", request.idempotency_key.key)] if request.idempotency_key else ()
 
 
-def in_order(refusals: Sequence[Exception | None], answers: Iterable[Answer | Exception]) -> list[Answer | Exception]:
+def merge_results(
+    refusals: Sequence[Exception | None], answers: Iterable[Answer | Exception]
+) -> list[Answer | Exception]:
     """Merge the results of admitted requests with the refusals of the others, in the order of the requests.
 
     ``refusals`` has one item for each request, which is None for an admitted request.
@@ -113,12 +115,12 @@ def in_order(refusals: Sequence[Exception | None], answers: Iterable[Answer | Ex
     return [next(admitted) if refusal is None else refusal for refusal in refusals]
 
 
-def admitted(requests: Iterable[Asked], refusals: Iterable[Exception | None]) -> list[Asked]:
+def select_admitted(requests: Iterable[Item], refusals: Iterable[Exception | None]) -> list[Item]:
     """Return the requests whose refusal is None."""
     return [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
 
 
-def refusal_of(request: Keyed, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
+def find_refusal(request: KeyedRequest, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
     """Return the refusal of a request whose idempotency key is stored, or None if the request is new.
 
     ``known`` is the result of ``recall``.
@@ -127,7 +129,7 @@ def refusal_of(request: Keyed, known: Mapping[str, Repeated | KeyReused]) -> Rep
 
 
 def recall(
-    client: StoreClient, session: Session, requests: Sequence[Keyed], answer: type[Any]
+    client: StoreClient, session: Session, requests: Sequence[KeyedRequest], answer: type[Any]
 ) -> dict[str, Repeated | KeyReused]:
     """Look up the idempotency keys of the requests. Return a refusal for each stored key, by the ``_id`` of the key.
 
@@ -143,7 +145,7 @@ def recall(
     keys = list(dict.fromkeys(request.key for request in keyed.values()))
     named = {"_id": {"$in": list(keyed)}, **client.shards(key.shard for key in keys)}
     found, counters = find_named(client, keys, named, session=session)
-    floors = {counter["s"]: finished_floor_of(counter) for counter in counters}
+    floors = {counter["s"]: history_floor_of(counter) for counter in counters}
     return {
         known["_id"]: _verdict(known, keyed[known["_id"]], answer)
         for known in found
@@ -151,7 +153,7 @@ def recall(
     }
 
 
-def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keyed, Any, int]]) -> None:
+def remember(client: StoreClient, session: Session, answers: Sequence[tuple[KeyedRequest, Any, int]]) -> None:
     """Store the results of requests that have an idempotency key.
 
     ``answers`` has the request, its result, and a sequence of its queue. A deletion of the queue removes the key if the
@@ -175,7 +177,7 @@ def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keye
         client.update(statements, session)
 
 
-def _verdict(known: BsonDocument, request: Keyed, answer: type[Any]) -> Repeated | KeyReused:
+def _verdict(known: BsonDocument, request: KeyedRequest, answer: type[Any]) -> Repeated | KeyReused:
     if request.idempotency_key is None or bytes(known["h"]) != request.idempotency_key.digest:
         return KeyReused()
     return Repeated(msgspec.convert(json.loads(known["b"]), answer), int(known["k"]))

@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from zq.model import Grip, Handled, Outcome
 from zq.storage.mongodb import layout, lines
-from zq.storage.mongodb.changes import Ending, finish
+from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.floors import find_there
+from zq.storage.mongodb.floors import find_visible
 from zq.storage.mongodb.group_commit import ShardGroups
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
@@ -37,7 +37,7 @@ class HandleRequest(NamedTuple):
     idempotency_key: None = None
 
 
-class Answer(NamedTuple):
+class HandleResult(NamedTuple):
     """The result of a request: the outcome for each grip.
 
     ``sooner``: whether a message is now available earlier than before the request.
@@ -52,34 +52,36 @@ class Handler:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._groups = ShardGroups[HandleRequest, Answer](client, self._together, lambda one: len(one.grips), CAPACITY)
+        self._groups = ShardGroups[HandleRequest, HandleResult](
+            client, self._execute, lambda one: len(one.grips), CAPACITY
+        )
 
-    def handle(self, request: HandleRequest) -> Answer:
+    def handle(self, request: HandleRequest) -> HandleResult:
         """Execute the request, and return the outcomes after the transaction is committed."""
         return self._groups.submit(request)
 
-    def _together(self, requests: Sequence[HandleRequest]) -> Sequence[Answer]:
+    def _execute(self, requests: Sequence[HandleRequest]) -> Sequence[HandleResult]:
         with self._client.locks.locked(*{one.key.finishing for one in requests if one.history}):
             return self._client.transaction(partial(self._handle, requests))
 
-    def _handle(self, requests: Sequence[HandleRequest], session: Session) -> Sequence[Answer]:
+    def _handle(self, requests: Sequence[HandleRequest], session: Session) -> Sequence[HandleResult]:
         now = max(request.now for request in requests)  # the requests of a group share one time
         ids = {layout.doc_id(request.key, grip.id) for request in requests for grip in request.grips}
         keys = list(dict.fromkeys(request.key for request in requests))
         named = {"_id": {"$in": list(ids)}, **self._client.shards(key.shard for key in keys)}
         fields = {"d": 1, "e": 1, "c": 1, "h1": 1}
-        met = find_there(self._client, keys, named, fields=fields, hint="_id_", session=session)
-        work = _Work({one["_id"]: one for one in met if int(one["e"]) > now}, now)
-        answers = [work.do(request) for request in requests]
-        self._client.update(work.updates(self._client), session)
-        for (key, history), doc_ids in sorted(work.deleted.items(), key=lambda item: item[0][0].shard):
-            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
-        for key, changed in work.changed.items():
+        found = find_visible(self._client, keys, named, fields=fields, hint="_id_", session=session)
+        changes = _PendingChanges({one["_id"]: one for one in found if int(one["e"]) > now}, now)
+        results = [changes.apply(request) for request in requests]
+        self._client.update(changes.updates(self._client), session)
+        for (key, history), doc_ids in sorted(changes.deleted.items(), key=lambda item: item[0][0].shard):
+            finish(self._client, session, key, doc_ids, FinishTerms(Outcome.DELETED, now, history))
+        for key, changed in changes.changed.items():
             lines.update_entries(self._client, session, key, changed, now)
-        return answers
+        return results
 
 
-class _Work:
+class _PendingChanges:
     """The pending changes of one transaction.
 
     ``found`` has the messages by ``_id``. The updates need no conditions, because the same transaction has read the
@@ -97,12 +99,12 @@ class _Work:
         self.deleted: defaultdict[tuple[QueueKey, int], list[str]] = defaultdict(list)
         self.changed: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
 
-    def do(self, request: HandleRequest) -> Answer:
+    def apply(self, request: HandleRequest) -> HandleResult:
         """Apply the grips of a request in order, record the changes, and return the outcomes."""
         before = {doc_id: one["d"] for doc_id, one in self._found.items()}
         handled = [self._one(request, grip) for grip in request.grips]
         ids = [layout.doc_id(request.key, grip.id) for grip in request.grips]
-        return Answer(handled, any(one in self._found and self._found[one]["d"] < before[one] for one in ids))
+        return HandleResult(handled, any(one in self._found and self._found[one]["d"] < before[one] for one in ids))
 
     def updates(self, client: StoreClient) -> Sequence[BsonDocument]:
         """Return the update statements for messages with a changed claim.

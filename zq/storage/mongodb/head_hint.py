@@ -7,7 +7,7 @@ import time
 from typing import Final
 
 # Seconds for which a head hint is valid, and for which searches skip messages after a collision.
-BELIEVED: Final = 2.0
+VALIDITY: Final = 2.0
 # Milliseconds between the hint and the earliest found message, because the clocks of servers differ.
 MARGIN: Final = 100
 # Number of searches that skip messages after a collision with another process.
@@ -59,7 +59,7 @@ class HeadHint:
             if token == self._invalidations:
                 self._head = max(0, first - MARGIN)
                 if searched_all:
-                    self._until = time.monotonic() + BELIEVED
+                    self._until = time.monotonic() + VALIDITY
 
     def invalidate(self) -> int:
         """Discard the hint, and return a new token for ``found``.
@@ -75,4 +75,4 @@ class HeadHint:
     def collided(self) -> None:
         """Make the next searches skip a random number of messages, because another process took the found ones."""
         with self._lock:
-            self._skips, self._skip_until = SKIPS, time.monotonic() + BELIEVED
+            self._skips, self._skip_until = SKIPS, time.monotonic() + VALIDITY

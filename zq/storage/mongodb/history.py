@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.floors import counters_of, find_there, finished_floor_of, floor_of, search
+from zq.storage.mongodb.floors import counters_of, find_visible, floor_of, history_floor_of, search
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.unions import find_with
 
@@ -51,7 +51,7 @@ class HistoryController:
                     hint=layout.FINISHED,
                     committed=True,
                     most_bytes=most_bytes,
-                    floor_of=finished_floor_of,
+                    floor_of=history_floor_of,
                 )
         items = [_finished(key, one, moment) for one in portion(found, most_bytes, layout.body_of)]
         if not items:
@@ -63,7 +63,7 @@ class HistoryController:
         doc_ids = layout.doc_ids(key, ids)
         own_or_copy = self._records(key, moment, **{"$or": [{"_id": {"$in": doc_ids}}, {"i": {"$in": doc_ids}}]})
         with self._client.verb():
-            found = find_there(self._client, [key], own_or_copy, floor_of=finished_floor_of)
+            found = find_visible(self._client, [key], own_or_copy, floor_of=history_floor_of)
         latest = {_message_id(record): record for record in sorted(found, key=lambda record: int(record["p"]))}
         return [_finished(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
 
@@ -86,7 +86,7 @@ class HistoryController:
                 most_bytes=most_bytes,
             )
             counter: BsonDocument = counters[0] if counters else {}
-            floors = {key.messages: floor_of(counter), key.records: finished_floor_of(counter)}
+            floors = {key.messages: floor_of(counter), key.records: history_floor_of(counter)}
             if all(one["k"] > floors[one["q"]] for one in found):
                 return found
             both["$nor"] = [{"q": kind, "k": {"$lte": floor}} for kind, floor in floors.items()]

@@ -320,7 +320,7 @@ NO_ORIGIN: Final[BsonDocument] = {"q": "", "n": 0}
 CLAIM_FIELDS: Final = ["c.i", "c.s", "c.t", "c.e", "c.d", "c.h"]
 
 
-def names_claim(found: Mapping[str, Any]) -> bool:
+def has_claim(found: Mapping[str, Any]) -> bool:
     """Return whether a message has a claim, which may have lapsed."""
     return "i" in found.get("c", NO_CLAIM)
 
@@ -336,8 +336,8 @@ def first_claimed(found: Mapping[str, Any]) -> int:
     return moment
 
 
-def claimed(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocument:
-    """Return the document of a message after the update ``claiming``, with the fields that ``message`` reads."""
+def claimed_document(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocument:
+    """Return the document of a message after the update ``claim_update``, with the fields that ``message`` reads."""
     lease = request.lease
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
     ttl, expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
@@ -345,7 +345,7 @@ def claimed(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocumen
     return {**found, "c": claim, "t": ttl, "d": ends + request.wait(count) * 1000, "e": DatetimeMS(expires)}
 
 
-def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
+def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
     """Return the update that claims messages at ``now``. They become available a back-off after the claim expires."""
     ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
     available: int | BsonDocument = ends + request.wait(1) * 1000
@@ -356,15 +356,15 @@ def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
     holder = {"$literal": [text(by.client), text(by.agent)]} if by.is_known else "$$REMOVE"
     first = {"$ifNull": ["$c.f", {"$ifNull": ["$o.f", now]}]}
     more = {"n": {"$add": [count, 1]}, "d": "$d", "h": holder, "f": first}
-    return _under_claim(request.lease, now, more, available)
+    return _lease_update(request.lease, now, more, available)
 
 
-def renewing(lease: Lease, now: int) -> list[BsonDocument]:
+def renewal_update(lease: Lease, now: int) -> list[BsonDocument]:
     """Return the update that renews the claim of messages. Their back-off is unchanged."""
-    return _under_claim(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
+    return _lease_update(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
 
 
-def _under_claim(lease: Lease, now: int, more: BsonDocument, available: object) -> list[BsonDocument]:
+def _lease_update(lease: Lease, now: int, more: BsonDocument, available: object) -> list[BsonDocument]:
     """Return the update for a claim or renewal at ``now``. ``more`` has further fields of ``c`` to set."""
     ends = now + lease.ttl * 1000
     # A renewal keeps the fields of ``c`` that are not in ``change``; a claim sets all. Each "$..." is a former value.
@@ -385,7 +385,7 @@ def _under_claim(lease: Lease, now: int, more: BsonDocument, available: object) 
 WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 
 
-def releasing(now: int, delay: int | None = None) -> list[BsonDocument]:
+def release_update(now: int, delay: int | None = None) -> list[BsonDocument]:
     """Return the update that releases messages, which become available after ``delay`` seconds.
 
     If ``delay`` is None, each message becomes available after its back-off. A message without a back-off gets the

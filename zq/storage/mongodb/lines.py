@@ -32,9 +32,9 @@ from zq.storage.mongodb.layout import FAIR, ORDERED, BsonDocument, QueueKey
 from zq.storage.mongodb.unions import aggregate_with
 
 # The sort order of messages in a line, by the name of the line's index.
-PLACES: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
+SORT_ORDERS: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
 # Number of messages that a search for the head of a line reads, because the first messages may have expired.
-FEW: Final = 8
+HEAD_SEARCH_LIMIT: Final = 8
 
 
 class Head(NamedTuple):
@@ -45,16 +45,18 @@ class Head(NamedTuple):
     expires: int
 
 
-def order_of(line: str) -> str:
+def index_of(line: str) -> str:
     """Return the name of the index that contains the line."""
     return FAIR if line[0] == FAIR[0] else ORDERED
 
 
-def head_of(found: Mapping[str, Any]) -> Head:
+def head_from(found: Mapping[str, Any]) -> Head:
     return Head(int(found["d"]), int(found["k"]), int(found["e"]))
 
 
-def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]) -> None:
+def add_messages(
+    client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]
+) -> None:
     """Update the entries of lines to which new messages are added.
 
     ``floors`` has the floors of the queues by shard key. A caller that updates the entries before it inserts the
@@ -63,9 +65,9 @@ def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
         if "h1" in one:
-            by_line[one["s"], one["h1"]].append(head_of(one))
+            by_line[one["s"], one["h1"]].append(head_from(one))
     if by_line:
-        client.update([_joining(*of, its, floors[of[0]]) for of, its in sorted(by_line.items())], session)
+        client.update([_addition_statement(*of, its, floors[of[0]]) for of, its in sorted(by_line.items())], session)
 
 
 def update_entries(
@@ -84,7 +86,7 @@ def update_entries(
         heads = _heads(client, session, key, names, now)
         write_entries(client, session, key, heads, now, until)
         is_ready = any(head and (head.available <= now or now == BEFORE_ALL) for head in heads.values())
-        if is_ready and order_of(names[0]) == ORDERED:
+        if is_ready and index_of(names[0]) == ORDERED:
             client.made_ready(session, key.ref)
 
 
@@ -92,7 +94,7 @@ def write_entries(
     client: StoreClient, session: Session, key: QueueKey, heads: Mapping[str, Head | None], now: int, until: int = 0
 ) -> None:
     """Write the entries of lines for these heads, and delete the entries of lines whose head is None."""
-    placed = [_placing(key, line, head, now, until) for line, head in heads.items() if head is not None]
+    placed = [_head_statement(key, line, head, now, until) for line, head in heads.items() if head is not None]
     empty = [_entry(key.shard, line)["_id"] for line, head in heads.items() if head is None]
     if placed:
         client.update(placed, session)
@@ -100,20 +102,20 @@ def write_entries(
         client.delete_all({"_id": {"$in": empty}, "s": key.shard}, session=session)
 
 
-def replace_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
+def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
     """Rewrite up to ``most`` entries that refer to deleted messages, and return their number.
 
     All messages up to ``sequence`` are deleted.
     """
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
-    found = client.find(due, limit=min(most, AT_ONCE), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
+    found = client.find(due, limit=min(most, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
     if found:
-        stood = [{"h1": one["j"]} for one in found]
-        client.transaction(lambda session: update_entries(client, session, key, stood, BEFORE_ALL))
+        outdated = [{"h1": one["j"]} for one in found]
+        client.transaction(lambda session: update_entries(client, session, key, outdated, BEFORE_ALL))
     return len(found)
 
 
-def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
+def count_ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
     """Count the ready messages in ordered lines that a claim could take, up to ``most``.
 
     In each line, only messages before the first one that is not ready count.
@@ -123,7 +125,7 @@ def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -
     for entry in client.find(due, limit=most, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "j": 1}):
         living = above(client.where(key, h1=entry["j"], e={"$gt": DatetimeMS(now)}), floor)
         fields = {"_id": 0, "d": 1}
-        line = client.find(living, limit=most - count, sort=PLACES[ORDERED], hint=ORDERED, fields=fields)
+        line = client.find(living, limit=most - count, sort=SORT_ORDERS[ORDERED], hint=ORDERED, fields=fields)
         count += sum(1 for _ in takewhile(lambda one: int(one["d"]) <= now, line))
         if count == most:
             break
@@ -131,7 +133,7 @@ def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -
 
 
 # Maximum number of entries that one transaction rewrites.
-AT_ONCE: Final = 500
+MAX_REWRITES: Final = 500
 # A time before every available-at and expiry. With it, entries get the available-at of their heads.
 BEFORE_ALL: Final = 0
 
@@ -143,8 +145,8 @@ def _heads(
     if client.sharded or len(names) == 1:
         return {line: _head(client, session, key, line, now) for line in names}
     stages, beside = first_stages(key, names), counters_of(client, [key])
-    found, counters = aggregate_with(client, beside, stages, order_of(names[0]), session=session)
-    firsts = {one["_id"]: head_of(one) for one in found}
+    found, counters = aggregate_with(client, beside, stages, index_of(names[0]), session=session)
+    firsts = {one["_id"]: head_from(one) for one in found}
     floor = floor_of(counters[0]) if counters else 0
     return {
         line: _head(client, session, key, line, now)
@@ -163,7 +165,7 @@ def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
     firsts = {field: {"$first": f"${field}"} for field in ("d", "k", "e")}
     return [
         {"$match": {"q": key.messages, "h1": {"$in": list(names)}}},
-        {"$sort": {"h1": 1, **PLACES[order_of(names[0])]}},
+        {"$sort": {"h1": 1, **SORT_ORDERS[index_of(names[0])]}},
         {"$group": {"_id": "$h1", **firsts}},
     ]
 
@@ -171,23 +173,23 @@ def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
 def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: int) -> Head | None:
     """Find the head of a line, or None if all messages have expired.
 
-    If the first ``FEW`` messages have expired, the result makes the next claim search further.
+    If the first ``HEAD_SEARCH_LIMIT`` messages have expired, the result makes the next claim search further.
     """
-    order = order_of(line)
+    order = index_of(line)
     some, _ = search(
         client,
         key,
         client.where(key, h1=line),
-        limit=FEW,
-        sort=PLACES[order],
+        limit=HEAD_SEARCH_LIMIT,
+        sort=SORT_ORDERS[order],
         hint=order,
         fields={"_id": 0, "d": 1, "k": 1, "e": 1},
         session=session,
     )
-    return first_of([head_of(one) for one in some], now, is_all=len(some) < FEW)
+    return first_unexpired([head_from(one) for one in some], now, is_all=len(some) < HEAD_SEARCH_LIMIT)
 
 
-def first_of(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
+def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
     """Return the first unexpired head, or None if all have expired.
 
     If all have expired and the line may have further messages (``is_all`` is False), return the last head as ready at
@@ -204,29 +206,29 @@ def _entry(shard: str, line: str) -> BsonDocument:
     return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
 
 
-def _joining(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonDocument:
+def _addition_statement(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonDocument:
     """Return the statement that updates the entry of a line for the added messages ``joined``.
 
     - If the line has no entry, or an entry for a removed message, the entry gets the first added message.
     - If the line is fair and an added message is ready earlier, the entry gets this message.
     - In all other cases, the entry keeps its message and time.
     """
-    is_fair = order_of(line) == FAIR
+    is_fair = index_of(line) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)
     moment = min(first.available, first.expires)
     until = DatetimeMS(max(one.expires for one in joined))
     made = {"q": "t" + shard, "j": line, "d": moment, "k": first.sequence}
     change: BsonDocument | list[BsonDocument] = {"$setOnInsert": made, "$max": {"e": until}, "$inc": {"v": 1}}
     if is_fair or floor:
-        stands: BsonDocument = {"$gt": ["$k", floor]}  # a missing ``k`` compares as less
+        is_current: BsonDocument = {"$gt": ["$k", floor]}  # a missing ``k`` compares as less
         if is_fair:
-            stands = {"$and": [stands, {"$lte": ["$d", moment]}]}
-        sooner = {field: {"$cond": [stands, f"${field}", made[field]]} for field in "dk"}
-        change = [{"$set": {**made, **sooner, "e": {"$max": ["$e", until]}, "v": WRITTEN}}]
+            is_current = {"$and": [is_current, {"$lte": ["$d", moment]}]}
+        sooner = {field: {"$cond": [is_current, f"${field}", made[field]]} for field in "dk"}
+        change = [{"$set": {**made, **sooner, "e": {"$max": ["$e", until]}, "v": VERSION_INCREMENT}}]
     return {"q": _entry(shard, line), "u": change, "upsert": True}
 
 
-def _placing(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
+def _head_statement(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
     """Return the statement that writes the entry of a line for this head.
 
     If the head is ready and unchanged, the line keeps its position among the lines.
@@ -236,9 +238,9 @@ def _placing(key: QueueKey, line: str, head: Head, now: int, until: int) -> Bson
     change: BsonDocument | list[BsonDocument] = {"$set": made, "$max": {"e": end}, "$inc": {"v": 1}}
     if head.available <= now:
         turn = {"$cond": [{"$eq": ["$k", head.sequence]}, {"$min": ["$d", now]}, now]}
-        change = [{"$set": {**made, "d": turn, "e": {"$max": ["$e", end]}, "v": WRITTEN}}]
+        change = [{"$set": {**made, "d": turn, "e": {"$max": ["$e", end]}, "v": VERSION_INCREMENT}}]
     return {"q": _entry(key.shard, line), "u": change, "upsert": True}
 
 
 # An increment of ``v``, so that two writes conflict even if the entry keeps its message and time.
-WRITTEN: Final[BsonDocument] = {"$add": [{"$ifNull": ["$v", 0]}, 1]}
+VERSION_INCREMENT: Final[BsonDocument] = {"$add": [{"$ifNull": ["$v", 0]}, 1]}

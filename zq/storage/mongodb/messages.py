@@ -28,31 +28,31 @@ from zq.model import (
 )
 from zq.model.quotas import OVERHEAD
 from zq.storage.mongodb import layout, lines, observing
-from zq.storage.mongodb.changes import counters, move
+from zq.storage.mongodb.changes import counter_ids, move
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import (
     NO_METADATA,
     Arrivals,
-    CounterMemory,
-    Remembered,
+    CachedCounter,
+    CounterCache,
     SequenceRange,
-    Stale,
-    advance_remembered,
-    missing,
+    StaleCounter,
+    advance_cached,
+    find_missing,
 )
 from zq.storage.mongodb.deletions import Deletion, Deletions
-from zq.storage.mongodb.floors import find_there, search
+from zq.storage.mongodb.floors import find_visible, search
 from zq.storage.mongodb.group_commit import (
-    AT_LEAST,
-    Keyed,
+    MIN_WEIGHT,
+    KeyedRequest,
     ShardGroups,
-    admitted,
-    in_order,
+    find_refusal,
     key_ids,
+    merge_results,
     recall,
-    refusal_of,
     remember,
+    select_admitted,
 )
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
@@ -75,7 +75,7 @@ class Post(NamedTuple):
     copies: tuple[QueueKey, Sequence[Draft]] | None = None
     create: bool = True
 
-    def fits(self, metadata: bytes) -> bool:
+    def accepts(self, metadata: bytes) -> bool:
         """Return whether the caller accepts this metadata of the queue."""
         return self.expected in (None, metadata)
 
@@ -91,13 +91,13 @@ class Post(NamedTuple):
         return [DraftKey(self.key, self.now, draft.once, draft.id) for draft in self.drafts if draft.once is not None]
 
     @property
-    def keyed(self) -> Sequence[Keyed]:
+    def keyed_requests(self) -> Sequence[KeyedRequest]:
         """The post and its ``draft_keys``: all requests with an idempotency key."""
         return [self, *self.draft_keys]
 
 
 class DraftKey(NamedTuple):
-    """The idempotency key of a single draft; a ``Keyed`` request."""
+    """The idempotency key of a single draft; a ``KeyedRequest``."""
 
     key: QueueKey
     now: int
@@ -109,7 +109,7 @@ class DraftKey(NamedTuple):
 Metadata = bytes | None
 
 
-class Stored(NamedTuple):
+class PostResult(NamedTuple):
     """The result of one transaction of posts.
 
     - ``answers``: the result of each post.
@@ -131,7 +131,7 @@ class Poster:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._memory = CounterMemory()
+        self._counters = CounterCache()
         self._groups = ShardGroups[Post, Metadata](client, self._post, _weight, keys=_key_ids)
 
     def post(self, post: Post) -> Metadata:
@@ -148,48 +148,53 @@ class Poster:
         """
         queues = list({key for post in posts for key, _ in post.parts})
         try:
-            stored = self._client.transaction(partial(self._store, posts, self._memory.of(queues)), Stored.trace)
-        except Stale:
-            self._memory.forget(queues)
-            stored = self._client.transaction(partial(self._store, posts, {}), Stored.trace)
-        self._memory.learn(stored.ranges)
+            stored = self._client.transaction(partial(self._store, posts, self._counters.get(queues)), PostResult.trace)
+        except StaleCounter:
+            self._counters.suspend(queues)
+            stored = self._client.transaction(partial(self._store, posts, {}), PostResult.trace)
+        self._counters.store(stored.ranges)
         return stored.answers
 
-    def _store(self, posts: Sequence[Post], remembered: Mapping[QueueKey, Remembered], session: Session) -> Stored:
-        """Store a group of posts in the session's transaction. Raises ``Stale`` if a cached counter is outdated."""
+    def _store(
+        self, posts: Sequence[Post], remembered: Mapping[QueueKey, CachedCounter], session: Session
+    ) -> PostResult:
+        """Store a group of posts in the session's transaction.
+
+        Raises ``StaleCounter`` if a cached counter is outdated.
+        """
         client = self._client
-        known = recall(client, session, [request for post in posts for request in post.keyed], list[str])
+        known = recall(client, session, [request for post in posts for request in post.keyed_requests], list[str])
         refusals = [_refusal(post, known) for post in posts]
 
-        demanded = {post.key for post in admitted(posts, refusals) if not post.create} - remembered.keys()
-        absent = missing(client, session, list(demanded))
+        demanded = {post.key for post in select_admitted(posts, refusals) if not post.create} - remembered.keys()
+        absent = find_missing(client, session, list(demanded))
         refusals = [
             refusal or (QueueNotFound() if not post.create and post.key in absent else None)
             for post, refusal in zip(posts, refusals, strict=True)
         ]
 
-        fresh = admitted(posts, refusals)
+        fresh = select_admitted(posts, refusals)
         if not fresh:
-            return Stored(in_order(refusals, ()), {}, [])
-        by_queue = _by_queue(fresh)
+            return PostResult(merge_results(refusals, ()), {}, [])
+        by_queue = _group_by_queue(fresh)
         arrivals = {key: _arrivals(its) for key, its in by_queue.items()}
-        ranges = advance_remembered(client, session, arrivals, remembered)
+        ranges = advance_cached(client, session, arrivals, remembered)
 
         documents, key_answers = _documents(by_queue, ranges)
         remember(client, session, key_answers)
         if documents:
-            lines.join(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
+            lines.add_messages(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
             client.insert(documents, session)
         found = [ranges[post.key].metadata for post in fresh]
-        answers = [None if post.fits(metadata) else metadata for post, metadata in zip(fresh, found, strict=True)]
-        return Stored(in_order(refusals, answers), ranges, documents)
+        answers = [None if post.accepts(metadata) else metadata for post, metadata in zip(fresh, found, strict=True)]
+        return PostResult(merge_results(refusals, answers), ranges, documents)
 
 
 # Posts, each with its drafts for one queue.
 Parts = Sequence[tuple[Post, Sequence[Draft]]]
 
 
-def _by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
+def _group_by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
     by_queue: defaultdict[QueueKey, list[tuple[Post, Sequence[Draft]]]] = defaultdict(list)
     for post in posts:
         for key, drafts in post.parts:
@@ -207,17 +212,17 @@ def _arrivals(parts: Parts) -> Arrivals:
 
 def _documents(
     by_queue: Mapping[QueueKey, Parts], ranges: Mapping[QueueKey, SequenceRange]
-) -> tuple[list[BsonDocument], list[tuple[Keyed, Sequence[str], int]]]:
+) -> tuple[list[BsonDocument], list[tuple[KeyedRequest, Sequence[str], int]]]:
     """Return the documents to store, and the arguments of ``remember``.
 
     Posts that expect other metadata of the queue are left out.
     """
     documents: list[BsonDocument] = []
-    key_answers: list[tuple[Keyed, Sequence[str], int]] = []
+    key_answers: list[tuple[KeyedRequest, Sequence[str], int]] = []
     for key, parts in by_queue.items():
         sequence, available, grouping = ranges[key].sequence, ranges[key].available, ranges[key].grouping
         for post, drafts in parts:
-            if not post.fits(ranges[post.key].metadata):
+            if not post.accepts(ranges[post.key].metadata):
                 continue
             if key == post.key and (draft_keys := post.draft_keys):
                 sequences = {draft.id: at for at, draft in enumerate(drafts, sequence)}
@@ -238,11 +243,11 @@ def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception
     """
     if not known:
         return None
-    if refusal := refusal_of(post, known):
+    if refusal := find_refusal(post, known):
         return refusal
     repeated: dict[str, Repeated] = {}
     for one in post.draft_keys:
-        refusal = refusal_of(one, known)
+        refusal = find_refusal(one, known)
         if isinstance(refusal, KeyReused):
             return refusal
         if refusal:
@@ -251,15 +256,15 @@ def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception
 
 
 def _key_ids(post: Post) -> Sequence[str]:
-    return [key_id for request in post.keyed for key_id in key_ids(request)]
+    return [key_id for request in post.keyed_requests for key_id in key_ids(request)]
 
 
 def _weight(post: Post) -> int:
-    return sum(max(AT_LEAST, draft.size) for _, drafts in post.parts for draft in drafts)
+    return sum(max(MIN_WEIGHT, draft.size) for _, drafts in post.parts for draft in drafts)
 
 
 # Maximum number of messages that one transaction moves. The transaction reads their bodies.
-MOVED_AT_ONCE: Final = 64
+MAX_MOVES: Final = 64
 
 
 class MessageController:
@@ -297,7 +302,7 @@ class MessageController:
         doc_ids = layout.doc_ids(key, ids)
         living = self._client.where(key, _id={"$in": doc_ids}, e={"$gt": DatetimeMS(moment)})
         with self._client.verb():
-            there = find_there(self._client, [key], living, hint="_id_")
+            there = find_visible(self._client, [key], living, hint="_id_")
         found = {document["_id"]: document for document in there}
         return [layout.message(key, found[doc_id], moment) for doc_id in doc_ids if doc_id in found]
 
@@ -312,7 +317,7 @@ class MessageController:
         expected: bytes | None = None,
     ) -> Page[Message]:
         moment, key = layout.ms(now), layout.key(queue)
-        shown = observing.shown(list_filter, moment)
+        shown = observing.filter_conditions(list_filter, moment)
         where = self._client.where(key, k={"$gt": min(marker, layout.LARGEST_MARKER)}, e={"$gt": DatetimeMS(moment)})
         with self._client.verb():
             found, counter = search(
@@ -334,7 +339,7 @@ class MessageController:
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
     ) -> Browsed:
         with self._client.verb():
-            return observing.page(self._client, layout.key(queue), state, after, limit, layout.ms(now), most_bytes)
+            return observing.browse(self._client, layout.key(queue), state, after, limit, layout.ms(now), most_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
@@ -363,9 +368,9 @@ class MessageController:
         moment, key = layout.ms(now), layout.key(queue)
         wanted = list({layout.doc_id(key, one.id): one for one in moves}.items())
         moved: list[Move] = []
-        for start in range(0, len(wanted), MOVED_AT_ONCE):
-            some = dict(wanted[start : start + MOVED_AT_ONCE])
-            with self._client.verb(), self._client.locks.locked(*counters(key, some.values(), history)):
+        for start in range(0, len(wanted), MAX_MOVES):
+            some = dict(wanted[start : start + MAX_MOVES])
+            with self._client.verb(), self._client.locks.locked(*counter_ids(key, some.values(), history)):
                 done = self._client.transaction(partial(self._move, key, some, moment, history))
             for name in {one.to for one in done}:
                 self._announce(queue._replace(name=name))
@@ -378,7 +383,7 @@ class MessageController:
         """Move the messages that are ready, and return their moves. The keys of ``moves`` are ``_id`` values."""
         named = {"_id": {"$in": list(moves)}}
         ready = self._client.where(key, **named, d={"$lte": now}, e={"$gt": DatetimeMS(now)})
-        there = find_there(self._client, [key], ready, hint="_id_", session=session)
+        there = find_visible(self._client, [key], ready, hint="_id_", session=session)
         found = {one["_id"]: one for one in there}
         moving = [(found[doc_id], one) for doc_id, one in moves.items() if doc_id in found]
         move(self._client, session, key, moving, now, history)

@@ -28,7 +28,7 @@ from zq.storage.mongodb.unions import FLOORS
 STEPS: Final = 5000
 
 
-def shown(list_filter: ListFilter, now: int) -> BsonDocument:
+def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
     """Return the conditions of a list filter. They assume that no message is available before its claim expires."""
     conditions: BsonDocument = {}
     if not list_filter.delayed:
@@ -41,7 +41,7 @@ def shown(list_filter: ListFilter, now: int) -> BsonDocument:
     return conditions
 
 
-def page(
+def browse(
     client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, most_bytes: int
 ) -> Browsed:
     """Return a page of messages in one state, as ``MessageController.browse`` does.
@@ -106,7 +106,7 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
     return None
 
 
-def claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
+def list_claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
     """Return a page of claims in the order of claim id and queue, as ``ClaimController.list`` does.
 
     The marker of the next page is ``id/queue``. If the page ends after all queues of a claim id, the marker is ``id/``.
@@ -120,7 +120,7 @@ def claims(client: StoreClient, project: str, after: str, limit: int, now: int, 
     bounded: list[BsonDocument] = [{"$sort": {"c.i": 1}}, {"$limit": STEPS}]
     floors: dict[str, int] = {}
     while True:
-        ours: BsonDocument = {"$and": [_ours(project, queue), *(_above_floor(*floor) for floor in floors.items())]}
+        ours: BsonDocument = {"$and": [_scope(project, queue), *(_above_floor(*floor) for floor in floors.items())]}
         groups = _groups(client, ids, bounded, ours, now)
         last = max((group["last"] for group in groups), default="")
         is_cut = sum(group["n"] for group in groups) == STEPS
@@ -154,7 +154,7 @@ def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapp
 END: Final = "n"
 
 
-def _ours(project: str, queue: str) -> BsonDocument:
+def _scope(project: str, queue: str) -> BsonDocument:
     """Return an expression that selects the messages of the project or, if ``queue`` is not empty, of this queue."""
     if queue:
         return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}

@@ -84,22 +84,22 @@ def identity(project: str, producer: str) -> BsonDocument:
     return {"_id": "p" + shard, "s": shard}
 
 
-def unchanged(record: BsonDocument) -> BsonDocument:
+def unchanged_filter(record: BsonDocument) -> BsonDocument:
     """Return a filter that matches the document until the next step of the commit."""
     return {field: record[field] for field in ("_id", "s", "attempt", "turn")}
 
 
-def same(record: BsonDocument) -> BsonDocument:
+def same_state_filter(record: BsonDocument) -> BsonDocument:
     """Return a filter that matches the document while the commit stays in its current state."""
     return {field: record[field] for field in ("_id", "s", "attempt", "state")}
 
 
-def remembered(record: BsonDocument, now: int) -> bool:
+def has_last_batch(record: BsonDocument, now: int) -> bool:
     """Return whether the document has a last batch and has not expired."""
     return "batch" in record and ("e" not in record or int(record["e"]) > now)
 
 
-def committed(record: BsonDocument, *, replayed: bool = False) -> Committed:
+def last_batch(record: BsonDocument, *, replayed: bool = False) -> Committed:
     is_open = record.get("state") == DECIDED
     return Committed(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed, is_open)
 
@@ -110,7 +110,7 @@ def unfinished(record: BsonDocument) -> Unfinished:
     return Unfinished(project, producer, f"{record['attempt']} {record['turn']}")
 
 
-def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> BsonDocument:
+def completed_document(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> BsonDocument:
     """Return the producer's document after a complete commit."""
     return {
         **identity(commit.project, commit.producer),
@@ -123,7 +123,7 @@ def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -
     }
 
 
-def preparing(
+def preparing_document(
     commit: Commit, attempt: str, stages: list[BsonDocument], former: BsonDocument, now: int, due: int
 ) -> BsonDocument:
     """Return the producer's document at the start of a commit.
@@ -149,7 +149,7 @@ def preparing(
         "settled": 0,
         "removed": 0,
     }
-    if remembered(former, now):
+    if has_last_batch(former, now):
         record |= {field: former[field] for field in LAST if field in former} | {"former": former["e"]}
     return record
 

@@ -24,7 +24,7 @@ from zq.errors import OtherMetadata
 from zq.model import ClaimRequest, Outcome, QueueRef
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.changes import Ending, finish
+from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.claim_attempt import Choice, ClaimAttempt, ClaimOutcome
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
@@ -43,11 +43,11 @@ EXTRA_STEPS: Final = 1024
 # Maximum number of searches for one group. Another process may take the messages between a search and the write.
 MAX_ATTEMPTS: Final = 64
 # Maximum number of claimers in a process. They contain only hints, so any of them can be discarded.
-MOST_CLAIMERS: Final = 10_000
+MAX_CLAIMERS: Final = 10_000
 Announce = Callable[[QueueRef], None]
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """The result of a search: ready messages or, in a grouped queue, lines that may have ready messages.
 
     ``metadata`` is the queue's metadata.
@@ -88,11 +88,11 @@ class QueueClaimer:
         self._head_hint.invalidate()
         self.lines.head_hint.invalidate()
 
-    def collided(self, found: Found) -> None:
+    def collided(self, found: SearchResult) -> None:
         """Make the next searches skip messages, because another process took the found messages."""
         (self.lines.head_hint if found.lines else self._head_hint).collided()
 
-    def look(self, want: int, now: int, most_bytes: int) -> Found:
+    def search(self, want: int, now: int, most_bytes: int) -> SearchResult:
         """Search for ready messages or, in a grouped queue, for lines.
 
         Other processes may take the messages of the lines before the caller reads them.
@@ -101,18 +101,18 @@ class QueueClaimer:
             if self.is_grouped:
                 names, metadata = self.lines.due(want, now)
                 if names:
-                    return Found([], metadata, names)
-            found = self.search(1 if self.is_grouped else want, now, most_bytes)
-            met_line = bool(found.ready) and "h1" in found.ready[0]
+                    return SearchResult([], metadata, names)
+            found = self.search_messages(1 if self.is_grouped else want, now, most_bytes)
+            is_in_line = bool(found.ready) and "h1" in found.ready[0]
             # A message in a line belongs to a deleted queue with the same name.
-            if found.ready and not met_line and not self.is_grouped:
+            if found.ready and not is_in_line and not self.is_grouped:
                 return found._replace(ready=[one for one in found.ready if "h1" not in one])
-            if not found.ready or met_line == self.is_grouped:
+            if not found.ready or is_in_line == self.is_grouped:
                 break
-            self.is_grouped = met_line
-        return Found([])
+            self.is_grouped = is_in_line
+        return SearchResult([])
 
-    def search(self, want: int, now: int, most_bytes: int) -> Found:
+    def search_messages(self, want: int, now: int, most_bytes: int) -> SearchResult:
         """Return ready messages from the head of the queue, and the queue's metadata.
 
         The result ends after ``want`` messages, or when the total size of the bodies reaches ``most_bytes``. If the
@@ -125,18 +125,18 @@ class QueueClaimer:
             ready, metadata = self._ready(head, now, want, most_bytes)
         if any(int(found["e"]) <= now for found in ready):
             self._remove_expired(head, now, want)
-            met, metadata = self._ready(head, now, want, most_bytes)
-            ready = [found for found in met if int(found["e"]) > now]
+            entries, metadata = self._ready(head, now, want, most_bytes)
+            ready = [found for found in entries if int(found["e"]) > now]
             skip = 0
         if ready and not skip:
             self._head_hint.found(ready[0]["d"], token, searched_all=not head)
-        return Found(ready, metadata)
+        return SearchResult(ready, metadata)
 
-    def claiming(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
+    def claim_statement(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
         """Return the statement that claims the candidates, except those that have changed since they were found."""
         ids = [found["_id"] for found in candidates]
         unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
-        return {"q": unchanged, "u": layout.claiming(request, now), "multi": True, "hint": "_id_"}
+        return {"q": unchanged, "u": layout.claim_update(request, now), "multi": True, "hint": "_id_"}
 
     def _serve(self, attempts: Sequence[ClaimAttempt]) -> Sequence[ClaimOutcome]:
         """Serve a group of attempts. Repeat the search while other processes take the found messages."""
@@ -146,7 +146,7 @@ class QueueClaimer:
         waiting = list(range(len(attempts)))
         for _ in range(MAX_ATTEMPTS):
             unserved = [attempts[at] for at in waiting]
-            found = self.look(
+            found = self.search(
                 sum(attempt.limit for attempt in unserved), now, sum(attempt.most_bytes for attempt in unserved)
             )
             self._had_ready = not found.is_empty
@@ -159,18 +159,18 @@ class QueueClaimer:
                 break
         return outcomes
 
-    def _distribute(self, attempts: Sequence[ClaimAttempt], found: Found) -> list[ClaimOutcome]:
+    def _distribute(self, attempts: Sequence[ClaimAttempt], found: SearchResult) -> list[ClaimOutcome]:
         """Distribute the found messages among the attempts, in the order of the attempts.
 
         An attempt that expects other metadata gets no messages; its outcome has the queue's metadata.
         """
-        fitting = [attempt for attempt in attempts if attempt.fits(found.metadata)]
+        fitting = [attempt for attempt in attempts if attempt.accepts(found.metadata)]
         if fitting and found.lines:
             served = iter(self.lines.serve(fitting, found.lines))
         else:
             served = iter(self._take(fitting, found.ready))
         return [
-            next(served) if attempt.fits(found.metadata) else ClaimOutcome(attempt.now, metadata=found.metadata)
+            next(served) if attempt.accepts(found.metadata) else ClaimOutcome(attempt.now, metadata=found.metadata)
             for attempt in attempts
         ]
 
@@ -207,8 +207,8 @@ class QueueClaimer:
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
         fields = {"_id": 0, "k": 1, "d": 1, "e": 1}
-        met = self._client.find(where, limit=steps, sort=CLAIM_ORDER, hint=layout.CLAIMS, fields=fields)
-        gone = [entry["k"] for entry in met if int(entry["e"]) <= now]
+        entries = self._client.find(where, limit=steps, sort=CLAIM_ORDER, hint=layout.CLAIMS, fields=fields)
+        gone = [entry["k"] for entry in entries if int(entry["e"]) <= now]
         expired = self._client.where(self._key, k={"$in": gone}, e={"$lte": DatetimeMS(now)})
         self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
@@ -219,7 +219,7 @@ class QueueClaimer:
         """
         if not claims:
             return set()
-        updates = [self.claiming(request, choice.eligible, attempt.now) for attempt, request, choice in claims]
+        updates = [self.claim_statement(request, choice.eligible, attempt.now) for attempt, request, choice in claims]
         if self._client.update(updates) == sum(len(choice.eligible) for *_, choice in claims):
             return {doc_id for *_, choice in claims for doc_id in choice.doc_ids}
         self._head_hint.collided()
@@ -252,7 +252,7 @@ class QueueClaimer:
             popped = [found for attempt, choice in pops if attempt.history == history for found in choice.eligible]
             now = pops[0][0].now
             doc_ids, unchanged = [found["_id"] for found in popped], _unchanged(popped, now)
-            finish(self._client, session, self._key, doc_ids, Ending(Outcome.POPPED, now, history), unchanged)
+            finish(self._client, session, self._key, doc_ids, FinishTerms(Outcome.POPPED, now, history), unchanged)
             if history:  # a message that was purged after the search must not become a history entry
                 counters = self._client.find(counters_of(self._client, [self._key]), fields=FLOORS, session=session)
                 if any(found["k"] <= floor_of(counter) for counter in counters for found in popped):
@@ -265,9 +265,9 @@ class QueueClaimers:
     def __init__(self, client: StoreClient) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._claimers = LRUCache[str, QueueClaimer](MOST_CLAIMERS)
+        self._claimers = LRUCache[str, QueueClaimer](MAX_CLAIMERS)
 
-    def of(self, key: QueueKey) -> QueueClaimer:
+    def get(self, key: QueueKey) -> QueueClaimer:
         """Return the claimer of the queue, which is created if necessary."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
@@ -280,7 +280,7 @@ class QueueClaimers:
 
         Raises ``OtherMetadata`` if the queue's metadata differ from ``attempt.expected``.
         """
-        outcome = self.of(key).submit(attempt)
+        outcome = self.get(key).submit(attempt)
         if outcome.metadata is not None:
             raise OtherMetadata(outcome.metadata)
         return outcome.messages

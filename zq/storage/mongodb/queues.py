@@ -13,23 +13,23 @@ from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counters import MetadataLookup
 from zq.storage.mongodb.expiry import PendingDeletes
-from zq.storage.mongodb.floors import above, below, counters_of, floor_of, pending
+from zq.storage.mongodb.floors import above, below, counters_of, find_pending, floor_of
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
 from zq.storage.mongodb.startup import UNAUTHORIZED
 from zq.storage.mongodb.unions import aggregate_with
-from zq.storage.mongodb.usage import Usages
+from zq.storage.mongodb.usage import UsageEstimates
 
-THERE = {"n": {"$exists": True}}
-ABSENT = {"n": {"$exists": False}}
+EXISTING = {"n": {"$exists": True}}
+MISSING = {"n": {"$exists": False}}
 # The fields of a queue's document that statistics need.
-COUNTED: Final = {"n": 1, "k1": 1, "m0": 1, "g": 1}
+STATISTICS_FIELDS: Final = {"n": 1, "k1": 1, "m0": 1, "g": 1}
 
 
 class QueueController:
     """The MongoDB implementation of ``zq.storage.api.QueueController``."""
 
     def __init__(
-        self, client: StoreClient, lookup: MetadataLookup, pending_deletes: PendingDeletes, usages: Usages
+        self, client: StoreClient, lookup: MetadataLookup, pending_deletes: PendingDeletes, usages: UsageEstimates
     ) -> None:
         self._client = client
         self._pending_deletes = pending_deletes
@@ -42,7 +42,7 @@ class QueueController:
         step = {"$set": made, "$unset": {"e": ""}}
         with self._client.verb():
             try:
-                self._client.messages.update_one({"_id": key.counter, "s": key.shard, **ABSENT}, step, upsert=True)
+                self._client.messages.update_one({"_id": key.counter, "s": key.shard, **MISSING}, step, upsert=True)
             except DuplicateKeyError:
                 return False
         return True
@@ -54,7 +54,7 @@ class QueueController:
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         key = layout.key(queue)
-        as_expected = {"_id": key.counter, "s": key.shard, "b": Binary(expected), **THERE}
+        as_expected = {"_id": key.counter, "s": key.shard, "b": Binary(expected), **EXISTING}
         with self._client.verb():
             result = self._client.messages.update_one(as_expected, {"$set": {"b": metadata}})
         return result.matched_count == 1
@@ -88,7 +88,7 @@ class QueueController:
         moment, key = layout.ms(now), layout.key(queue)
         named = counters_of(self._client, [key])
         with self._client.verb():
-            counters = self._client.find(named, fields=COUNTED)
+            counters = self._client.find(named, fields=STATISTICS_FIELDS)
             while True:
                 before: BsonDocument = counters[0] if counters else {}
                 living = above(self._client.where(key, e={"$gt": DatetimeMS(moment)}), floor_of(before))
@@ -141,7 +141,7 @@ class QueueController:
         count = self._client.count(present, layout.CLAIMS, most)
         if not count or grouping is not Grouping.ORDERED:
             return count
-        return lines.ready(self._client, key, count, now, floor)
+        return lines.count_ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
         """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the queue is empty."""
@@ -156,11 +156,11 @@ def _edge(key: QueueKey, found: BsonDocument) -> Edge:
 
 
 # Maximum number of expired messages that are counted.
-MOST: Final = 100_000
+MAX_EXPIRED: Final = 100_000
 # Number of messages that are read to count claimed and delayed messages: this number for each message to count ...
 STEPS_PER_MESSAGE: Final = 4
 # ... but at least this number.
-FEWEST_STEPS: Final = 1000
+MIN_STEPS: Final = 1000
 
 
 class Figures:
@@ -178,8 +178,8 @@ class Figures:
             return []
         with self._client.verb():
             fields = {"_id": 0, "n": 1, "m0": 1, "g": 1}
-            named = self._client.find(THERE, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields=fields)
-            expired = self._expired(now, min(MOST, queues * most))
+            named = self._client.find(EXISTING, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields=fields)
+            expired = self._expired(now, min(MAX_EXPIRED, queues * most))
         depths = []
         for one in named:
             key = layout.key(layout.queue_of(one["n"]))
@@ -199,7 +199,7 @@ class Figures:
         with self._client.verb():
             oldest = self._client.find(due, limit=1, sort={"e": 1}, hint=layout.EXPIRY, fields={"e": 1})
             if oldest:
-                waiting = sum(self._expired(now, MOST).values())
+                waiting = sum(self._expired(now, MAX_EXPIRED).values())
                 lag = (now - int(oldest[0]["e"])) / 1000
             sizes = self._sizes()
         mine = [Measure("expired_waiting", waiting), Measure("sweep_lag_seconds", lag)]
@@ -209,7 +209,7 @@ class Figures:
     def _expired(self, now: int, most: int) -> dict[str, int]:
         """Count the expired messages that are not removed yet, by ``q`` of their queue."""
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
-        if removed := below("m", pending(self._client)):
+        if removed := below("m", find_pending(self._client)):
             due["$nor"] = removed
         by_queue: BsonDocument = {"$group": {"_id": "$q", "count": {"$sum": 1}}}
         stages: list[BsonDocument] = [{"$match": due}, {"$limit": most}, by_queue]
@@ -240,7 +240,7 @@ class Figures:
         walked: list[BsonDocument] = [
             {"$match": waiting},
             {"$sort": CLAIM_ORDER},
-            {"$limit": max(FEWEST_STEPS, STEPS_PER_MESSAGE * most)},
+            {"$limit": max(MIN_STEPS, STEPS_PER_MESSAGE * most)},
             {"$group": {"_id": "waiting", "count": {"$sum": 1}, "claimed": {"$sum": claimed}}},
         ]
         return [

@@ -20,15 +20,15 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import ClaimLapsed
 from zq.model import ClaimRef, Outcome
 from zq.storage.mongodb import layout, lines
-from zq.storage.mongodb.changes import Ending, finish, held_filter, reserved_id
+from zq.storage.mongodb.changes import FinishTerms, finish, held_filter, reserved_id
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.floors import conflict_with_removals, counters_of, find_there, floor_of
+from zq.storage.mongodb.floors import conflict_with_removals, counters_of, find_visible, floor_of
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 from zq.storage.mongodb.producers import DECIDED
 from zq.storage.mongodb.unions import FLOORS, find_with
 
 # The year 2200.
-FAR: Final = 7_258_118_400_000
+FAR_FUTURE: Final = 7_258_118_400_000
 # Maximum number of claims whose messages one command changes.
 CLAIMS_AT_ONCE: Final = 50
 # Maximum number of messages that one transaction changes.
@@ -44,7 +44,7 @@ Holdings = Mapping[ClaimRef, Sequence[BsonDocument]]
 FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$$ROOT"}}
 
 
-def visible_held(
+def find_visible_held(
     client: StoreClient, key: QueueKey, claim: str, now: int, session: Session | None = None
 ) -> list[BsonDocument]:
     """Return the messages of a claim as observers see them.
@@ -53,7 +53,7 @@ def visible_held(
     """
     spellings = {"$in": [layout.text(claim), reserved_id(claim)]}
     held = {**held_filter(client, key, claim, now), "c.i": spellings}
-    found = find_there(client, [key], held, hint=layout.HELD, session=session)
+    found = find_visible(client, [key], held, hint=layout.HELD, session=session)
     producers_ids = {message["y"]["p"] for message in found if "y" in message}
     if not producers_ids:
         return found
@@ -75,7 +75,7 @@ class Reservations:
         for claim in claims:
             key = layout.key(claim.queue)
             live = held_filter(self._client, key, claim.claim, now)
-            holdings[claim] = find_there(self._client, [key], live, fields=FIELDS, hint=layout.HELD, session=session)
+            holdings[claim] = find_visible(self._client, [key], live, fields=FIELDS, hint=layout.HELD, session=session)
             if not holdings[claim]:
                 raise ClaimLapsed.of(claim.claim)
         return holdings
@@ -92,7 +92,7 @@ class Reservations:
             if not history:  # with history, the reservation of positions causes the conflict
                 self._client.update([conflict_with_removals(key)], session)
             doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
-            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
+            finish(self._client, session, key, doc_ids, FinishTerms(Outcome.DELETED, now, history))
             lines.update_entries(self._client, session, key, found, now)
 
     def parts(self, holdings: Holdings) -> Iterator[Sequence[tuple[ClaimRef, BsonDocument]]]:
@@ -119,7 +119,7 @@ class Reservations:
         keys = list(dict.fromkeys(layout.key(claim.queue) for claim, _ in messages))
         shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [message["_id"] for _, message in messages]}, **shards}
-        there = find_there(self._client, keys, named, hint="_id_", session=session)
+        there = find_visible(self._client, keys, named, hint="_id_", session=session)
         found = {message["_id"]: message for message in there}
         for claim, message in messages:
             if not _holds(claim, found.get(message["_id"], {}), now):
@@ -187,7 +187,7 @@ class Reservations:
         if purged := [message["_id"] for message in found if message["k"] <= floor]:
             self._client.delete_all(self._client.where(key, _id={"$in": purged}), session=session)
         there = sorted((message for message in found if message["k"] > floor), key=lambda message: int(message["k"]))
-        ending = Ending(Outcome.DELETED, now, first.history)
+        ending = FinishTerms(Outcome.DELETED, now, first.history)
         finish(self._client, session, key, [message["_id"] for message in there], ending, first=UNRESERVE)
         lines.update_entries(self._client, session, key, there, now)
         return len(group) if len(found) < limit else 0
@@ -228,5 +228,5 @@ def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
 
 def _reserved(found: BsonDocument, record: BsonDocument) -> BsonDocument:
     former = {"p": record["_id"], "i": record["attempt"], "c": found["c"], "d": found["d"], "e": found["e"]}
-    terms = {**found["c"], "i": reserved_id(layout.original(found["c"]["i"])), "e": FAR}
-    return {**found, "y": former, "c": terms, "d": FAR, "e": DatetimeMS(FAR)}
+    terms = {**found["c"], "i": reserved_id(layout.original(found["c"]["i"])), "e": FAR_FUTURE}
+    return {**found, "y": former, "c": terms, "d": FAR_FUTURE, "e": DatetimeMS(FAR_FUTURE)}

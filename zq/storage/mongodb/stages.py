@@ -57,7 +57,7 @@ BESIDE: Final = "beside"
 TTL_GRACE: Final = 60_000
 
 
-class Staging(NamedTuple):
+class StageRequest(NamedTuple):
     """A request to add drafts for a queue to a stage.
 
     ``expires``, ``most_bytes`` and ``most_messages`` apply to the whole stage.
@@ -78,7 +78,7 @@ class Staging(NamedTuple):
         return layout.key(self.queue)
 
 
-class Staged(NamedTuple):
+class StageResult(NamedTuple):
     """The result of a staging transaction: the stored drafts, or an expired stage that must be dropped first."""
 
     documents: Sequence[BsonDocument]
@@ -98,35 +98,35 @@ class Stages:
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
-    def add(self, staging: Staging) -> None:
+    def add(self, staging: StageRequest) -> None:
         """Store the drafts atomically. Raises ``StageFull``, or ``CommitRunning`` if a commit uses the stage."""
         while True:
             with self._client.verb():
-                staged = self._client.transaction(partial(self._add, staging), Staged.trace)
+                staged = self._client.transaction(partial(self._add, staging), StageResult.trace)
             if staged.expired is None:
                 return
-            self.drop(exactly(staged.expired))
+            self.drop(exact_filter(staged.expired))
 
-    def _add(self, staging: Staging, session: Session) -> "Staged":
+    def _add(self, staging: StageRequest, session: Session) -> "StageResult":
         """Store the drafts in the session's transaction, or return the expired stage that must be dropped first."""
         for known in recall(self._client, session, [staging], list[str]).values():
             raise known
         stage, expired = self._stage(session, staging)
         if expired:
-            return Staged([], expired)
+            return StageResult([], expired)
         documents = _documents(stage, staging)
         self._client.insert(documents, session)
         if staging.idempotency_key:
             answer = [draft.id for draft in staging.drafts]
             remember(self._client, session, [(staging, answer, self._sequence(session, staging.key))])
-        return Staged(documents, None)
+        return StageResult(documents, None)
 
     def _sequence(self, session: Session, key: QueueKey) -> int:
         """Return the queue's last sequence, by which a deletion of the queue recognizes older idempotency keys."""
         found = self._client.find(counters_of(self._client, [key]), fields={"k1": 1}, session=session)
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
-    def _stage(self, session: Session, staging: Staging) -> tuple[BsonDocument, BsonDocument | None]:
+    def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
         """Add the drafts to the counts of the stage, and return the stage before the change.
 
         A missing stage is created. The second result is an expired stage that must be dropped first, or None.
@@ -179,7 +179,7 @@ class Stages:
         if stages:
             self._client.update([{"q": self._any(stages), "u": step, "multi": True}], session)
 
-    def keep(self, stage: BsonDocument) -> Iterator[None]:
+    def remove_expiry(self, stage: BsonDocument) -> Iterator[None]:
         """Remove the expiry of the drafts of a reserved stage. Yield after each step.
 
         Raises ``StageNotFound`` if a draft has expired.
@@ -230,7 +230,7 @@ class Stages:
     def forget(self, stage: BsonDocument) -> None:
         """Remove the document of a stage whose drafts are removed."""
         with self._client.verb():
-            self._client.delete([{"q": exactly(stage), "limit": 1}])
+            self._client.delete([{"q": exact_filter(stage), "limit": 1}])
 
     def remove_small(self, stages: Sequence[BsonDocument], session: Session) -> None:
         """Remove the stages of a small commit, with their drafts, in the session's transaction."""
@@ -256,12 +256,12 @@ def identity(project: str, stage: str) -> BsonDocument:
     return {"_id": "s" + shard, "s": shard}
 
 
-def exactly(stage: BsonDocument) -> BsonDocument:
+def exact_filter(stage: BsonDocument) -> BsonDocument:
     """Return the filter for this stage, which matches no later stage with the same name."""
     return {field: stage[field] for field in ("_id", "s", "token")}
 
 
-def _documents(stage: BsonDocument, staging: Staging) -> list[BsonDocument]:
+def _documents(stage: BsonDocument, staging: StageRequest) -> list[BsonDocument]:
     made = []
     for order, draft in enumerate(staging.drafts, stage["count"] + 1):
         made.append(
@@ -317,7 +317,7 @@ def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
     return bool(count + others <= most and weight <= BYTES_AT_ONCE)
 
 
-def part(
+def next_drafts(
     stage_store: Stages, stages: Sequence[BsonDocument], progress: Progress, most: int, session: Session | None = None
 ) -> tuple[list[BsonDocument], Progress]:
     """Return the next drafts to publish, up to ``most``, and the progress after them.
@@ -358,7 +358,7 @@ def publish(
             documents.append(layout.document(key, draft(one), sequence, available, now, sequences.grouping))
         floors[key.shard] = sequences.floor
     if documents:
-        lines.join(client, session, documents, floors)
+        lines.add_messages(client, session, documents, floors)
         client.insert(documents, session)
     return list(by_queue)
 

@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 AUTHENTICATION_FAILED: Final = 18
 UNAUTHORIZED: Final = 13
 PROBE_MS: Final = 1000
-BARRED: Final = '/\\."$*<>:|?'
+ILLEGAL: Final = '/\\."$*<>:|?'
 
 
 class Address(Struct, frozen=True):
@@ -78,9 +78,9 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
             "The store's URI names a database with a dot in it. A name has none of / \\ . \" $ * < > : | ?"
         )
     name = found["database"] or database
-    if not 0 < len(name.encode()) < 64 or set(name) & {*BARRED, " ", "\0"}:
+    if not 0 < len(name.encode()) < 64 or set(name) & {*ILLEGAL, " ", "\0"}:
         raise StartRefused(
-            f"{name!r} cannot be the name of a MongoDB database: 1 to 63 bytes, without blanks and {' '.join(BARRED)}"
+            f"{name!r} cannot be the name of a MongoDB database: 1 to 63 bytes, without blanks and {' '.join(ILLEGAL)}"
         )
     options: dict[str, Any] = {key.lower(): value for key, value in found["options"].items()}
     durable = _write_concern(options, write_concern, journal)
@@ -204,7 +204,7 @@ OPTIONS_CONFLICT: Final = frozenset({85, 86})
 NAMESPACE_EXISTS: Final = 48
 FEED_BYTES: Final = 4 << 20
 # Maximum duration of a command that builds missing indexes, in milliseconds.
-WITHIN_MS: Final = 600_000
+INDEX_TIMEOUT_MS: Final = 600_000
 
 
 def check_layout(client: Client, database: str) -> None:
@@ -219,7 +219,7 @@ def check_layout(client: Client, database: str) -> None:
     _compare(found or {"n": 1}, database)
 
 
-def note_layout(client: Client, database: str) -> None:
+def store_layout(client: Client, database: str) -> None:
     """Write the layout version into a store that has none.
 
     Raises ``StartRefused`` if the store has another version, and ``Unavailable`` if the command fails.
@@ -250,7 +250,7 @@ def ensure_indexes(client: Client, database: str) -> None:
     """
     try:
         client.get_database(database).command(
-            {"createIndexes": MESSAGES, "indexes": list(INDEXES), "maxTimeMS": WITHIN_MS}
+            {"createIndexes": MESSAGES, "indexes": list(INDEXES), "maxTimeMS": INDEX_TIMEOUT_MS}
         )
     except OperationFailure as error:
         if error.code in OPTIONS_CONFLICT:

@@ -55,7 +55,7 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey, original, project_
 LOG: Final = "l"
 PURGE: Final = "g"
 # Maximum size of the entries in one document, in bytes.
-LARGEST: Final = 8 << 20
+MAX_DOCUMENT_BYTES: Final = 8 << 20
 # Size of an entry in bytes without its body and checksum, rounded up.
 OVERHEAD: Final = 64
 
@@ -93,7 +93,7 @@ def purge_note(key: QueueKey, topic: str) -> BsonDocument:
 def documents(
     key: QueueKey, topic: str, entries: Sequence[Entry], now: int, position: LogPosition
 ) -> Iterator[BsonDocument]:
-    """Yield the documents of a batch, which is split if it exceeds ``LARGEST`` bytes."""
+    """Yield the documents of a batch, which is split if it exceeds ``MAX_DOCUMENT_BYTES`` bytes."""
     last = position.sequence - 1
     for part in _parts(entries):
         last += len(part)
@@ -113,7 +113,7 @@ def documents(
         }
 
 
-def before(found: BsonDocument) -> int:
+def previous_sequence(found: BsonDocument) -> int:
     """Return the sequence that precedes the first one in this document."""
     return int(found["k"] - sum(count for _, count in found["t"]))
 
@@ -129,7 +129,7 @@ def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     start = weight = 0
     for at, entry in enumerate(entries):
         more = len(entry.body) + len(entry.checksum) + OVERHEAD
-        if weight + more > LARGEST and at > start:
+        if weight + more > MAX_DOCUMENT_BYTES and at > start:
             yield entries[start:at]
             start, weight = at, 0
         weight += more
@@ -144,11 +144,11 @@ ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 
 
 # The timestamp of a snapshot; False = there is none.
-Moment = Timestamp | bool
+SnapshotTime = Timestamp | bool
 # Maximum number of batches that one read returns.
-MOST: Final = 1000
+MAX_BATCHES: Final = 1000
 # Maximum size of the batches that one read returns, in bytes. A single larger batch is returned alone.
-WEIGHT: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 
 
 class Span(NamedTuple):
@@ -187,9 +187,9 @@ class Reader:
         if start >= last:
             return LogSlice([], max(after, last), False, last, dropped)
         span = self._span(key, start, limit, pattern, last, moment)
-        most = min(limit, MOST)
+        most = min(limit, MAX_BATCHES)
         found = self._client.find(
-            span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=WEIGHT
+            span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=MAX_BYTES
         )
         if not moment:
             # Without a snapshot, batches may have been removed since the floors were read, and a purge record that was
@@ -198,13 +198,13 @@ class Reader:
             dropped = floors.trimmed
         kept = [one for one in found if one["k"] > max(dropped, floors.purged.get(one["d"], 0))]
         batches = _portion(kept, start, limit)
-        whole = len(batches) == len(kept) and len(found) < most and sum(len(one["b"]) for one in found) < WEIGHT
+        whole = len(batches) == len(kept) and len(found) < most and sum(len(one["b"]) for one in found) < MAX_BYTES
         end = batches[-1].last if batches else int(found[-1]["k"]) if found else 0
         position = max(dropped, span.end if whole else end)
         last = max(last, dropped)
         return LogSlice(batches, position, position < last, last, dropped)
 
-    def _span(self, key: QueueKey, start: int, limit: int, pattern: Pattern, last: int, moment: Moment) -> Span:
+    def _span(self, key: QueueKey, start: int, limit: int, pattern: Pattern, last: int, moment: SnapshotTime) -> Span:
         behind: BsonDocument = {"$gt": start, "$lte": last}
         if pattern.topic:
             return Span(self._client.where(key, d=layout.text(pattern.topic), k=behind), layout.CLAIMS, last)
@@ -213,13 +213,13 @@ class Reader:
             return Span(everything, layout.OBSERVERS, last)
         named = self._client.find(
             everything,
-            limit=MOST,
+            limit=MAX_BATCHES,
             sort={"k": 1},
             hint=layout.OBSERVERS,
             fields={"_id": 0, "k": 1, "d": 1},  # the index has these fields
             snapshot=moment,
         )
-        end = int(named[-1]["k"]) if len(named) == MOST else last
+        end = int(named[-1]["k"]) if len(named) == MAX_BATCHES else last
         meant = [one["k"] for one in named if pattern.matches(layout.original(one["d"]))]
         return Span(self._client.where(key, k={"$in": meant[: limit + 1]}), layout.OBSERVERS, end)
 
@@ -256,7 +256,7 @@ def _state(key: QueueKey) -> BsonDocument:
 
 
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
-    """Return the first batches, until they have ``limit`` messages or ``WEIGHT`` bytes, but at least one batch.
+    """Return the first batches, until they have ``limit`` messages or ``MAX_BYTES`` bytes, but at least one batch.
 
     Messages up to the sequence ``start`` do not count towards the limit.
     """
@@ -264,7 +264,7 @@ def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batc
     count = weight = 0
     for one in found:
         weight += len(one["b"])
-        if batches and (count >= limit or weight > WEIGHT):
+        if batches and (count >= limit or weight > MAX_BYTES):
             break
         batches.append(batch(one))
         count += batches[-1].last - max(start, batches[-1].sequence - 1)

@@ -24,14 +24,14 @@ from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import increment
 from zq.storage.mongodb.feed import Feed
 from zq.storage.mongodb.group_commit import (
-    AT_LEAST,
     BEFORE_ALL,
+    MIN_WEIGHT,
     ShardGroups,
-    admitted,
-    in_order,
+    find_refusal,
+    merge_results,
     recall,
-    refusal_of,
     remember,
+    select_admitted,
 )
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.topic_log import Reader
@@ -58,7 +58,7 @@ class Publication(NamedTuple):
         return sum(len(entry.body) for entry in self.entries)
 
 
-class Published(NamedTuple):
+class PublishResult(NamedTuple):
     """The result of one transaction of publications: the first sequence of each batch, and the stored documents."""
 
     answers: Sequence[int | Exception]
@@ -86,7 +86,7 @@ class Publisher:
 
     def _publish(self, publications: Sequence[Publication]) -> Sequence[int | Exception]:
         """Store a group of publications in one transaction, and notify the listeners of each log."""
-        published = self._client.transaction(partial(self._append, publications), Published.trace)
+        published = self._client.transaction(partial(self._append, publications), PublishResult.trace)
         by_log: defaultdict[str, list[BsonDocument]] = defaultdict(list)
         for document in published.documents:
             by_log[document["s"]].append(document)
@@ -94,13 +94,13 @@ class Publisher:
             self._notify(topic_log.project_of(shard), documents)
         return published.answers
 
-    def _append(self, publications: Sequence[Publication], session: Session) -> Published:
+    def _append(self, publications: Sequence[Publication], session: Session) -> PublishResult:
         """Append the batches to their logs in the session's transaction."""
         known = recall(self._client, session, publications, int)
-        refusals = [refusal_of(publication, known) for publication in publications]
-        fresh = admitted(publications, refusals)
+        refusals = [find_refusal(publication, known) for publication in publications]
+        fresh = select_admitted(publications, refusals)
         if not fresh:
-            return Published(in_order(refusals, ()), [])
+            return PublishResult(merge_results(refusals, ()), [])
         by_log: defaultdict[QueueKey, list[Publication]] = defaultdict(list)
         for one in fresh:
             by_log[one.key].append(one)
@@ -118,12 +118,12 @@ class Publisher:
             )
         self._client.insert(documents, session)
         for key, (newest, position) in {one.key: (one, position) for one, position in placed}.items():
-            Trimming(self._client, session, key, counters[key]).to(newest.keep, position)
+            LogTrimmer(self._client, session, key, counters[key]).trim(newest.keep, position)
         remember(self._client, session, [(one, position.sequence, BEFORE_ALL) for one, position in placed])
-        return Published(in_order(refusals, [position.sequence for _, position in placed]), documents)
+        return PublishResult(merge_results(refusals, [position.sequence for _, position in placed]), documents)
 
 
-class Trimming:
+class LogTrimmer:
     """The trimming of a log's oldest batches, in the transaction that updates its counter."""
 
     def __init__(self, client: StoreClient, session: Session, key: QueueKey, counter: BsonDocument) -> None:
@@ -132,7 +132,7 @@ class Trimming:
         self._key = key
         self._counter = counter
 
-    def to(self, keep: Retention, newest: topic_log.LogPosition) -> None:
+    def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
         """Trim the log to the retention ``keep``, if it may have grown by an eighth of the retention.
 
         ``newest`` is the position of the newest batch, which is never trimmed.
@@ -143,13 +143,13 @@ class Trimming:
             return
         floors = {"k0": min(messages - keep.messages, newest.sequence - 1), "z0": min(size - keep.size, newest.before)}
         noted: BsonDocument = dict(floors)
-        if trimmed := self._last_of(floors, newest.sequence - 1):
+        if trimmed := self._find_last(floors, newest.sequence - 1):
             noted |= {"x": trimmed, "g": trimmed}
         self._client.update(
             [{"q": {"_id": self._key.counter, "s": self._key.shard}, "u": {"$set": noted}}], self._session
         )
 
-    def _last_of(self, floors: BsonDocument, end: int) -> int:
+    def _find_last(self, floors: BsonDocument, end: int) -> int:
         """Return the highest sequence up to ``end`` of a batch to trim, or 0 if there is none.
 
         A batch is trimmed if it is below one of the floors. The floors are monotonic in the sequence, so a binary
@@ -182,7 +182,7 @@ def _position(counter: BsonDocument, publications: Sequence[Publication], writer
 
 
 def _weight(publication: Publication) -> int:
-    return max(AT_LEAST, publication.size)
+    return max(MIN_WEIGHT, publication.size)
 
 
 TTL: Final = {"$multiply": [1000, {"$first": "$$this"}]}

@@ -31,7 +31,7 @@ from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.documents import ABOVE_ALL
 from zq.storage.mongodb.layout import BsonDocument
-from zq.storage.mongodb.stages import Stages, Staging
+from zq.storage.mongodb.stages import StageRequest, Stages
 
 
 class TransactionController:
@@ -63,7 +63,7 @@ class TransactionController:
     ) -> None:
         moment = layout.ms(now)
         self._stages.add(
-            Staging(
+            StageRequest(
                 project, stage, queue, drafts, moment, moment + ttl * 1000, most_bytes, most_messages, idempotency_key
             )
         )
@@ -94,7 +94,7 @@ class TransactionController:
         conditions = {"_id": names, **_living(work, layout.ms(now))}
         with self._client.verb():
             found = self._client.find(
-                conditions, limit=limit, sort={"_id": 1}, hint="_id_", fields=dict.fromkeys(SHOWN[work], 1)
+                conditions, limit=limit, sort={"_id": 1}, hint="_id_", fields=dict.fromkeys(LISTED_FIELDS[work], 1)
             )
         items = [_known(work, layout.original(one["_id"][len(prefix) :]), one) for one in found]
         return Page(items, items[-1].name if items else None)
@@ -107,7 +107,7 @@ class TransactionController:
 
 
 # The fields that a listing reads.
-SHOWN: Final = {
+LISTED_FIELDS: Final = {
     Work.STAGE: ("count", "bytes", "expires"),
     Work.FENCE: ("epoch", "advanced"),
     Work.PRODUCER: (*producers.LAST, "state"),
@@ -133,7 +133,7 @@ def _known(work: Work, name: str, found: BsonDocument) -> KnownWork:
         return KnownStage(name, int(found["count"]), int(found["bytes"]), found["expires"] / 1000)
     if work is Work.FENCE:
         return KnownFence(name, int(found["epoch"]), _moment(found.get("advanced")))
-    return KnownProducer(name, producers.committed(found), _moment(found.get("decided")))
+    return KnownProducer(name, producers.last_batch(found), _moment(found.get("decided")))
 
 
 def _moment(stored: int | None) -> Seconds | None:
