@@ -13,7 +13,7 @@ from zq.http.authorization import Answer, Authorization
 from zq.http.pending import HANDOVER, Handover, PendingAnswer
 from zq.http.short import ShortRoutes
 from zq.storage.api import Storage
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 
 
 class Later(NamedTuple):
@@ -82,7 +82,7 @@ class App(falcon.App[Any, Any]):
         answered = succeeded = True
         try:
             answered = pending.attempt()
-        except LongWalk:
+        except LongScan:
             answered = False
             handover.call_for_thread()
         except Exception as error:  # noqa: BLE001 - Falcon does the same; every error has a handler

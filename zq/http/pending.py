@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import falcon
 
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 
 # Environment key of the edge's ``Handover``.
 HANDOVER: Final = "zq.handover"
@@ -117,7 +117,7 @@ class PendingAnswer:
         found = None
         try:
             found = self._look()
-        except LongWalk:
+        except LongScan:
             raise
         except BaseException:
             self.close()
@@ -204,7 +204,7 @@ def answer_later(
     try:
         if not attempted and pending.attempt():
             return
-    except LongWalk:
+    except LongScan:
         in_thread = True
     if handover is None:
         pending.drive()
@@ -216,7 +216,7 @@ def answer(req: falcon.Request, resp: falcon.Response, look: Callable[[], Any], 
     """Answer with ``show(look())``. If ``look`` takes too long for the event loop, repeat it on a worker thread."""
     try:
         found = look()
-    except LongWalk:
+    except LongScan:
         handover: Handover = req.env[HANDOVER]
         handover.answer_later(
             PendingAnswer(req, resp, NO_WAIT, lambda: (look(),), lambda held: show(*held)), in_thread=True

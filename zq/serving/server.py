@@ -186,7 +186,7 @@ def _direct(chosen: Settings) -> App:
     audit.configure(chosen.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
-    clock = StoreClock(storage.now, doubted=storage.doubted)
+    clock = StoreClock(storage.now, doubted=storage.clock_lead)
     broker = make_broker(chosen, storage, clock, NO_EVENTS, followers_of(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # must run before the store is closed
     return create_app(broker, features=command_features(broker, chosen))

@@ -14,7 +14,7 @@ from zq.model.stats import Postpone, Report, Restored, Salvaged, Snapshot
 from zq.storage.api import Storage
 
 
-class Made(Protocol):
+class NewBackup(Protocol):
     """A new backup. ``copied`` is the number of bytes that had to be copied."""
 
     @property
@@ -34,7 +34,7 @@ class Backups(Protocol):
         """Raise ``StartRefused`` if the folder cannot store backups of this store."""
         ...
 
-    def make(self, snapshot: Snapshot, target: Path, keep: int | None) -> Made:
+    def make(self, snapshot: Snapshot, target: Path, keep: int | None) -> NewBackup:
         """Create a backup in the folder, then remove all but the newest ``keep`` backups (None = keep all)."""
         ...
 
@@ -77,7 +77,7 @@ def find(uri: str) -> Callable[..., Any]:
             f"No storage driver for {scheme or 'a URI without scheme'!r}: use one of {', '.join(sorted(drivers))}, "
             "as in rocksdb:///var/lib/zq."
         )
-    driver: Callable[..., Any] = _loaded(drivers[scheme])
+    driver: Callable[..., Any] = _load(drivers[scheme])
     return driver
 
 
@@ -89,7 +89,7 @@ def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
     driver = _drivers("zq.storage.prepare").get(_scheme(uri))
     if driver is None:
         return False
-    _loaded(driver)(uri, **(options or {}))
+    _load(driver)(uri, **(options or {}))
     return True
 
 
@@ -99,7 +99,7 @@ def check(uri: str) -> Report | None:
     Return None if the driver has no such check. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.check").get(_scheme(uri))
-    report: Report | None = _loaded(driver)(uri) if driver else None
+    report: Report | None = _load(driver)(uri) if driver else None
     return report
 
 
@@ -109,7 +109,7 @@ def salvage(uri: str, to: str) -> Salvaged | None:
     The damaged store is not changed. Return None if the driver does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.salvage").get(_scheme(uri))
-    salvaged: Salvaged | None = _loaded(driver)(uri, to) if driver else None
+    salvaged: Salvaged | None = _load(driver)(uri, to) if driver else None
     return salvaged
 
 
@@ -120,14 +120,14 @@ def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tupl
     store meanwhile. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
-    restored: tuple[int, Seconds] | None = _loaded(driver)(uri, to, at, position) if driver else None
+    restored: tuple[int, Seconds] | None = _load(driver)(uri, to, at, position) if driver else None
     return restored
 
 
 def backups(uri: str) -> Backups | None:
     """Return the driver's backup operations for open stores, or None if it has none."""
     driver = _drivers("zq.storage.backups").get(_scheme(uri))
-    found: Backups | None = _loaded(driver) if driver else None
+    found: Backups | None = _load(driver) if driver else None
     return found
 
 
@@ -137,7 +137,7 @@ def ship(uri: str, to: str) -> int | None:
     Return the number of files, or None if the driver of ``to`` does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.ship").get(_scheme(to))
-    shipped: int | None = _loaded(driver)(uri, to) if driver else None
+    shipped: int | None = _load(driver)(uri, to) if driver else None
     return shipped
 
 
@@ -147,7 +147,7 @@ def owner(uri: str) -> Mapping[str, str | int] | None:
     Return None if stores of this driver have no owner. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.owner").get(_scheme(uri))
-    known: Mapping[str, str | int] | None = _loaded(driver)(uri) if driver else None
+    known: Mapping[str, str | int] | None = _load(driver)(uri) if driver else None
     return known
 
 
@@ -157,7 +157,7 @@ def _drivers(group: str) -> Mapping[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
-def _loaded(driver: EntryPoint) -> Any:
+def _load(driver: EntryPoint) -> Any:
     """Load an entry point. Raises ``StartRefused`` if the vendor's package is not installed."""
     try:
         return driver.load()

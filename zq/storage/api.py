@@ -336,7 +336,7 @@ class Storage(Protocol):
     def now(self) -> Seconds:
         """Return the store's time, which all servers of the store use."""
 
-    def doubted(self) -> Seconds:
+    def clock_lead(self) -> Seconds:
         """Return the seconds by which the clock of the store's machine is ahead of ``now``, or 0.
 
         If the clock leaps forward, ``now`` does not follow it immediately.
@@ -404,7 +404,7 @@ class Defaults:
     topics: TopicController = cast(TopicController, capabilities.NO_TOPICS)
     prompt = False
 
-    def doubted(self) -> Seconds:
+    def clock_lead(self) -> Seconds:
         """Return 0: ``now`` always follows the clock of the store's machine."""
         return 0.0
 

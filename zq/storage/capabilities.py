@@ -239,7 +239,7 @@ class TopicController(Protocol):
         ...
 
 
-class Missing:
+class MissingCapability:
     """A placeholder for a capability that a driver lacks. All its methods raise ``NotBuilt``."""
 
     def __init__(self, capability: str) -> None:
@@ -252,7 +252,7 @@ class Missing:
         raise NotBuilt(self.sentence)
 
 
-NO_HISTORY: Final = Missing("history")
-NO_TRANSACTIONS: Final = Missing("transactions")
-NO_TOPICS: Final = Missing("topics")
-NO_CLAIM_LISTS: Final = Missing("listings of claims")
+NO_HISTORY: Final = MissingCapability("history")
+NO_TRANSACTIONS: Final = MissingCapability("transactions")
+NO_TOPICS: Final = MissingCapability("topics")
+NO_CLAIM_LISTS: Final = MissingCapability("listings of claims")

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 
-class LongWalk(Exception):
+class LongScan(Exception):
     """Raised if a verb would read too many entries on the event loop's thread.
 
     The store raises it before it changes anything, so that the request can be run again on a worker thread.

@@ -21,9 +21,9 @@ from zq.storage.ordered.store import Housekeeping, Range, Store, Write
 
 LOG = logging.getLogger(__name__)
 # Number of items that a scan reads first. Scans that end early should read few items.
-FIRST: Final = 8
+FIRST_SCAN: Final = 8
 # Maximum number of items that a scan reads at a time.
-MOST: Final = 512
+MAX_SCAN: Final = 512
 
 
 def connect(uri: str, expiry: Expiry | None = None) -> OrderedStorage:
@@ -58,7 +58,7 @@ class MemoryStore(Store, Housekeeping):
     def scan(
         self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        size = FIRST
+        size = FIRST_SCAN
         while lower < upper:
             with self._lock:
                 values = self._families[family]
@@ -69,7 +69,7 @@ class MemoryStore(Store, Housekeeping):
                 return
             last = found[-1][0]
             lower, upper = (lower, last) if backwards else (last + b"\0", upper)
-            size = min(MOST, 4 * size)
+            size = min(MAX_SCAN, 4 * size)
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
         with self._lock:

@@ -62,8 +62,8 @@ class _Timed:
     def now(self) -> Seconds:
         return self._storage.now()
 
-    def doubted(self) -> Seconds:
-        return self._storage.doubted()
+    def clock_lead(self) -> Seconds:
+        return self._storage.clock_lead()
 
     def ping(self) -> None:
         self._storage.ping()
@@ -93,9 +93,9 @@ class _Timed:
         self._storage.close()
 
 
-def _timed(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.Missing:
+def _timed(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.MissingCapability:
     """Return the controller with measured verbs; an unsupported controller is returned unchanged."""
-    if isinstance(controller, capabilities.Missing):
+    if isinstance(controller, capabilities.MissingCapability):
         return controller
     promised = CONTROLLERS[name]
     return SimpleNamespace(

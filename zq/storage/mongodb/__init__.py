@@ -76,7 +76,7 @@ class MongoStorage(Defaults):
         """
         return self._tell_time(durable=False)
 
-    def doubted(self) -> Seconds:
+    def clock_lead(self) -> Seconds:
         return 0.0
 
     def ping(self) -> None:
@@ -110,7 +110,7 @@ class MongoStorage(Defaults):
     def locate(self, project: str, message: str, now: Seconds) -> Located | None:
         with self._client.verb():
             living = locate(self._client, project, message, layout.ms(now))
-        return living or browsing.latest(self, project, message, now)
+        return living or browsing.find_latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))

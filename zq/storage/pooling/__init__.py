@@ -17,7 +17,7 @@ from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
 from zq.storage.api import ClaimController, MessageController, QueueController, Storage
-from zq.storage.capabilities import HistoryController, Missing, TransactionController
+from zq.storage.capabilities import HistoryController, MissingCapability, TransactionController
 from zq.storage.pooling.bindings import AGE, Bindings
 from zq.storage.pooling.routing import Claims, History, Messages, Queues, Transactions
 from zq.storage.pooling.stores import Connect, Stores
@@ -52,10 +52,12 @@ class PooledStorage:
         self.queues = cast(QueueController, Queues(*parts))
         self.messages = cast(MessageController, Messages(*parts))
         self.claims = cast(ClaimController, Claims(*parts))
-        history = catalogue.history if isinstance(catalogue.history, Missing) else History(*parts)
+        history = catalogue.history if isinstance(catalogue.history, MissingCapability) else History(*parts)
         self.history = cast(HistoryController, history)
         staged = catalogue.transactions
-        self.transactions = cast(TransactionController, staged if isinstance(staged, Missing) else Transactions(*parts))
+        self.transactions = cast(
+            TransactionController, staged if isinstance(staged, MissingCapability) else Transactions(*parts)
+        )
         self.topics = catalogue.topics
         self.documents = catalogue.documents
 
@@ -66,8 +68,8 @@ class PooledStorage:
     def now(self) -> Seconds:
         return self._catalogue.now()
 
-    def doubted(self) -> Seconds:
-        return self._catalogue.doubted()
+    def clock_lead(self) -> Seconds:
+        return self._catalogue.clock_lead()
 
     def ping(self) -> None:
         """Check the catalogue only, because the server can serve the catalogue's queues without the other stores."""
@@ -76,21 +78,21 @@ class PooledStorage:
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._stores.expiry = expiry or self._stores.expiry
         removed = 0
-        for store in self._stores.every():
+        for store in self._stores.available():
             try:
                 removed += store.maintain(now, expiry, pace)
-            except Unavailable as absence:
+            except Unavailable as error:
                 if store is self._catalogue:
                     raise
-                LOG.warning("A pool cannot be maintained: %s", absence)
-        self._bindings.sweep(self._stores.of)
-        self._stores.close_gone()
+                LOG.warning("A pool cannot be maintained: %s", error)
+        self._bindings.sweep(self._stores.get)
+        self._stores.close_removed()
         return removed
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        told = [store.usage(project, now) for store in self._stores.every()]
-        used = [usage for usage in told if usage is not None]
-        if len(used) < len(told):
+        usages = [store.usage(project, now) for store in self._stores.available()]
+        used = [usage for usage in usages if usage is not None]
+        if len(used) < len(usages):
             return None
         return Usage(
             sum(usage.messages for usage in used),
@@ -100,11 +102,11 @@ class PooledStorage:
         )
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        found = (depth for store in self._stores.every() for depth in store.depths(now, queues, most))
+        found = (depth for store in self._stores.available() for depth in store.depths(now, queues, most))
         return list(islice(found, queues))
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        return self._stores.of(self._bindings.find(queue)).depth(queue, now, most)
+        return self._stores.get(self._bindings.find(queue)).depth(queue, now, most)
 
     def locate(self, project: str, message: str, now: Seconds) -> Located | None:
         """Return a live message or, if there is none, its latest history entry in any store.
@@ -123,12 +125,12 @@ class PooledStorage:
             found += [] if located is None else [located]
         if absent:
             raise Unavailable
-        return browsing.latest_of(found)
+        return browsing.select_latest(found)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """Return the metrics, summed over all stores. For the metrics in ``LARGEST``, return the maximum."""
         found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-        for store in self._stores.every():
+        for store in self._stores.available():
             for name, value, labels in (
                 (measure.name, measure.value, measure.labels) for measure in store.measures(now)
             ):

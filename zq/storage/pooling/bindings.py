@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bindings of queues to pools. A binding is stored in the catalogue, and each server caches it for ``AGE`` seconds.
 
-A server uses a cached binding without a query. The binding of a deleted queue is therefore kept for ``KEPT`` seconds,
-until no server has it in its cache. A post to the deleted queue restores the binding. Restoring and removing a binding
-both compare its version, so no message is stored in a pool in which readers do not search.
+A server uses a cached binding without a query. The binding of a deleted queue is therefore kept for
+``BINDING_RETENTION`` seconds, until no server has it in its cache. A post to the deleted queue restores the binding.
+Restoring and removing a binding both compare its version, so no message is stored in a pool in which readers do not
+search.
 """
 
 import random
@@ -42,9 +43,9 @@ from zq.storage.api import Storage
 # Maximum age in seconds of a server's cached catalogue data.
 AGE: Final = 2.0
 # Seconds for which the binding of a deleted queue is kept: more than ``AGE`` plus the duration of the longest request.
-KEPT: Final = 120.0
+BINDING_RETENTION: Final = 120.0
 # Maximum number of queues whose pools a process caches.
-MOST_REMEMBERED: Final = 10_000
+MAX_CACHED_BINDINGS: Final = 10_000
 
 Weigh = Callable[[Mapping[str, int]], str]
 
@@ -54,7 +55,7 @@ def by_weight(weights: Mapping[str, int]) -> str:
     return random.choices(list(weights), list(weights.values()))[0]
 
 
-def called(pool: str) -> str:
+def describe(pool: str) -> str:
     """Return the pool's name for error messages."""
     return f"the pool {pool}" if pool else "the default pool"
 
@@ -78,7 +79,7 @@ class Bindings:
         self._monotonic = monotonic
         self._choose = choose
         self._lock = threading.Lock()
-        self._known: FIFOCache[QueueRef, tuple[float, str]] = FIFOCache(MOST_REMEMBERED)
+        self._cached_pools: FIFOCache[QueueRef, tuple[float, str]] = FIFOCache(MAX_CACHED_BINDINGS)
         self._pools: tuple[float, Mapping[str, Pool]] = (0.0, {})
 
     def pools(self, fresh: bool = False) -> Mapping[str, Pool]:
@@ -93,7 +94,7 @@ class Bindings:
 
     def find(self, queue: QueueRef) -> str:
         """Return the pool to read a queue from. For an unbound queue, this is the default pool."""
-        known = self._remembered(queue)
+        known = self._cached(queue)
         if known is not None:
             return known
         asked = self._monotonic()
@@ -102,7 +103,7 @@ class Bindings:
             return DEFAULT_POOL
         binding = read_binding(document)
         if binding.deleted is None:
-            self._remember(queue, binding.pool, asked)
+            self._cache(queue, binding.pool, asked)
         return binding.pool
 
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
@@ -111,17 +112,17 @@ class Bindings:
         An unbound queue is bound to the pool ``beside`` or else to a pool of ``flavor``.
         """
         while True:
-            known = self._remembered(queue)
+            known = self._cached(queue)
             if known is not None:
                 return known
             asked = self._monotonic()
             document = self._read(queue)
-            pool = self._make(queue, flavor, beside) if document is None else self._revive(queue, document)
+            pool = self._bind(queue, flavor, beside) if document is None else self._revive(queue, document)
             if pool is not None:
-                self._remember(queue, pool, asked)
+                self._cache(queue, pool, asked)
                 return pool
 
-    def beside(self, queue: QueueRef, other: QueueRef) -> None:
+    def bind_together(self, queue: QueueRef, other: QueueRef) -> None:
         """Bind ``other`` to the pool of ``queue``, so that messages can move between them.
 
         Raises ``PoolsApart`` if ``other`` is in another pool.
@@ -130,17 +131,17 @@ class Bindings:
         target = self.bind(other, beside=pool)
         if target != pool:
             raise PoolsApart(
-                f"The queue {queue.name} is in {called(pool)} and the queue {other.name} in {called(target)}: no "
+                f"The queue {queue.name} is in {describe(pool)} and the queue {other.name} in {describe(target)}: no "
                 "message goes from one pool to another."
             )
 
-    def suits(self, queue: QueueRef, pool: str, flavor: str) -> None:
+    def check_flavor(self, queue: QueueRef, pool: str, flavor: str) -> None:
         """Raise ``Conflict`` if the queue's pool does not belong to the flavor."""
         known = self.pools().get(pool) or self.pools(fresh=True).get(pool)
         if (known is None or known.flavor != flavor) and (pool or self._weights(flavor)):
             raise Conflict(
-                f"The queue {queue.name} is in {called(pool)}, which is not of the flavor {flavor}, and stays there "
-                f"for {KEPT:.0f} seconds after it was deleted: delete it, wait, and create it again."
+                f"The queue {queue.name} is in {describe(pool)}, which is not of the flavor {flavor}, and stays there "
+                f"for {BINDING_RETENTION:.0f} seconds after it was deleted: delete it, wait, and create it again."
             )
 
     def knows_flavor(self, project: str, flavor: str) -> bool:
@@ -158,7 +159,7 @@ class Bindings:
         self.forget(queue)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
-        """Remove the bindings of queues that were deleted at least ``KEPT`` seconds ago and were not created again."""
+        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not created again."""
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
@@ -167,13 +168,13 @@ class Bindings:
 
     def forget(self, queue: QueueRef) -> None:
         with self._lock:
-            self._known.pop(queue, None)
+            self._cached_pools.pop(queue, None)
 
     def _sweep(self, queue: QueueRef, note: Document, now: Seconds, store_of: Callable[[str], Storage]) -> None:
         document = self._read(queue)
         binding = None if document is None else read_binding(document)
         if document is not None and binding is not None and binding.deleted is not None:
-            if binding.deleted + KEPT > now:
+            if binding.deleted + BINDING_RETENTION > now:
                 return
             if store_of(binding.pool).queues.get(queue) is not None:  # created again by a server with a cached binding
                 self._revive(queue, document)
@@ -183,19 +184,19 @@ class Bindings:
                     self._documents.put(bound_ref(binding.pool, queue), b"", now)
         self._documents.delete(note.ref, now, expected=note.version)
 
-    def _make(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
+    def _bind(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
         """Bind the queue and return its pool.
 
         Return None if another server has bound the queue first, or if the pool has been removed meanwhile.
         """
         now = self._catalogue.now()
-        beside = self._delivered(queue) if beside is None else beside
+        beside = self._required_pool(queue) if beside is None else beside
         if beside is not None:
             pool = beside
         elif self._catalogue.queues.get(queue) is not None:  # the queue was created before the first pool
             pool = DEFAULT_POOL
         else:
-            pool = self._chosen(flavor)
+            pool = self._choose_pool(flavor)
         self._documents.put(bound_ref(pool, queue), b"", now)
         value = msgspec.json.encode(Binding(pool))
         if not self._documents.put(binding_ref(queue), value, now, expected=""):
@@ -212,7 +213,7 @@ class Bindings:
             return None
         return pool
 
-    def _delivered(self, queue: QueueRef) -> str | None:
+    def _required_pool(self, queue: QueueRef) -> str | None:
         """Return the pool in which the queue must be, or None if it may be in any pool.
 
         A queue must be in the pool of its notices, and a hidden queue in the pool of its owner.
@@ -223,7 +224,7 @@ class Bindings:
             return read_binding(notices).pool if notices else None
         return self.find(QueueRef(owner.project, owner.name)) if owner.kind == "queue" else DEFAULT_POOL
 
-    def _chosen(self, flavor: str | None) -> str:
+    def _choose_pool(self, flavor: str | None) -> str:
         weights = self._weights(flavor)
         if weights:
             return self._choose(weights)
@@ -252,13 +253,13 @@ class Bindings:
     def _read(self, queue: QueueRef) -> Document | None:
         return self._documents.get(binding_ref(queue), self._catalogue.now())
 
-    def _remembered(self, queue: QueueRef) -> str | None:
+    def _cached(self, queue: QueueRef) -> str | None:
         try:
-            until, pool = self._known[queue]
+            until, pool = self._cached_pools[queue]
         except KeyError:
             return None
         return pool if self._monotonic() < until else None
 
-    def _remember(self, queue: QueueRef, pool: str, asked: float) -> None:
+    def _cache(self, queue: QueueRef, pool: str, asked: float) -> None:
         with self._lock:
-            self._known[queue] = asked + AGE, pool
+            self._cached_pools[queue] = asked + AGE, pool
