@@ -102,7 +102,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._lock = threading.Lock()
         self._waiting: list[_Member[Request, Answer]] = []
         self._last_size = 1
-        self._awaited = 0  # number of followers for which the leader lingers; 0 if no leader lingers
+        self._awaited = 0  # number of followers for which a leader lingers
         self._gathered = threading.Event()
         self.busy = False
 

@@ -48,7 +48,7 @@ def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: 
     """Update the claim's messages that are in no line, without a transaction, and return their number.
 
     The number is 0 if the claim holds no such messages, or if a removal in the queue is pending. The caller must then
-    use ``update_found``.
+    use ``update_in_transaction``.
     """
     held = {**held_filter(client, key, claim, now), **IN_NO_LINE}
     try:
@@ -57,7 +57,7 @@ def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: 
         return 0
 
 
-def update_found(
+def update_in_transaction(
     client: StoreClient,
     key: QueueKey,
     claim: str,
@@ -94,7 +94,7 @@ MESSAGES_AT_ONCE: Final = 256
 
 
 class FinishTerms(NamedTuple):
-    """The outcome of finished messages.
+    """The outcome of messages that are being finished.
 
     - ``now``: the time of finishing in milliseconds.
     - ``history``: the retention of history entries in seconds; 0 = no entries.
@@ -215,7 +215,11 @@ MovedMessage = tuple[BsonDocument, Move]
 
 
 def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """Return the ``_id`` of each counter that ``move`` and, if ``history`` is not 0, ``finish`` write."""
+    """Return the ``_id`` of each counter that a request writes.
+
+    The moves write the counters of their target queues. Moves and, if ``history`` is not 0, deletions also write the
+    history counter.
+    """
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.finishing} if targets or history else set()
 
@@ -242,7 +246,7 @@ def move(
         gone = client.update([conflict, *moving], session) - 1
     if gone != len(moved):
         raise Aborted
-    lines.add_messages(client, session, arrivals, floors)
+    lines.add_to_entries(client, session, arrivals, floors)
     lines.update_entries(client, session, source, [found for found, _ in moved], now)
     if history:
         finished = [(found, Outcome.DEAD_LETTERED if each.reason else Outcome.MOVED) for found, each in moved]
@@ -285,7 +289,7 @@ def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
 
 
 def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
-    """Return the moved message: without its claim, and with a ttl that starts at ``now``."""
+    """Return the document of a message after a move: without a claim, and with a ttl that starts at ``now``."""
     made = {field: value for field, value in found.items() if field not in ("c", "o", "r", "h1")}
     made["t"] = found["t"] if each.ttl is None else each.ttl
     made["e"] = DatetimeMS(now + made["t"] * 1000)
@@ -305,7 +309,7 @@ def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int)
 
 
 def _unchanged_filter(client: StoreClient, source: QueueKey, found: BsonDocument) -> BsonDocument:
-    """Return a filter that stops matching once the message is claimed, released or moved."""
+    """Return a filter that matches the message until it is claimed, released or moved."""
     claimed = {"c.n": found["c"]["n"]} if "c" in found else {}
     return client.where(source, _id=found["_id"], k=found["k"], d=found["d"], e=found["e"], **claimed)
 

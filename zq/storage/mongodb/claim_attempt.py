@@ -89,7 +89,7 @@ class ClaimAttempt(Struct, frozen=True):
         return Choice(candidates, eligible, spent)
 
     def outcome(self, choice: Choice, taken: Collection[str]) -> ClaimOutcome:
-        """Return the outcome after the messages with the ``_id`` values in ``taken`` were claimed or popped."""
+        """Return the outcome of the attempt. ``taken`` has the ``_id`` of each message that was claimed or popped."""
         messages = [found for found in choice.eligible if found["_id"] in taken]
         if self.request is None:
             return ClaimOutcome(self.now, messages, spent=choice.spent)

@@ -39,8 +39,8 @@ from zq.storage.mongodb.changes import (
     finish,
     held_filter,
     move,
-    update_found,
     update_held,
+    update_in_transaction,
 )
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
@@ -63,7 +63,7 @@ from zq.storage.mongodb.reservations import find_visible_held
 
 # Maximum number of messages that one transaction settles.
 CAPACITY: Final = 256
-# Minimum weight of a settlement in messages. A settlement of all messages of a claim does not name any.
+# Minimum weight of a settlement in messages. A settlement with ``rest`` may settle messages that it does not name.
 MIN_WEIGHT: Final = 10
 
 
@@ -93,7 +93,7 @@ class SettleRequest(Struct, frozen=True):
 
 
 class Resolution:
-    """The effect of a settlement on each message that its claim holds."""
+    """The messages that a settlement deletes, releases and moves."""
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
         asked, doc_id = request.settlement, request.doc_id
@@ -131,7 +131,7 @@ class Settler:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._groups = ShardGroups[SettleRequest, Settled](client, self._execute, _weight, CAPACITY, _exclusive)
+        self._groups = ShardGroups[SettleRequest, Settled](client, self._execute, _weight, CAPACITY, _exclusive_keys)
 
     def settle(self, request: SettleRequest, is_grouped: bool) -> Settled:
         """Settle a claim. Raises the errors of ``ClaimController.settle``.
@@ -160,7 +160,7 @@ class Settler:
         named = held | {"_id": {"$in": [request.doc_id(one) for one in asked.delete]}}
         if asked.delete and self._client.delete(guarded_delete(request.key, named), session) != len(asked.delete):
             raise Aborted
-        releases = self._releasing(request.key, asked.release, request.now, held)
+        releases = self._release_statements(request.key, asked.release, request.now, held)
         if releases and self._client.update([guarded_update(request.key), *releases], session) != len(asked.release):
             raise Aborted
         return Settled(deleted=len(asked.delete), released=len(asked.release))
@@ -177,9 +177,9 @@ class Settler:
 
         Named messages that a claim does not hold are listed as lost in its result.
         """
-        now = max(request.now for request in requests)  # concurrent requests share the latest of their times
+        now = max(request.now for request in requests)  # the requests of a group share one time
         known = recall(self._client, session, requests, Settled)
-        refusals = [find_refusal(request, known) or self._fenced(request, session) for request in requests]
+        refusals = [find_refusal(request, known) or self._fence_refusal(request, session) for request in requests]
         resolutions = self._resolutions(select_admitted(requests, refusals), now, session)
         holding = [resolution for resolution in resolutions if resolution.held]
         self._carry_out(holding, now, session)
@@ -188,7 +188,7 @@ class Settler:
         )
         return merge_results(refusals, [resolution.answer for resolution in resolutions])
 
-    def _fenced(self, request: SettleRequest, session: Session) -> Fenced | None:
+    def _fence_refusal(self, request: SettleRequest, session: Session) -> Fenced | None:
         if request.fence:
             try:
                 check_fence(self._client, session, request.key.ref.project, request.fence)
@@ -224,7 +224,7 @@ class Settler:
         for resolution in resolutions:
             by_queue[resolution.request.key, resolution.request.settlement.history].append(resolution)
         releases = [
-            self._releasing(resolution.request.key, resolution.released, now)
+            self._release_statements(resolution.request.key, resolution.released, now)
             for resolution in resolutions
             if resolution.released
         ]
@@ -238,7 +238,7 @@ class Settler:
                 self._client, session, key, [one for resolution in its for one in resolution.held], now
             )
 
-    def _releasing(
+    def _release_statements(
         self, key: QueueKey, releases: Sequence[Release], now: int, conditions: BsonDocument | None = None
     ) -> Sequence[BsonDocument]:
         """Return the update statements that release messages, one for each delay."""
@@ -260,7 +260,7 @@ def _weight(request: SettleRequest) -> int:
     return max(MIN_WEIGHT, len(request.names))
 
 
-def _exclusive(request: SettleRequest) -> Sequence[str]:
+def _exclusive_keys(request: SettleRequest) -> Sequence[str]:
     """Return the ids of the claim and of the idempotency key.
 
     Two settlements with a common id never share a transaction.
@@ -306,7 +306,7 @@ class ClaimController:
 
         with self._client.verb():
             renewed = fence is None and update_held(self._client, key, lease.claim, moment, step)
-            if not (renewed or update_found(self._client, key, lease.claim, moment, step, until, fence)):
+            if not (renewed or update_in_transaction(self._client, key, lease.claim, moment, step, until, fence)):
                 raise ClaimNotFound
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
@@ -314,7 +314,7 @@ class ClaimController:
         step = layout.release_update(moment, delay)
         with self._client.verb():
             released = update_held(self._client, key, claim, moment, step)
-            if released or update_found(self._client, key, claim, moment, step):
+            if released or update_in_transaction(self._client, key, claim, moment, step):
                 self._claimers.invalidate(key)
                 self._announce(queue)
 
@@ -343,8 +343,8 @@ class ClaimController:
     ) -> Sequence[Handled]:
         key = layout.key(queue)
         with self._client.verb():
-            handled, sooner = self._handler.handle(HandleRequest(key, grips, layout.ms(now), late, history))
-        if sooner:
+            handled, is_earlier = self._handler.handle(HandleRequest(key, grips, layout.ms(now), late, history))
+        if is_earlier:
             self._claimers.invalidate(key)
             self._announce(queue)
         return handled

@@ -67,10 +67,10 @@ def end_orphans(client: Client) -> int:
 FIRST_PAUSE: Final = 0.001
 # Maximum seconds between later attempts. With longer pauses, the slower of two busy processes would starve.
 LONGEST_PAUSE: Final = 0.008
-# Seconds of conflicts after which abandoned transactions are ended, since one of them may cause the conflicts.
+# Seconds of conflicts after which abandoned transactions are ended, because one of them may cause the conflicts.
 PATIENCE: Final = 0.5
 UNKNOWN: Final = "UnknownTransactionCommitResult"
-# The code of a transient error shortly after the creation of the collection.
+# The code of a transient error that MongoDB returns shortly after the collection was created.
 SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
@@ -78,7 +78,7 @@ UNJOURNALED: Final = {"w": 1}
 # A batch size that returns all documents of a snapshot in one reply.
 SNAPSHOT_BATCH: Final = 100_000
 
-# The possible outcomes of one attempt of a transaction.
+# The outcomes of an attempt of a transaction, for the metric.
 OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
 
 
@@ -87,7 +87,7 @@ class Aborted(Exception):
 
 
 class StoreClient:
-    """An open database. Safe for any number of threads."""
+    """The connection to one database. Safe for any number of threads."""
 
     def __init__(self, client: Client, database: str, timeout: float, durable: WriteConcern, sharded: bool) -> None:
         self.pymongo = client
@@ -103,8 +103,8 @@ class StoreClient:
         self._durable = durable
         self._write_concern = durable.document
         self._verb = threading.local()
-        # A reader's marker must not depend on a write that a failover may undo. With a weaker write concern, a stronger
-        # read concern would have no benefit.
+        # A reader's marker must not depend on a write that a failover may undo. If the write concern permits this
+        # anyway, a majority read would have no benefit.
         self._read_concern = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
 
     @contextmanager
@@ -225,7 +225,7 @@ class StoreClient:
         return self.read({"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}, session)
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
-        """Run update statements in order, and return the total number of matched and upserted documents.
+        """Run update statements in order, and return the number of matched and upserted documents.
 
         Outside a transaction, the method retries after a connection failure, so a statement may be executed twice.
         """
@@ -336,7 +336,10 @@ class StoreClient:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def listen(self, listener: Callable[[QueueRef], object]) -> None:
-        """Set the listener, which is called after each commit with each queue that was passed to ``made_ready``."""
+        """Set the listener for queues with ready messages.
+
+        After each commit, it is called with every queue that was passed to ``made_ready``.
+        """
         self._listener = listener
 
     def made_ready(self, session: Session, queue: QueueRef) -> None:

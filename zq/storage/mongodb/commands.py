@@ -13,13 +13,13 @@ from zq.storage.mongodb.layout import BsonDocument
 S = TypeVar("S", bound=Mapping[str, Any])
 # Maximum size of the message bodies in one command, in bytes. The server's limit is 16 MiB for the entire command.
 LARGEST: Final = 8 << 20
-# Number of documents in the first reply of a search that is limited by bytes.
+# Number of documents in the first reply to a search with ``most_bytes``.
 PORTION: Final = 32
 DUPLICATE_KEY: Final = 11000
 WRITE_CONFLICT: Final = 112
 # The code of the error that the guards of ``floors`` raise.
 CONVERSION_FAILURE: Final = 241
-# Error codes of a server that is not, or is no longer, the primary.
+# The error codes of a server that is not the primary.
 NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
 TRANSIENT: Final = "TransientTransactionError"
 

@@ -36,7 +36,7 @@ from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits,
 ABORT_GRACE: Final = 2000
 # Minimum number of drafts that one clean-up removes from stages, which takes 15 ms.
 CLEANED_AT_ONCE: Final = 500
-# Maximum pause in seconds after a step that extends stages. The pause is as long as the step, up to this maximum.
+# Maximum pause in seconds after a step that extends stages. The pause is as long as the step, up to this limit.
 LONGEST_REST: Final = 0.2
 # Maximum number of commits and stages that one search finds.
 FOUND_AT_ONCE: Final = 100
@@ -198,9 +198,9 @@ class Commits:
         """
         doc_id = producers.identity(commit.project, commit.producer)
         former = next(iter(self._client.find(doc_id, session=session)), {})
-        if former.get("attempt") == attempt:  # the transaction was committed before, and is repeated
+        if former.get("attempt") == attempt:  # an earlier run of this transaction was committed
             claims = producers.claims(former) if "state" in former else []
-            return CommitStart(former, (), self._reservations.holdings(claims, clock.start, session))
+            return CommitStart(former, (), self._reservations.find_holdings(claims, clock.start, session))
         if "state" in former or (producers.has_last_batch(former, clock.start) and commit.batch <= former["batch"]):
             raise Aborted
         if commit.fence is not None:
@@ -209,7 +209,7 @@ class Commits:
         for name, stage in zip(dict.fromkeys(commit.publish), kept, strict=False):
             check_stage(commit, name, stage["count"])
         published = sum(stage["count"] for stage in kept if BESIDE not in stage)
-        held = self._reservations.holdings(list(dict.fromkeys(commit.settle)), clock.start, session)
+        held = self._reservations.find_holdings(list(dict.fromkeys(commit.settle)), clock.start, session)
         deleted = sum(map(len, held.values()))
         check_size(Committed(commit.batch, published, deleted), bounds)
         entered: Sequence[QueueKey] = ()

@@ -105,7 +105,7 @@ class CounterCache:
             return {key: self._counters[key.counter] for key in keys if key.counter in self._counters}
 
     def store(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
-        """Cache the counters that a committed transaction left when it reserved these ranges."""
+        """Cache the counters after a committed transaction that has reserved these ranges."""
         now = time.monotonic()
         with self._lock:
             for key, (sequence, number, available, metadata, grouping, floor) in ranges.items():
@@ -137,7 +137,7 @@ def advance_cached(
     arrivals: Mapping[QueueKey, Arrivals],
     remembered: Mapping[QueueKey, CachedCounter],
 ) -> Mapping[QueueKey, SequenceRange]:
-    """Reserve sequences as ``advance`` does, with conditional updates for the queues in ``remembered``.
+    """Reserve sequences as ``advance`` does, with conditional updates for cached counters.
 
     Raises ``StaleCounter`` if a stored counter differs from its cached value.
     """
@@ -156,7 +156,10 @@ def advance_cached(
 
 
 def _conditional_update(key: QueueKey, arrival: Arrivals, known: CachedCounter) -> tuple[BsonDocument, SequenceRange]:
-    """Return an update of the counter that is conditional on its cached value, and the reserved sequences."""
+    """Return an update statement that advances the counter if the cached value is current.
+
+    The second result is the range of sequences that the update reserves.
+    """
     available = known.available
     if arrival.fresh is not None:
         believed = available <= arrival.fresh + FALSE_FUTURE * 1000

@@ -101,7 +101,7 @@ class Deletions:
             return self._client.transaction(partial(self._finish_all, deletions))
 
     def _finish_all(self, deletions: Sequence[Deletion], session: Session) -> Sequence[Exception | None]:
-        now = max(deletion.now for deletion in deletions)  # one time for the whole group
+        now = max(deletion.now for deletion in deletions)  # the deletions of a group share one time
         keys = list(dict.fromkeys(one.key for one in deletions))
         shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [doc_id for one in deletions for doc_id in one.doc_ids]}, **shards}

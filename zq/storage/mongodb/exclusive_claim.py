@@ -68,10 +68,10 @@ class ExclusiveClaim:
                 if choice.eligible or found.lines or self._request.fence:
                     work = partial(self._make, choice, found.lines)
                     made = self._client.transaction(work, retry_conflicts=False)
-                else:  # no transaction without a write, because waiting callers repeat the request often
+                else:  # waiting callers repeat the request often, so it needs to be cheap: no transaction
                     made = CreationResult(self._existing_claim(), attempt.outcome(choice, ()))
             except Aborted:  # another process has written one of the messages or the document of the name
-                self._claimer.collided(found)
+                self._claimer.record_collision(found)
                 time.sleep(random.uniform(0, LONGEST_PAUSE))
                 continue
             if made.existing:
@@ -110,7 +110,7 @@ class ExclusiveClaim:
         return find_visible_held(self._client, self._key, self._request.lease.claim, self._attempt.now, session)
 
     def _write_name(self, session: Session) -> None:
-        """Write the document of the name, so that concurrent transactions for a claim with this name conflict."""
+        """Write the document of the name, so that concurrent transactions for this name conflict."""
         name = {"_id": self._key.named("n", self._request.lease.claim), "s": self._key.shard}
         expiry = {"$set": {"e": DatetimeMS(self._attempt.now + NAME_TTL)}, "$inc": {"v": 1}}
         self._client.update([{"q": name, "u": expiry, "upsert": True}], session)

@@ -98,7 +98,7 @@ PENDING_FIELDS: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class PendingDeletes:
-    """Purges and deletions of queues, and the later deletes of the removed documents.
+    """Purges and deletions of queues, which make documents invisible at once and delete them later.
 
     The class also deletes the documents of purged topics and of trimmed batches. After the last document of a purged
     topic, it writes a notice to the feed, so that no process keeps purged batches in memory.
@@ -116,7 +116,7 @@ class PendingDeletes:
 
     def delete(self, key: QueueKey) -> None:
         """Remove the queue, its messages, history entries and idempotency keys atomically, by setting its floors."""
-        # A deletion takes a sequence of its own, which separates the removed idempotency keys from later ones.
+        # A deletion takes a sequence, which separates the removed idempotency keys from later ones.
         floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
         step: list[BsonDocument] = [
             {"$set": {"k1": {"$add": [{"$ifNull": ["$k1", 0]}, 1]}}},
@@ -141,7 +141,10 @@ class PendingDeletes:
         return is_decided
 
     def resume(self, pace: Pace) -> None:
-        """Delete documents that purges, deletions and trims have left behind, if this server gets the leader lease."""
+        """Delete documents that purges, deletions and trims have left behind.
+
+        Only the server with the leader lease deletes documents.
+        """
         with self._client.verb():
             found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=PENDING_FIELDS)
         if not found:

@@ -38,13 +38,13 @@ class HandleRequest(NamedTuple):
 
 
 class HandleResult(NamedTuple):
-    """The result of a request: the outcome for each grip.
+    """The outcome for each grip of a request.
 
-    ``sooner``: whether a message is now available earlier than before the request.
+    ``is_earlier``: whether a message is now available earlier than before the request.
     """
 
     handled: Sequence[Handled]
-    sooner: bool
+    is_earlier: bool
 
 
 class Handler:

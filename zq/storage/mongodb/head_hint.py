@@ -72,7 +72,7 @@ class HeadHint:
             self._until = 0.0
             return self._invalidations
 
-    def collided(self) -> None:
+    def record_collision(self) -> None:
         """Make the next searches skip a random number of messages, because another process took the found ones."""
         with self._lock:
             self._skips, self._skip_until = SKIPS, time.monotonic() + VALIDITY

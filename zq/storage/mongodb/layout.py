@@ -331,7 +331,10 @@ def claim_count(found: Mapping[str, Any]) -> int:
 
 
 def first_claimed(found: Mapping[str, Any]) -> int:
-    """Return the time of a message's first claim, also in its origin queue, in milliseconds; 0 = never claimed."""
+    """Return the time of a message's first claim in milliseconds, or 0 if it was never claimed.
+
+    For a dead letter, this includes claims in the origin queue.
+    """
     moment: int = found.get("c", NO_CLAIM).get("f") or found.get("o", NO_ORIGIN).get("f") or 0
     return moment
 

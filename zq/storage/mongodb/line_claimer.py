@@ -106,7 +106,7 @@ class LineClaimer:
             with self._client.locks.locked(*finishing):
                 taken = self._client.transaction(partial(self.take, attempts, names), retry_conflicts=False)
         except Aborted:
-            self.head_hint.collided()
+            self.head_hint.record_collision()
             time.sleep(random.uniform(0, LONGEST_PAUSE))
             return [ClaimOutcome(attempt.now) for attempt in attempts]
         self.remove_expired(taken.expired, attempts[0].now)

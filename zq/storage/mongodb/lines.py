@@ -33,7 +33,7 @@ from zq.storage.mongodb.unions import aggregate_with
 
 # The sort order of messages in a line, by the name of the line's index.
 SORT_ORDERS: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
-# Number of messages that a search for the head of a line reads, because the first messages may have expired.
+# Number of messages that a search for the head of a line reads. Several are read because the first may have expired.
 HEAD_SEARCH_LIMIT: Final = 8
 
 
@@ -54,10 +54,10 @@ def head_from(found: Mapping[str, Any]) -> Head:
     return Head(int(found["d"]), int(found["k"]), int(found["e"]))
 
 
-def add_messages(
+def add_to_entries(
     client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]
 ) -> None:
-    """Update the entries of lines to which new messages are added.
+    """Update the entries of the lines that new messages join.
 
     ``floors`` has the floors of the queues by shard key. A caller that updates the entries before it inserts the
     messages conflicts less often with claims.

@@ -183,7 +183,7 @@ class Poster:
         documents, key_answers = _documents(by_queue, ranges)
         remember(client, session, key_answers)
         if documents:
-            lines.add_messages(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
+            lines.add_to_entries(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
             client.insert(documents, session)
         found = [ranges[post.key].metadata for post in fresh]
         answers = [None if post.accepts(metadata) else metadata for post, metadata in zip(fresh, found, strict=True)]
@@ -203,7 +203,7 @@ def _group_by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
 
 
 def _arrivals(parts: Parts) -> Arrivals:
-    """Return the arrivals in one queue. Messages without delay become available at the latest time of the posts."""
+    """Return the arrivals of posts in one queue. ``Arrivals.fresh`` is the latest time of the posts."""
     fresh = [post.now for post, drafts in parts if any(not draft.delay for draft in drafts)]
     number = sum(len(drafts) for _, drafts in parts)
     size = sum([draft.size for _, drafts in parts for draft in drafts]) + OVERHEAD * number

@@ -24,7 +24,7 @@ from zq.storage.mongodb.floors import counters_of, floor_of, search
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
 from zq.storage.mongodb.unions import FLOORS
 
-# Maximum number of messages that one page of claims reads. Its index contains the claimed messages of all projects.
+# Maximum number of messages that are read for one page of claims. The index has the claimed messages of all projects.
 STEPS: Final = 5000
 
 

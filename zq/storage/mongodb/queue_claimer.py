@@ -72,8 +72,8 @@ class QueueClaimer:
         self.is_grouped = False
         """Whether the messages that the last search found were in lines."""
         self._head_hint = HeadHint()
-        # Whether the last search found messages. If so, the next search reads the queue's document in the same command.
-        # This shortens the time between the search and its update, in which other processes may take the messages.
+        # Whether the last search found messages. The next search then reads the queue's document in the same command.
+        # This shortens the time between search and update, in which other processes may take the messages.
         self._had_ready = False
         self._group_commit = GroupCommit[ClaimAttempt, ClaimOutcome](
             self._serve, weigh=lambda attempt: attempt.limit, capacity=CAPACITY, timeout=client.timeout
@@ -88,9 +88,9 @@ class QueueClaimer:
         self._head_hint.invalidate()
         self.lines.head_hint.invalidate()
 
-    def collided(self, found: SearchResult) -> None:
+    def record_collision(self, found: SearchResult) -> None:
         """Make the next searches skip messages, because another process took the found messages."""
-        (self.lines.head_hint if found.lines else self._head_hint).collided()
+        (self.lines.head_hint if found.lines else self._head_hint).record_collision()
 
     def search(self, want: int, now: int, most_bytes: int) -> SearchResult:
         """Search for ready messages or, in a grouped queue, for lines.
@@ -104,7 +104,7 @@ class QueueClaimer:
                     return SearchResult([], metadata, names)
             found = self.search_messages(1 if self.is_grouped else want, now, most_bytes)
             is_in_line = bool(found.ready) and "h1" in found.ready[0]
-            # A message in a line belongs to a deleted queue with the same name.
+            # If the queue is not grouped, a message in a line belongs to a deleted queue with the same name.
             if found.ready and not is_in_line and not self.is_grouped:
                 return found._replace(ready=[one for one in found.ready if "h1" not in one])
             if not found.ready or is_in_line == self.is_grouped:
@@ -133,7 +133,7 @@ class QueueClaimer:
         return SearchResult(ready, metadata)
 
     def claim_statement(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
-        """Return the statement that claims the candidates, except those that have changed since they were found."""
+        """Return the update statement that claims the candidates that are unchanged."""
         ids = [found["_id"] for found in candidates]
         unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
         return {"q": unchanged, "u": layout.claim_update(request, now), "multi": True, "hint": "_id_"}
@@ -141,7 +141,7 @@ class QueueClaimer:
     def _serve(self, attempts: Sequence[ClaimAttempt]) -> Sequence[ClaimOutcome]:
         """Serve a group of attempts. Repeat the search while other processes take the found messages."""
         now = max(attempt.now for attempt in attempts)
-        attempts = [replace(attempt, now=now) for attempt in attempts]  # concurrent attempts share the latest time
+        attempts = [replace(attempt, now=now) for attempt in attempts]  # the attempts of a group share one time
         outcomes = [ClaimOutcome(now)] * len(attempts)
         waiting = list(range(len(attempts)))
         for _ in range(MAX_ATTEMPTS):
@@ -222,7 +222,7 @@ class QueueClaimer:
         updates = [self.claim_statement(request, choice.eligible, attempt.now) for attempt, request, choice in claims]
         if self._client.update(updates) == sum(len(choice.eligible) for *_, choice in claims):
             return {doc_id for *_, choice in claims for doc_id in choice.doc_ids}
-        self._head_hint.collided()
+        self._head_hint.record_collision()
         got: set[str] = set()
         for attempt, request, choice in claims:
             ends = attempt.now + request.lease.ttl * 1000
@@ -242,7 +242,7 @@ class QueueClaimer:
             with self._client.locks.locked(*finishing):
                 self._client.transaction(partial(self._remove, pops), retry_conflicts=False)
         except Aborted:
-            self._head_hint.collided()
+            self._head_hint.record_collision()
             return set()
         return {doc_id for _, choice in pops for doc_id in choice.doc_ids}
 
@@ -293,7 +293,7 @@ class QueueClaimers:
             claimer.invalidate()
 
     def is_grouped(self, key: QueueKey) -> bool:
-        """Return whether the messages that the last search in the queue found were in lines. The result is a hint."""
+        """Return whether the last search in the queue found messages in lines. The result is a hint."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         return claimer is not None and claimer.is_grouped

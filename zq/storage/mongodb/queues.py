@@ -157,7 +157,7 @@ def _edge(key: QueueKey, found: BsonDocument) -> Edge:
 
 # Maximum number of expired messages that are counted.
 MAX_EXPIRED: Final = 100_000
-# Number of messages that are read to count claimed and delayed messages: this number for each message to count ...
+# To count claimed and delayed messages, a depth reads this number of messages for each message in the result ...
 STEPS_PER_MESSAGE: Final = 4
 # ... but at least this number.
 MIN_STEPS: Final = 1000

@@ -69,7 +69,7 @@ class Reservations:
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
-    def holdings(self, claims: Sequence[ClaimRef], now: int, session: Session) -> Holdings:
+    def find_holdings(self, claims: Sequence[ClaimRef], now: int, session: Session) -> Holdings:
         """Return the messages of the claims. Raises ``ClaimLapsed`` if a claim has none."""
         holdings = {}
         for claim in claims:
@@ -193,7 +193,10 @@ class Reservations:
         return len(group) if len(found) < limit else 0
 
     def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
-        """Restore some reserved messages of the claim, also in lines, in one transaction. Return their number."""
+        """Restore a limited number of the claim's reserved messages in one transaction, and return their number.
+
+        The update includes messages in lines.
+        """
         key, kept = layout.key(claim.queue), self._kept(claim, attempt)
 
         def work(session: Session) -> int:

@@ -118,11 +118,14 @@ class Stages:
         self._client.insert(documents, session)
         if staging.idempotency_key:
             answer = [draft.id for draft in staging.drafts]
-            remember(self._client, session, [(staging, answer, self._sequence(session, staging.key))])
+            remember(self._client, session, [(staging, answer, self._last_sequence(session, staging.key))])
         return StageResult(documents, None)
 
-    def _sequence(self, session: Session, key: QueueKey) -> int:
-        """Return the queue's last sequence, by which a deletion of the queue recognizes older idempotency keys."""
+    def _last_sequence(self, session: Session, key: QueueKey) -> int:
+        """Return the queue's last sequence, which is stored with an idempotency key.
+
+        A deletion of the queue removes the keys with lower sequences.
+        """
         found = self._client.find(counters_of(self._client, [key]), fields={"k1": 1}, session=session)
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
@@ -152,7 +155,7 @@ class Stages:
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
         """Return the stages of ``commit.publish`` in order and without duplicates, then those of ``commit.beside``.
 
-        Stages of ``commit.beside`` are marked with ``BESIDE``. Those that do not exist are left out.
+        Stages of ``commit.beside`` are marked with ``BESIDE``. Missing ones are left out.
 
         Raises ``StageNotFound`` if a stage to publish does not exist, and ``CommitRunning`` if another commit uses a
         stage.
@@ -358,7 +361,7 @@ def publish(
             documents.append(layout.document(key, draft(one), sequence, available, now, sequences.grouping))
         floors[key.shard] = sequences.floor
     if documents:
-        lines.add_messages(client, session, documents, floors)
+        lines.add_to_entries(client, session, documents, floors)
         client.insert(documents, session)
     return list(by_queue)
 

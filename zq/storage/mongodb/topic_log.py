@@ -75,7 +75,7 @@ class LogPosition(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def key(project: str) -> QueueKey:
-    """Return the names of the log's documents, which differ from those of any queue."""
+    """Return the names of the log's documents. They differ from those of all queues."""
     prefix = project_prefix(project)
     name = LOG + prefix
     return QueueKey(QueueRef(project, ""), name, name, name, prefix)
@@ -194,7 +194,7 @@ class Reader:
         if not moment:
             # Without a snapshot, batches may have been removed since the floors were read, and a purge record that was
             # read then may have been deleted. Both states are therefore merged.
-            floors = floors.joined(self._floors(key))
+            floors = floors.merge(self._floors(key))
             dropped = floors.trimmed
         kept = [one for one in found if one["k"] > max(dropped, floors.purged.get(one["d"], 0))]
         batches = _portion(kept, start, limit)
@@ -231,8 +231,8 @@ class Floors(NamedTuple):
     trimmed: int
     purged: Mapping[str, int]
 
-    def joined(self, later: "Floors") -> "Floors":
-        """Return the later state, merged with the removals of this state."""
+    def merge(self, later: "Floors") -> "Floors":
+        """Merge the removals of this state into the state ``later``."""
         topics = {*self.purged, *later.purged}
         purged = {topic: max(self.purged.get(topic, 0), later.purged.get(topic, 0)) for topic in topics}
         return Floors(later.last, max(self.trimmed, later.trimmed), purged)

@@ -124,7 +124,7 @@ class Publisher:
 
 
 class LogTrimmer:
-    """The trimming of a log's oldest batches, in the transaction that updates its counter."""
+    """The trimmer of a log, for the transaction that updates the log's counter."""
 
     def __init__(self, client: StoreClient, session: Session, key: QueueKey, counter: BsonDocument) -> None:
         self._client = client

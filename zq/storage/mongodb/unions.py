@@ -13,7 +13,7 @@ from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.commands import PORTION
 from zq.storage.mongodb.layout import MESSAGES, BsonDocument
 
-# Fields of a queue document that ``floors`` reads.
+# The fields of a queue document that ``floors`` reads.
 FLOORS: Final = {"s": 1, "k1": 1, "m0": 1, "h0": 1, "g": 1, "g1": 1}
 
 
@@ -82,7 +82,7 @@ def aggregate_with(
         union = {"$lookup": {"from": MESSAGES, "pipeline": pipeline, "as": "beside"}}
     command: BsonDocument = {"aggregate": MESSAGES, "pipeline": [*stages, union], "cursor": {}}
     if limit:
-        # One more than the maximum number of results: else the driver would send another command to end the cursor.
+        # One more than the maximum number of results. Otherwise, the driver would send another command to the cursor.
         batch = 1 + len(names) + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))
         command["cursor"] = {"batchSize": batch}
     if hint:

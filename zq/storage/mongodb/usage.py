@@ -115,7 +115,7 @@ class UsageEstimates:
         return _usage(found.plus(entered.since(count.entered)).plus(staged), int(now - count.moment))
 
     def count_due(self, now: Seconds) -> None:
-        """Count the projects whose usage this server was queried for and whose count is due."""
+        """Count each project whose usage was queried and whose count is due."""
         while self._queried:
             self._count(self._queried.pop(), now)
 
@@ -161,7 +161,7 @@ class UsageEstimates:
         return None
 
     def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:
-        """Return the live messages of a project and the bytes of all its data, and whether these figures are complete.
+        """Return the live messages of a project and the size of all its data, and whether both figures are complete.
 
         If there are more than ``most`` documents of a type (0 = no limit), the figures are a lower bound.
         """

@@ -26,7 +26,7 @@ __all__ = ["AGE", "PooledStorage"]
 
 LOG = logging.getLogger(__name__)
 # Metrics whose maximum is reported, because their sum has no meaning.
-LARGEST: Final = frozenset(
+MAXIMUM_METRICS: Final = frozenset(
     {"backup_age_seconds", "backup_pause_seconds", "compaction_filter_active", "sweep_lag_seconds"}
 )
 
@@ -128,14 +128,14 @@ class PooledStorage:
         return browsing.select_latest(found)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """Return the metrics, summed over all stores. For the metrics in ``LARGEST``, return the maximum."""
+        """Return the metrics, summed over all stores. For the metrics in ``MAXIMUM_METRICS``, return the maximum."""
         found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
         for store in self._stores.available():
             for name, value, labels in (
                 (measure.name, measure.value, measure.labels) for measure in store.measures(now)
             ):
                 other = found.get((name, labels), 0.0)
-                found[name, labels] = max(other, value) if name in LARGEST else other + value
+                found[name, labels] = max(other, value) if name in MAXIMUM_METRICS else other + value
         return [Measure(name, value, labels) for (name, labels), value in found.items()]
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
