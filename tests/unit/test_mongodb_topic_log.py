@@ -51,7 +51,7 @@ def test_no_log_meets_another_or_a_queue():
             assert one.shard != other.shard
             assert one.messages != other.messages
             assert one.counter != other.counter
-            assert one.known != other.known
+            assert one.idempotency_keys != other.idempotency_keys
     names = [key.named("o", name) for key in [*logs, *queues] for name in ("a", "/a", "a/")]
     assert len(set(names)) == len(names)
     assert [topic_log.project_of(key.shard) for key in logs] == PROJECTS

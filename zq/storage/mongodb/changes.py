@@ -159,9 +159,9 @@ def insert_history_copies(
     for at, (message, outcome) in enumerate(found, position):
         copy = {
             **message,
-            "_id": f"{key.records}/{at}",
+            "_id": f"{key.history_entries}/{at}",
             "i": message["_id"],
-            "q": key.records,
+            "q": key.history_entries,
             "p": at,
             "f": finished,
             "x": outcome.value,
@@ -180,7 +180,7 @@ def _history_update(
 ) -> list[BsonDocument]:
     """Return the update that turns messages into history entries, with positions in the order of ``doc_ids``."""
     record: BsonDocument = {
-        "q": {"$literal": key.records},
+        "q": {"$literal": key.history_entries},
         "p": {"$add": [position, {"$indexOfArray": [{"$literal": doc_ids}, "$_id"]}]},
         "f": finished,
         "x": ending.outcome.value,
@@ -201,7 +201,7 @@ def _position(client: StoreClient, session: Session, key: QueueKey, number: int,
         {"$unset": "e"},
     ]
     command: BsonDocument = {
-        "query": {"_id": key.finishing, "s": key.shard},
+        "query": {"_id": key.history_counter, "s": key.shard},
         "update": step,
         "upsert": True,
         "new": True,
@@ -221,7 +221,7 @@ def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[st
     history counter.
     """
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
-    return {*targets, source.finishing} if targets or history else set()
+    return {*targets, source.history_counter} if targets or history else set()
 
 
 def move(
@@ -295,7 +295,7 @@ def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int)
     made["e"] = DatetimeMS(now + made["t"] * 1000)
     if each.reason:
         made["o"] = {"q": source.shard, "n": layout.claim_count(found)}
-        if first := layout.first_claimed(found):
+        if first := layout.first_claim_time(found):
             made["o"]["f"] = first
         made["r"] = layout.text(each.reason)
     elif not each.keeps_age:

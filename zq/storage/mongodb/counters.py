@@ -114,7 +114,10 @@ class CounterCache:
                     self._counters[key.counter] = CachedCounter(last, available, metadata, grouping, floor)
 
     def suspend(self, keys: Sequence[QueueKey]) -> None:
-        """Stop caching these counters for ``UNCACHED_SECONDS``, because another process has written one of them."""
+        """Drop these counters and do not cache them for ``UNCACHED_SECONDS``.
+
+        Call this method if another process has written one of them.
+        """
         until = time.monotonic() + UNCACHED_SECONDS
         with self._lock:
             for key in keys:

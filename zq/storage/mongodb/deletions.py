@@ -97,7 +97,7 @@ class Deletions:
 
         A request finishes all of its existing messages, or none if it is refused.
         """
-        with self._client.locks.locked(*{one.key.finishing for one in deletions if one.history}):
+        with self._client.locks.locked(*{one.key.history_counter for one in deletions if one.history}):
             return self._client.transaction(partial(self._finish_all, deletions))
 
     def _finish_all(self, deletions: Sequence[Deletion], session: Session) -> Sequence[Exception | None]:

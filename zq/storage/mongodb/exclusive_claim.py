@@ -68,7 +68,7 @@ class ExclusiveClaim:
                 if choice.eligible or found.lines or self._request.fence:
                     work = partial(self._make, choice, found.lines)
                     made = self._client.transaction(work, retry_conflicts=False)
-                else:  # waiting callers repeat the request often, so it needs to be cheap: no transaction
+                else:  # waiting callers repeat the request often, which must not cost a transaction
                     made = CreationResult(self._existing_claim(), attempt.outcome(choice, ()))
             except Aborted:  # another process has written one of the messages or the document of the name
                 self._claimer.record_collision(found)

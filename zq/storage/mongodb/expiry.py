@@ -126,7 +126,7 @@ class PendingDeletes:
         if self._client.transaction(partial(self._decide, key, step, {})):
             return
         # A queue without a document may have idempotency keys of requests that staged drafts for it.
-        known = {"q": key.known, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
+        known = {"q": key.idempotency_keys, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
         self._client.delete_all(known, hint=layout.OBSERVERS)
 
     def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:

@@ -110,7 +110,7 @@ def conflict_with_removals(key: QueueKey) -> BsonDocument:
 
     Two transactions with this statement for the same queue also conflict with each other.
     """
-    return {"q": {"_id": key.finishing, "s": key.shard}, "u": {"$inc": {"v": 1}}, "upsert": True, "hint": "_id_"}
+    return {"q": {"_id": key.history_counter, "s": key.shard}, "u": {"$inc": {"v": 1}}, "upsert": True, "hint": "_id_"}
 
 
 def search(

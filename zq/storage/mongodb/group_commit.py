@@ -100,16 +100,17 @@ class ShardGroups(Generic[Request, Answer]):
 
 
 def key_ids(request: KeyedRequest) -> Sequence[str]:
-    """Return a list with the ``_id`` of the request's idempotency key, or an empty one if the request has no key."""
+    """Return the ``_id`` of the request's idempotency key as a list, which is empty without a key."""
     return [request.key.named("o", request.idempotency_key.key)] if request.idempotency_key else ()
 
 
 def merge_results(
     refusals: Sequence[Exception | None], answers: Iterable[Answer | Exception]
 ) -> list[Answer | Exception]:
-    """Merge the results of admitted requests with the refusals of the others, in the order of the requests.
+    """Merge the results and the refusals of a group, in the order of its requests.
 
-    ``refusals`` has one item for each request, which is None for an admitted request.
+    ``refusals`` has one item for each request, which is None for an admitted request. ``answers`` has the results of
+    the admitted requests.
     """
     admitted = iter(answers)
     return [next(admitted) if refusal is None else refusal for refusal in refusals]
@@ -165,7 +166,7 @@ def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keye
             continue
         known = {
             "s": request.key.shard,
-            "q": request.key.known,
+            "q": request.key.idempotency_keys,
             "k": sequence,
             "e": DatetimeMS(request.now + request.idempotency_key.window * 1000),
             "h": Binary(request.idempotency_key.digest),

@@ -61,7 +61,7 @@ class Handler:
         return self._groups.submit(request)
 
     def _execute(self, requests: Sequence[HandleRequest]) -> Sequence[HandleResult]:
-        with self._client.locks.locked(*{one.key.finishing for one in requests if one.history}):
+        with self._client.locks.locked(*{one.key.history_counter for one in requests if one.history}):
             return self._client.transaction(partial(self._handle, requests))
 
     def _handle(self, requests: Sequence[HandleRequest], session: Session) -> Sequence[HandleResult]:

@@ -33,11 +33,11 @@ class HeadHint:
         self._skips = 0
         self._skip_until = 0.0
 
-    def start(self, want: int) -> tuple[int, int, int]:
+    def get_start(self, want: int) -> tuple[int, int, int]:
         """Return the start of a search for ``want`` messages.
 
         The result has the available-at to start from (0 = the beginning), the number of messages to skip, and a token
-        for ``found``.
+        for ``update``.
         """
         with self._lock:
             head = self._head if time.monotonic() < self._until else 0
@@ -47,12 +47,12 @@ class HeadHint:
                 skip = random.randrange(2 * want)
             return head, skip, self._invalidations
 
-    def found(self, first: int, token: int, *, searched_all: bool) -> None:
+    def update(self, first: int, token: int, *, searched_all: bool) -> None:
         """Set the hint after a search. Do nothing if the hint was invalidated since the search started.
 
         Args:
             first: Available-at of the first message that the search found.
-            token: Result of ``start`` or ``invalidate``.
+            token: Result of ``get_start`` or ``invalidate``.
             searched_all: Whether the search started at the beginning. Only such a search extends the validity.
         """
         with self._lock:
@@ -62,7 +62,7 @@ class HeadHint:
                     self._until = time.monotonic() + VALIDITY
 
     def invalidate(self) -> int:
-        """Discard the hint, and return a new token for ``found``.
+        """Discard the hint, and return a new token for ``update``.
 
         Callers invalidate the hint if a message got an earlier available-at, or if a search from the hint found too few
         messages.

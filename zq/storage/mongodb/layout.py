@@ -145,12 +145,12 @@ class QueueKey(Struct, frozen=True):
     """The ``_id`` prefix of the project's messages."""
 
     @property
-    def records(self) -> str:
+    def history_entries(self) -> str:
         """The ``q`` of the queue's history entries."""
         return "h" + self.shard
 
     @property
-    def finishing(self) -> str:
+    def history_counter(self) -> str:
         """The ``_id`` of the queue's history counter."""
         return "c" + self.shard
 
@@ -160,7 +160,7 @@ class QueueKey(Struct, frozen=True):
         return "t" + self.shard
 
     @property
-    def known(self) -> str:
+    def idempotency_keys(self) -> str:
         """The ``q`` of the queue's idempotency keys."""
         return "o" + self.shard
 
@@ -296,7 +296,7 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
         origin["n"],
         original(found.get("r", "")),
         found.get("v", b""),
-        first_claimed(found) / 1000,
+        first_claim_time(found) / 1000,
         original(found.get("h", "")),
     )
 
@@ -330,7 +330,7 @@ def claim_count(found: Mapping[str, Any]) -> int:
     return count
 
 
-def first_claimed(found: Mapping[str, Any]) -> int:
+def first_claim_time(found: Mapping[str, Any]) -> int:
     """Return the time of a message's first claim in milliseconds, or 0 if it was never claimed.
 
     For a dead letter, this includes claims in the origin queue.
@@ -344,12 +344,15 @@ def claimed_document(found: BsonDocument, request: ClaimRequest, now: int) -> Bs
     lease = request.lease
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
     ttl, expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
-    claim = {"i": text(lease.claim), "e": ends, "n": count, "f": first_claimed(found) or now}
+    claim = {"i": text(lease.claim), "e": ends, "n": count, "f": first_claim_time(found) or now}
     return {**found, "c": claim, "t": ttl, "d": ends + request.wait(count) * 1000, "e": DatetimeMS(expires)}
 
 
 def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
-    """Return the update that claims messages at ``now``. They become available a back-off after the claim expires."""
+    """Return the update that claims messages at ``now``.
+
+    When the claim expires, they become available after a back-off.
+    """
     ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
     available: int | BsonDocument = ends + request.wait(1) * 1000
     if len(request.waits) > 1:

@@ -84,16 +84,16 @@ class LineClaimer:
         self._key = key
         self.head_hint = HeadHint()
 
-    def due(self, want: int, now: int) -> tuple[list[str], bytes]:
+    def find_due(self, want: int, now: int) -> tuple[list[str], bytes]:
         """Return the lines that may have ready messages, in the order of their entries, and the queue's metadata."""
         want = min(want + EXTRA_LINES, MAX_LINES)
-        head, skip, token = self.head_hint.start(want)
+        head, skip, token = self.head_hint.get_start(want)
         found, counter = self._entries(head, now, want, skip)
         if (head or skip) and len(found) < want:
             head, skip, token = 0, 0, self.head_hint.invalidate()
             found, counter = self._entries(head, now, want)
         if found and not skip:
-            self.head_hint.found(found[0]["d"], token, searched_all=not head)
+            self.head_hint.update(found[0]["d"], token, searched_all=not head)
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
@@ -101,7 +101,7 @@ class LineClaimer:
 
         If the transaction conflicts with another process, the outcomes are empty.
         """
-        finishing = [self._key.finishing] if any(attempt.history for attempt in attempts) else []
+        finishing = [self._key.history_counter] if any(attempt.history for attempt in attempts) else []
         try:
             with self._client.locks.locked(*finishing):
                 taken = self._client.transaction(partial(self.take, attempts, names), retry_conflicts=False)

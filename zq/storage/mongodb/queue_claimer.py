@@ -99,7 +99,7 @@ class QueueClaimer:
         """
         for _ in range(2):
             if self.is_grouped:
-                names, metadata = self.lines.due(want, now)
+                names, metadata = self.lines.find_due(want, now)
                 if names:
                     return SearchResult([], metadata, names)
             found = self.search_messages(1 if self.is_grouped else want, now, most_bytes)
@@ -118,7 +118,7 @@ class QueueClaimer:
         The result ends after ``want`` messages, or when the total size of the bodies reaches ``most_bytes``. If the
         search finds expired messages, it deletes some of them.
         """
-        head, skip, token = self._head_hint.start(want)
+        head, skip, token = self._head_hint.get_start(want)
         ready, metadata = self._ready(head, now, want, most_bytes, skip)
         if (head or skip) and len(ready) < want and sum(map(len, map(body_of, ready))) < most_bytes:
             head, skip, token = 0, 0, self._head_hint.invalidate()
@@ -129,7 +129,7 @@ class QueueClaimer:
             ready = [found for found in entries if int(found["e"]) > now]
             skip = 0
         if ready and not skip:
-            self._head_hint.found(ready[0]["d"], token, searched_all=not head)
+            self._head_hint.update(ready[0]["d"], token, searched_all=not head)
         return SearchResult(ready, metadata)
 
     def claim_statement(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
@@ -237,7 +237,7 @@ class QueueClaimer:
         """
         if not pops:
             return set()
-        finishing = [self._key.finishing] if any(attempt.history for attempt, _ in pops) else []
+        finishing = [self._key.history_counter] if any(attempt.history for attempt, _ in pops) else []
         try:
             with self._client.locks.locked(*finishing):
                 self._client.transaction(partial(self._remove, pops), retry_conflicts=False)
