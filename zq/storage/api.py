@@ -75,7 +75,7 @@ class QueueController(Protocol):
         """Return the queue, or None if it does not exist."""
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
-        """Replace the metadata if they equal ``expected``. Return False if they differ or the queue does not exist."""
+        """Replace the metadata if it equals ``expected``. Return False if it differs or the queue does not exist."""
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
         """Return queues with names greater than ``after``, in ascending byte order; ``next`` is the last name."""
@@ -124,8 +124,8 @@ class MessageController(Protocol):
         (L5).
 
         Args:
-            expected: The queue's metadata that the caller expects. If the metadata differ, no message is stored, and
-                the metadata are returned (``b"{}"`` for a missing queue). In all other cases, None is returned.
+            expected: The queue's metadata that the caller expects. If the metadata differs, no message is stored, and
+                the metadata is returned (``b"{}"`` for a missing queue). In all other cases, None is returned.
             idempotency_key: Checked, like the keys of the drafts, before ``expected``. The stored result is the list of
                 message ids.
             copies: Messages that are posted to another queue in the same step.
@@ -152,7 +152,7 @@ class MessageController(Protocol):
     ) -> Page[Message]:
         """Return messages with sequences above ``marker`` that match the filter, in sequence.
 
-        ``next`` is the sequence of the last message. If the queue's metadata differ from ``expected``,
+        ``next`` is the sequence of the last message. If the queue's metadata differs from ``expected``,
         ``Page.metadata`` has the queue's metadata.
         """
 
@@ -193,7 +193,7 @@ class MessageController(Protocol):
     ) -> Messages:
         """Remove and return up to ``limit`` ready messages, in order of (available, sequence).
 
-        If the queue's metadata differ from ``expected``, nothing is removed, and ``OtherMetadata`` is raised. If no
+        If the queue's metadata differs from ``expected``, nothing is removed, and ``OtherMetadata`` is raised. If no
         message is ready, the driver may skip this comparison.
         """
 
@@ -251,7 +251,7 @@ class ClaimController(Protocol):
 
         Only messages that the live claim holds are changed. Moved messages are appended to their target queues in the
         order of ``settlement.move``, as ``MessageController.move`` does. The stored result of ``idempotency_key`` is
-        the ``Settled``.
+        the returned ``Settled``.
 
         Raises ``ClaimNotFound`` if the claim holds no message.
         """

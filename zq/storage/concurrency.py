@@ -45,13 +45,13 @@ class _Member(Generic[Request, Answer]):
     The thread is woken once, when the request is complete or when it must lead the next group.
     """
 
-    __slots__ = ("answer", "failure", "leads", "request", "woken")
+    __slots__ = ("answer", "failure", "is_leader", "request", "woken")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.woken = threading.Lock()
         self.woken.acquire()
-        self.leads = False
+        self.is_leader = False
         self.answer: Answer
         self.failure: BaseException | None = None
 
@@ -104,7 +104,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._last_size = 1
         self._awaited = 0  # number of followers for which a leader lingers
         self._gathered = threading.Event()
-        self.busy = False
+        self._is_busy = False
 
     def submit(self, request: Request) -> Answer:
         """Execute a request in a group and return its result, or raise its error.
@@ -113,15 +113,15 @@ class GroupCommit(Generic[Request, Answer]):
         """
         member = _Member[Request, Answer](request)
         with self._lock:
-            if self.busy:
+            if self._is_busy:
                 self._waiting.append(member)
                 if 0 < self._awaited <= len(self._waiting):
                     self._gathered.set()
             else:
-                self.busy = member.leads = True
-        if not member.leads:
+                self._is_busy = member.is_leader = True
+        if not member.is_leader:
             self._follow(member)
-        if member.leads:
+        if member.is_leader:
             self._lead(member)
         if member.failure is not None:
             raise member.failure
@@ -139,10 +139,10 @@ class GroupCommit(Generic[Request, Answer]):
     def _lead(self, leader: _Member[Request, Answer]) -> None:
         if self._linger:
             self._wait_for_followers()
-        group = [leader, *self._followers(self._weigh(leader.request))]
+        group = [leader, *self._take_followers(self._weigh(leader.request))]
         self._last_size = len(group)
         try:
-            answers = self._answers([member.request for member in group])
+            answers = self._execute_all([member.request for member in group])
             for member, answer in zip(group, answers, strict=True):
                 if isinstance(answer, Exception):
                     member.failure = answer
@@ -154,9 +154,9 @@ class GroupCommit(Generic[Request, Answer]):
         finally:
             with self._lock:
                 successor = self._waiting.pop(0) if self._waiting else None
-                self.busy = successor is not None
+                self._is_busy = successor is not None
             if successor is not None:
-                successor.leads = True
+                successor.is_leader = True
                 successor.woken.release()
             for member in group[1:]:
                 member.woken.release()
@@ -171,7 +171,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._gathered.wait(self._linger)
         self._awaited = 0
 
-    def _followers(self, weight: int) -> list[_Member[Request, Answer]]:
+    def _take_followers(self, weight: int) -> list[_Member[Request, Answer]]:
         """Remove and return the longest-waiting members that fit in a group with a leader of this weight."""
         with self._lock:
             count = 0
@@ -183,7 +183,7 @@ class GroupCommit(Generic[Request, Answer]):
             followers, self._waiting = self._waiting[:count], self._waiting[count:]
         return followers
 
-    def _answers(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+    def _execute_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
         """Execute the requests together if possible, otherwise one by one, and return their results."""
         if len(requests) == 1:
             return self._execute(requests)
@@ -193,9 +193,9 @@ class GroupCommit(Generic[Request, Answer]):
                 return self._execute(requests)
             except self._one_by_one_after:
                 pass
-        return [self._alone(request) for request in requests]
+        return [self._execute_alone(request) for request in requests]
 
-    def _alone(self, request: Request) -> Answer | Exception:
+    def _execute_alone(self, request: Request) -> Answer | Exception:
         try:
             return self._execute([request])[0]
         except Exception as failure:  # noqa: BLE001 (the request's own thread raises it)

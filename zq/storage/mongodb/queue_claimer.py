@@ -278,7 +278,7 @@ class QueueClaimers:
     def pop(self, key: QueueKey, attempt: ClaimAttempt) -> Sequence[BsonDocument]:
         """Pop messages, and return their documents.
 
-        Raises ``OtherMetadata`` if the queue's metadata differ from ``attempt.expected``.
+        Raises ``OtherMetadata`` if the queue's metadata differs from ``attempt.expected``.
         """
         outcome = self.get(key).submit(attempt)
         if outcome.metadata is not None:
