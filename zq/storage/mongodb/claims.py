@@ -80,13 +80,19 @@ class SettleRequest(Struct, frozen=True):
     @property
     def is_plain(self) -> bool:
         """Whether the counts in MongoDB's replies are enough to build the response."""
-        asked = self.settlement
-        return not (asked.move or asked.history or self.idempotency_key or self.fence or (asked.rest and self.names))
+        settlement = self.settlement
+        return not (
+            settlement.move
+            or settlement.history
+            or self.idempotency_key
+            or self.fence
+            or (settlement.rest and self.names)
+        )
 
     @property
     def names(self) -> Sequence[str]:
-        asked = self.settlement
-        return [*asked.delete, *(one.id for one in asked.release), *(one.id for one in asked.move)]
+        settlement = self.settlement
+        return [*settlement.delete, *(one.id for one in settlement.release), *(one.id for one in settlement.move)]
 
     def doc_id(self, message: str) -> str:
         return self.key.project + layout.text(message)
@@ -96,17 +102,17 @@ class Resolution:
     """The messages that a settlement deletes, releases and moves."""
 
     def __init__(self, request: SettleRequest, held: Sequence[BsonDocument]) -> None:
-        asked, doc_id = request.settlement, request.doc_id
+        settlement, doc_id = request.settlement, request.doc_id
         found = {one["_id"]: one for one in held}
         named = {doc_id(one) for one in request.names}
         self.request = request
         self.held = held
-        self.deleted = [doc_id(one) for one in asked.delete if doc_id(one) in found]
-        if asked.rest:
+        self.deleted = [doc_id(one) for one in settlement.delete if doc_id(one) in found]
+        if settlement.rest:
             self.deleted += [one for one in found if one not in named]
-        self.released = [one for one in asked.release if doc_id(one.id) in found]
-        self.moved = [(found[doc_id(one.id)], one) for one in asked.move if doc_id(one.id) in found]
-        buried = sum(bool(way.reason) for _, way in self.moved)
+        self.released = [one for one in settlement.release if doc_id(one.id) in found]
+        self.moved = [(found[doc_id(one.id)], one) for one in settlement.move if doc_id(one.id) in found]
+        buried = sum(bool(one_move.reason) for _, one_move in self.moved)
         lost = [one for one in request.names if doc_id(one) not in found]
         self.settled = Settled(len(self.deleted), len(self.released), len(self.moved) - buried, buried, lost)
 
@@ -150,20 +156,24 @@ class Settler:
 
         Raises ``Aborted`` if the assumption is wrong, and ``RemovalPending`` if a removal in the queue is pending.
         """
-        asked = request.settlement
+        settlement = request.settlement
         held = held_filter(self._client, request.key, request.claim, request.now) | IN_NO_LINE
-        if asked.rest:
+        if settlement.rest:
             gone = self._client.delete(guarded_delete(request.key, held, layout.HELD), session)
             if not gone:
                 raise Aborted
             return Settled(gone)
-        named = held | {"_id": {"$in": [request.doc_id(one) for one in asked.delete]}}
-        if asked.delete and self._client.delete(guarded_delete(request.key, named), session) != len(asked.delete):
+        named = held | {"_id": {"$in": [request.doc_id(one) for one in settlement.delete]}}
+        if settlement.delete and self._client.delete(guarded_delete(request.key, named), session) != len(
+            settlement.delete
+        ):
             raise Aborted
-        releases = self._release_statements(request.key, asked.release, request.now, held)
-        if releases and self._client.update([guarded_update(request.key), *releases], session) != len(asked.release):
+        releases = self._release_statements(request.key, settlement.release, request.now, held)
+        if releases and self._client.update([guarded_update(request.key), *releases], session) != len(
+            settlement.release
+        ):
             raise Aborted
-        return Settled(deleted=len(asked.delete), released=len(asked.release))
+        return Settled(deleted=len(settlement.delete), released=len(settlement.release))
 
     def _execute(self, requests: Sequence[SettleRequest]) -> Sequence[Settled | Exception]:
         written = [

@@ -105,8 +105,10 @@ class Deletions:
         keys = list(dict.fromkeys(one.key for one in deletions))
         shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [doc_id for one in deletions for doc_id in one.doc_ids]}, **shards}
-        met = find_visible(self._client, keys, named, fields={"e": 1, "c": 1, "h1": 1}, hint="_id_", session=session)
-        found = {message["_id"]: message for message in met if int(message["e"]) > now}
+        messages = find_visible(
+            self._client, keys, named, fields={"e": 1, "c": 1, "h1": 1}, hint="_id_", session=session
+        )
+        found = {message["_id"]: message for message in messages if int(message["e"]) > now}
         answers: list[Exception | None] = []
         ending: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)
         for one in deletions:

@@ -251,13 +251,13 @@ class Feed:
         The reader inserts an empty entry before it opens a cursor, because MongoDB closes a tailable cursor that finds
         no entry. While the first entry is being written, MongoDB would also never serve such a cursor.
         """
-        theirs = {"w": {"$ne": self._own}}  # MongoDB filters out the entries of this process, so they wake no thread
+        by_others = {"w": {"$ne": self._own}}  # MongoDB filters out the entries of this process, so they wake no thread
         pause = FIRST_PAUSE
         begun = False
         while not self._closed.is_set():
             self._insert([])
             try:
-                found = self._collection.find(theirs, cursor_type=CursorType.TAILABLE_AWAIT)
+                found = self._collection.find(by_others, cursor_type=CursorType.TAILABLE_AWAIT)
                 with found.max_await_time_ms(AWAIT_MS) as cursor:
                     while cursor.alive and not self._closed.is_set():
                         for entry in cursor:

@@ -146,12 +146,12 @@ def search(
     named = counters_of(client, [key])
     while True:
         bounded = above(conditions, floor)
-        asked: Any = {"limit": limit, "sort": sort, "fields": fields, "skip": skip, "committed": committed}
-        asked |= {"most_bytes": most_bytes, "session": session, "hint": hint}
+        options: Any = {"limit": limit, "sort": sort, "fields": fields, "skip": skip, "committed": committed}
+        options |= {"most_bytes": most_bytes, "session": session, "hint": hint}
         if beside:
-            found, counters = find_with(client, named, bounded, **asked)
+            found, counters = find_with(client, named, bounded, **options)
         else:
-            found = client.find(bounded, **asked)
+            found = client.find(bounded, **options)
             counters = client.find(named, session=session) if found else []
         counter = counters[0] if counters else {}
         known, floor = floor, floor_of(counter)
@@ -205,11 +205,11 @@ def find_visible(
         hint: Index to use. With ``_id_``, ``conditions`` must list the ``_id`` of each wanted document.
         floor_of: Returns the floor from a queue's document.
     """
-    asked = {"q": 1, "k": 1, **fields} if fields else None
+    projection = {"q": 1, "k": 1, **fields} if fields else None
     if hint == "_id_":
-        found, counters = find_named(client, keys, conditions, fields=asked, session=session)
+        found, counters = find_named(client, keys, conditions, fields=projection, session=session)
     else:
         beside = counters_of(client, keys)
-        found, counters = find_with(client, beside, conditions, hint=hint, fields=asked, session=session)
+        found, counters = find_with(client, beside, conditions, hint=hint, fields=projection, session=session)
     floors = {counter["_id"][1:]: floor_of(counter) for counter in counters}
     return [one for one in found if one["k"] > floors.get(one["q"][1:], 0)]

@@ -149,14 +149,14 @@ class LineClaimer:
         """Remove expired messages among the first ``STEPS`` messages of each line."""
         for line in names:
             order = index_of(line)
-            met = self._client.find(
+            entries = self._client.find(
                 self._client.where(self._key, h1=line),
                 limit=STEPS,
                 sort=SORT_ORDERS[order],
                 hint=order,
                 fields={"_id": 0, "k": 1, "e": 1},
             )
-            gone = [one["k"] for one in met if int(one["e"]) <= now]
+            gone = [one["k"] for one in entries if int(one["e"]) <= now]
             expired = self._client.where(self._key, k={"$in": gone}, e={"$lte": DatetimeMS(now)})
             self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 

@@ -89,8 +89,8 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
 
 def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool) -> WriteConcern:
     """Return the write concern of the URI or else of the settings. Log a warning if it is weak."""
-    asked = options.get("w", write_concern)
-    w = int(asked) if isinstance(asked, str) and asked.isdigit() else asked
+    requested = options.get("w", write_concern)
+    w = int(requested) if isinstance(requested, str) and requested.isdigit() else requested
     j = options.get("journal", journal)
     if w == 0:
         raise StartRefused(

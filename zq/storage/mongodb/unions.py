@@ -35,16 +35,16 @@ def find_with(
 
     The other parameters, including ``concern`` (``committed`` and ``snapshot``), are those of ``StoreClient.find``.
     """
-    asked: Any = {"most_bytes": most_bytes, "session": session, **concern}
+    options: Any = {"most_bytes": most_bytes, "session": session, **concern}
     if client.sharded:
-        found = client.find(conditions, hint=hint, limit=limit, sort=sort, fields=fields, skip=skip, **asked)
+        found = client.find(conditions, hint=hint, limit=limit, sort=sort, fields=fields, skip=skip, **options)
     else:
         stages: list[BsonDocument] = [{"$match": conditions}]
         stages += [{"$sort": sort}] if sort else []
         stages += [{"$skip": skip}] if skip else []
         stages += [{"$limit": limit}] if limit else []
         stages += [{"$project": fields}] if fields else []
-        found, others = aggregate_with(client, beside, stages, hint, limit, **asked)
+        found, others = aggregate_with(client, beside, stages, hint, limit, **options)
         is_cut = sum(len(one.get("b", b"")) for one in found) >= most_bytes
         if others or session is not None or not is_cut:
             return found, others

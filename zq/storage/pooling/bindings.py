@@ -85,11 +85,11 @@ class Bindings:
     def pools(self, fresh: bool = False) -> Mapping[str, Pool]:
         """Return all pools by name, at most ``AGE`` seconds old, or current if ``fresh``."""
         until, pools = self._pools
-        asked = self._monotonic()
-        if fresh or asked >= until:
+        started = self._monotonic()
+        if fresh or started >= until:
             found = each(self._documents, POOL, self._catalogue.now())
             pools = {document.ref.name: read_pool(document) for document in found}
-            self._pools = asked + AGE, pools
+            self._pools = started + AGE, pools
         return pools
 
     def find(self, queue: QueueRef) -> str:
@@ -97,13 +97,13 @@ class Bindings:
         known = self._cached(queue)
         if known is not None:
             return known
-        asked = self._monotonic()
+        started = self._monotonic()
         document = self._read(queue)
         if document is None:
             return DEFAULT_POOL
         binding = read_binding(document)
         if binding.deleted is None:
-            self._cache(queue, binding.pool, asked)
+            self._cache(queue, binding.pool, started)
         return binding.pool
 
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
@@ -115,11 +115,11 @@ class Bindings:
             known = self._cached(queue)
             if known is not None:
                 return known
-            asked = self._monotonic()
+            started = self._monotonic()
             document = self._read(queue)
             pool = self._bind(queue, flavor, beside) if document is None else self._revive(queue, document)
             if pool is not None:
-                self._cache(queue, pool, asked)
+                self._cache(queue, pool, started)
                 return pool
 
     def bind_together(self, queue: QueueRef, other: QueueRef) -> None:
@@ -260,6 +260,6 @@ class Bindings:
             return None
         return pool if self._monotonic() < until else None
 
-    def _cache(self, queue: QueueRef, pool: str, asked: float) -> None:
+    def _cache(self, queue: QueueRef, pool: str, started: float) -> None:
         with self._lock:
-            self._cached_pools[queue] = asked + AGE, pool
+            self._cached_pools[queue] = started + AGE, pool
