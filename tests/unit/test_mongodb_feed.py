@@ -226,4 +226,4 @@ def test_the_feed_carries_small_batches_and_names_the_log_of_others():
         ("a", 3, []),
         ("\xed\xa0\x80", 9, None),
     ]
-    assert [topic_log.batch(one) for one in written[0][2]] == [Batch("t", 1, 0, entries)]
+    assert [topic_log.to_batch(one) for one in written[0][2]] == [Batch("t", 1, 0, entries)]

@@ -23,7 +23,7 @@ def test_a_batch_comes_back_through_bson():
     """Topic, bodies, ttls and checksums, lone surrogates included; it expires with its last message."""
     entries = [Entry(b"1", 60), Entry(b'"\xff"', 300, "MD5:1"), Entry(b"", 60, "\ud800")]
     [found] = stored(entries, "n\udfff.\U0001f600")
-    assert topic_log.batch(found) == Batch("n\udfff.\U0001f600", 5, 7.0, entries)
+    assert topic_log.to_batch(found) == Batch("n\udfff.\U0001f600", 5, 7.0, entries)
     assert (int(found["e"]), topic_log.previous_sequence(found)) == (307_000, 4)
     assert sorted(found["t"]) == [[60, 2], [300, 1]]
 
@@ -34,7 +34,7 @@ def test_a_batch_that_is_too_large_lies_in_several_documents():
     found = stored(entries)
     assert len(found) > 2
     assert all(len(encode(document)) < 16 << 20 for document in found)
-    batches = [topic_log.batch(document) for document in found]
+    batches = [topic_log.to_batch(document) for document in found]
     assert [entry for batch in batches for entry in batch.entries] == entries
     assert [batch.sequence for batch in batches] == [topic_log.previous_sequence(document) + 1 for document in found]
     assert [batch.last + 1 for batch in batches[:-1]] == [batch.sequence for batch in batches[1:]]

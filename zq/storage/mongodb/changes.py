@@ -36,12 +36,12 @@ def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> Bso
 
 def held_condition(claim: str, now: int) -> BsonDocument:
     """Return the condition that a message is held by this claim and that the claim has not expired."""
-    return {"c.i": layout.text(claim), "c.e": {"$gt": now}}
+    return {"c.i": layout.encode_text(claim), "c.e": {"$gt": now}}
 
 
 def reserved_id(claim: str) -> Binary:
     """Return the ``c.i`` of messages that a commit has reserved from the claim."""
-    return Binary(layout.text(claim).encode())
+    return Binary(layout.encode_text(claim).encode())
 
 
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
@@ -272,7 +272,7 @@ def _arrivals(
         target = targets[each.to]
         available = now + each.delay * 1000 if each.delay else ranges[target].available
         position = {"s": target.shard, "q": target.messages, "k": next_sequence[each.to], "d": available}
-        line = layout.line_of(ranges[target].grouping, layout.original(found.get("h", "")))
+        line = layout.line_of(ranges[target].grouping, layout.decode_text(found.get("h", "")))
         arrivals.append({**_moved_document(source, found, each, now), **position, **line})
         next_sequence[each.to] += 1
     return arrivals, {target.shard: ranges[target].floor for target in targets.values()}
@@ -297,14 +297,14 @@ def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int)
         made["o"] = {"q": source.shard, "n": layout.claim_count(found)}
         if first := layout.first_claim_time(found):
             made["o"]["f"] = first
-        made["r"] = layout.text(each.reason)
+        made["r"] = layout.encode_text(each.reason)
     elif not each.keeps_age:
         made["a"] = now
     if each.body is not None:
         made["b"] = each.body
         made.pop("m", None)
         if each.checksum:
-            made["m"] = layout.text(each.checksum)
+            made["m"] = layout.encode_text(each.checksum)
     return made
 
 
@@ -350,5 +350,5 @@ def check_fence(client: StoreClient, session: Session, project: str, fence: Fenc
 
 def _fence_identity(project: str, name: str) -> BsonDocument:
     """Return the filter for the document of a fence, also for an upsert."""
-    shard = layout.project_prefix(project) + layout.text(name)
+    shard = layout.project_prefix(project) + layout.encode_text(name)
     return {"_id": "f" + shard, "s": shard}

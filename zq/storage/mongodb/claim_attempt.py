@@ -52,7 +52,7 @@ class ClaimOutcome(NamedTuple):
         spent = [layout.message_id(key, found) for found in self.spent]
         if not self.messages:
             return Claimed(spent=spent, metadata=self.metadata)
-        messages = [layout.message(key, found, self.now) for found in self.messages]
+        messages = [layout.to_message(key, found, self.now) for found in self.messages]
         lease = request.lease
         return Claimed(Claim(lease.claim, lease.ttl, self.now / 1000, messages, self.lapsed), spent=spent)
 

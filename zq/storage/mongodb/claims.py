@@ -95,7 +95,7 @@ class SettleRequest(Struct, frozen=True):
         return [*settlement.delete, *(one.id for one in settlement.release), *(one.id for one in settlement.move)]
 
     def doc_id(self, message: str) -> str:
-        return self.key.project + layout.text(message)
+        return self.key.project + layout.encode_text(message)
 
 
 class Resolution:
@@ -213,7 +213,7 @@ class Settler:
         keys = list(dict.fromkeys(request.key for request in requests))
         conditions: BsonDocument = {
             "q": {"$in": [key.messages for key in keys]},
-            "c.i": {"$in": [layout.text(request.claim) for request in requests]},
+            "c.i": {"$in": [layout.encode_text(request.claim) for request in requests]},
             "c.e": {"$gt": now},
             "e": {"$gt": DatetimeMS(now)},
             **self._client.shards(key.shard for key in keys),
@@ -223,7 +223,10 @@ class Settler:
         by_claim: defaultdict[tuple[str, str], list[BsonDocument]] = defaultdict(list)
         for one in sorted(found, key=lambda one: int(one["k"])):
             by_claim[one["q"], one["c"]["i"]].append(one)
-        return [Resolution(request, by_claim[request.key.messages, layout.text(request.claim)]) for request in requests]
+        return [
+            Resolution(request, by_claim[request.key.messages, layout.encode_text(request.claim)])
+            for request in requests
+        ]
 
     def _carry_out(self, resolutions: Sequence[Resolution], now: int, session: Session) -> None:
         """Release, finish and move messages, queue by queue.
@@ -254,7 +257,7 @@ class Settler:
         """Return the update statements that release messages, one for each delay."""
         by_delay: defaultdict[int | None, list[str]] = defaultdict(list)
         for release in releases:
-            by_delay[release.delay].append(key.project + layout.text(release.id))
+            by_delay[release.delay].append(key.project + layout.encode_text(release.id))
         return [
             {
                 "q": self._client.where(key, _id={"$in": doc_ids}, **(conditions or {})),
@@ -304,7 +307,7 @@ class ClaimController:
             found = find_visible_held(self._client, key, claim, moment)
         if not found:
             raise ClaimNotFound
-        return layout.claim(key, found, moment)
+        return layout.to_claim(key, found, moment)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         with self._client.verb():

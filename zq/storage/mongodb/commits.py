@@ -275,7 +275,7 @@ class Commits:
     def _decide(self, begun: CommitStart, fence: Fence | None, clock: RunningClock, session: Session) -> BsonDocument:
         record, deleted = begun.record, sum(map(len, begun.held.values()))
         if fence is not None:
-            check_fence(self._client, session, layout.original(record["project"]), fence)
+            check_fence(self._client, session, layout.decode_text(record["project"]), fence)
         self._reservations.check_removals(begun.held, session)
         published = sum(stage["count"] for stage in record["publish"] if BESIDE not in stage)
         figures = {"batch": record["next"], "published": published, "deleted": deleted, "decided": record["moment"]}
@@ -310,7 +310,7 @@ class Commits:
         clock: RunningClock,
         session: Session,
     ) -> BsonDocument:
-        project = layout.original(record["project"])
+        project = layout.decode_text(record["project"])
         entered[:] = publish(self._client, session, project, drafts, clock.start)
         return {"$set": {"at": at, "due": clock.now()}}
 

@@ -133,7 +133,7 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
     if claims is None:
         return None
     held = claim.get("e", 0) > now
-    if held and claim["i"] not in [layout.text(one) for one in claims]:
+    if held and claim["i"] not in [layout.encode_text(one) for one in claims]:
         return MessageClaimed()
     if claims and not held:
         return ClaimNotHeld()

@@ -75,7 +75,7 @@ class ExclusiveClaim:
                 time.sleep(random.uniform(0, LONGEST_PAUSE))
                 continue
             if made.existing:
-                return Claimed(layout.claim(self._key, made.existing, attempt.now), existing=True)
+                return Claimed(layout.to_claim(self._key, made.existing, attempt.now), existing=True)
             self._claimer.lines.remove_expired(made.expired, attempt.now)
             if not found.lines or made.outcome.is_answered:
                 return made.outcome.claimed(self._key, self._request)

@@ -34,7 +34,7 @@ from zq.model import QueueRef
 from zq.model.topics import Listener
 from zq.storage.mongodb import topic_log
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.layout import FEED, BsonDocument, original, text
+from zq.storage.mongodb.layout import FEED, BsonDocument, decode_text, encode_text
 
 LOG = logging.getLogger(__name__)
 QueueListener = Callable[[QueueRef], None]
@@ -99,7 +99,7 @@ class Subscription:
                 self._listener(None, notice.last)
             for document in notice.documents or ():
                 if document["k"] > self._floor:
-                    self._listener(topic_log.batch(document), topic_log.previous_sequence(document))
+                    self._listener(topic_log.to_batch(document), topic_log.previous_sequence(document))
 
     def notify_loss(self) -> None:
         """Notify the listener that it may have missed notices, including purges."""
@@ -237,7 +237,10 @@ class Feed:
             LOG.debug("The feed could not be written: %s", error)
 
     def _entry(self, queues: Sequence[QueueRef], notices: Sequence[Notice]) -> BsonDocument:
-        entry: BsonDocument = {"w": self._own, "q": [[text(queue.project), text(queue.name)] for queue in queues]}
+        entry: BsonDocument = {
+            "w": self._own,
+            "q": [[encode_text(queue.project), encode_text(queue.name)] for queue in queues],
+        }
         if notices:
             entry["t"] = encode(notices)
         return entry
@@ -279,9 +282,9 @@ class Feed:
         with contextlib.suppress(KeyError, TypeError, ValueError, MsgspecError):
             if self._listener is not None:
                 for project, name in entry["q"]:
-                    self._listener(QueueRef(original(project), original(name)))
+                    self._listener(QueueRef(decode_text(project), decode_text(name)))
             for project, last, documents in entry.get("t", ()):
-                self._notify(Notice(original(project), last, documents))
+                self._notify(Notice(decode_text(project), last, documents))
 
     def _all_subscriptions(self) -> list[Subscription]:
         with self._lock:
@@ -297,5 +300,5 @@ def encode(notices: Sequence[Notice]) -> list[list[Any]]:
         if one.documents is not None:
             left -= sum(len(document["b"]) for document in one.documents)
             documents = [{field: each[field] for field in BATCH_FIELDS} for each in one.documents if left >= 0]
-        encoded.append([text(one.project), one.last, documents])
+        encoded.append([encode_text(one.project), one.last, documents])
     return encoded

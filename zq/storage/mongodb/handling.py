@@ -132,7 +132,7 @@ class _PendingChanges:
         # The claim id of a message that a commit has reserved is binary.
         claim = found.get("c", layout.NO_CLAIM)
         holder = claim.get("i", "")
-        known = layout.original(holder) if isinstance(holder, str) else ""
+        known = layout.decode_text(holder) if isinstance(holder, str) else ""
         age = (self._now - int(claim.get("s", self._now))) // 1000
         handled = grip.judge(known, claim["n"], request.late or claim.get("e", 0) > self._now, age)
         if handled is not Handled.DONE:

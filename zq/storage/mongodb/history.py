@@ -99,8 +99,8 @@ class HistoryController:
 def _to_entry(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
     """Convert the document of a history entry or of a live message."""
     if "x" not in found:
-        return HistoryEntry(layout.message(key, found, now))
-    message = layout.message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)
+        return HistoryEntry(layout.to_message(key, found, now))
+    message = layout.to_message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)
     return HistoryEntry(replace(message, claim=""), Outcome(found["x"]), found["f"] / 1000, int(found["p"]))
 
 

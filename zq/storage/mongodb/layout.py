@@ -2,7 +2,7 @@
 """Layout of a MongoDB database: the collections ``messages``, ``clock`` and ``feed``.
 
 The collection ``messages`` contains messages, queues, and the other types of documents described below. Times are
-milliseconds since the epoch, except ``e``, which is a BSON date for the TTL index. Texts are encoded by ``text``. P is
+milliseconds since the epoch, except ``e``, which is a BSON date for the TTL index. ``encode_text`` encodes texts. P is
 a project's prefix, for example ``4:acme/``.
 
 ========= ====================================== ======================================================================
@@ -166,10 +166,10 @@ class QueueKey(Struct, frozen=True):
 
     def named(self, kind: str, name: str) -> str:
         """Return the ``_id`` of a document of the queue, such as a claim name. It is unique among all queues."""
-        return f"{kind}{len(self.shard)}:{self.shard}/{text(name)}"
+        return f"{kind}{len(self.shard)}:{self.shard}/{encode_text(name)}"
 
 
-def text(value: str) -> str:
+def encode_text(value: str) -> str:
     """Encode a text for BSON. ASCII text is unchanged; in other text, each byte of UTF-8 becomes one character.
 
     The encoding preserves the order of texts. It also preserves lone surrogates, which JSON permits and BSON does not.
@@ -177,28 +177,27 @@ def text(value: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
-def original(stored: str) -> str:
-    """Decode a text that ``text`` has encoded."""
+def decode_text(stored: str) -> str:
     return stored if stored.isascii() else stored.encode("latin-1").decode("utf-8", "surrogatepass")
 
 
 def project_prefix(project: str) -> str:
     """Return the prefix of a project's names and ids. It starts with a length, so no prefix begins with another one."""
-    stored = text(project)
+    stored = encode_text(project)
     return f"{len(stored)}:{stored}/"
 
 
 @lru_cache(maxsize=4096)
 def key(queue: QueueRef) -> QueueKey:
     prefix = project_prefix(queue.project)
-    name = prefix + text(queue.name)
+    name = prefix + encode_text(queue.name)
     return QueueKey(queue, name, "m" + name, "q" + name, "m" + prefix)
 
 
 def queue_of(shard: str) -> QueueRef:
     """Return the queue for a shard key."""
     length, _, rest = shard.partition(":")
-    return QueueRef(original(rest[: int(length)]), original(rest[int(length) + 1 :]))
+    return QueueRef(decode_text(rest[: int(length)]), decode_text(rest[int(length) + 1 :]))
 
 
 def after(prefix: str) -> str:
@@ -226,11 +225,11 @@ def line_of(grouping: Grouping, group: str) -> BsonDocument:
 IN_NO_LINE: Final[BsonDocument] = {"h1": None}
 
 
-def document(
+def new_document(
     key: QueueKey, draft: Draft, sequence: int, available: int, now: int, grouping: Grouping = Grouping.NONE
 ) -> BsonDocument:
     made: BsonDocument = {
-        "_id": key.project + text(draft.id),
+        "_id": key.project + encode_text(draft.id),
         "s": key.shard,
         "q": key.messages,
         "k": sequence,
@@ -238,15 +237,15 @@ def document(
         "e": DatetimeMS(now + draft.ttl * 1000),
         "a": now,
         "t": draft.ttl,
-        "u": text(draft.client),
+        "u": encode_text(draft.client),
         "b": draft.body,
     }
     if draft.checksum:
-        made["m"] = text(draft.checksum)
+        made["m"] = encode_text(draft.checksum)
     if draft.attributes:
         made["v"] = draft.attributes
     if draft.group:
-        made["h"] = text(draft.group)
+        made["h"] = encode_text(draft.group)
     if grouping:
         made |= line_of(grouping, draft.group)
     return made
@@ -259,18 +258,18 @@ def body_of(found: Mapping[str, Any]) -> bytes:
 
 def doc_ids(key: QueueKey, ids: Sequence[str]) -> list[str]:
     """Return the ``_id`` of each message, without duplicates."""
-    return [key.project + text(message) for message in dict.fromkeys(ids)]
+    return [key.project + encode_text(message) for message in dict.fromkeys(ids)]
 
 
 def doc_id(key: QueueKey, message: str) -> str:
-    return key.project + text(message)
+    return key.project + encode_text(message)
 
 
 def message_id(key: QueueKey, found: Mapping[str, Any]) -> str:
-    return original(found["_id"][len(key.project) :])
+    return decode_text(found["_id"][len(key.project) :])
 
 
-def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
+def to_message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
     """Convert the document of a message to the model's message at ``now``.
 
     PyMongo returns 64-bit numbers as ``Int64``, a type that must not leave the driver.
@@ -288,30 +287,30 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
         int(found["e"]) / 1000,
         found["d"] / 1000,
         int(found["k"]),
-        original(found["u"]),
-        original(claim["i"]) if pin or claim.get("e", 0) > now else "",
+        decode_text(found["u"]),
+        decode_text(claim["i"]) if pin or claim.get("e", 0) > now else "",
         claim["n"],
-        original(found.get("m", "")),
-        original(origin["q"][len(key.project) - 1 :]),
+        decode_text(found.get("m", "")),
+        decode_text(origin["q"][len(key.project) - 1 :]),
         origin["n"],
-        original(found.get("r", "")),
+        decode_text(found.get("r", "")),
         found.get("v", b""),
         first_claim_time(found) / 1000,
-        original(found.get("h", "")),
+        decode_text(found.get("h", "")),
     )
 
 
-def claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
-    """Convert the documents of a claim's messages, at least one, to the model's claim."""
+def to_claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
+    """Convert the documents of a claim's messages to the model's claim. The claim must hold at least one message."""
     held = sorted(held, key=lambda found: int(found["k"]))
     terms = held[0].get("y", held[0])["c"]
-    messages = [message(key, found, now) for found in held]
-    return Claim(original(terms["i"]), int(terms["t"]), terms["s"] / 1000, messages, holder=holder(terms))
+    messages = [to_message(key, found, now) for found in held]
+    return Claim(decode_text(terms["i"]), int(terms["t"]), terms["s"] / 1000, messages, holder=holder(terms))
 
 
 def holder(terms: Mapping[str, Any]) -> Holder:
     """Return the holder of a claim. ``terms`` is the field ``c`` of a message."""
-    return Holder(*map(original, terms.get("h") or ()))
+    return Holder(*map(decode_text, terms.get("h") or ()))
 
 
 NO_CLAIM: Final[BsonDocument] = {"n": 0}
@@ -340,11 +339,11 @@ def first_claim_time(found: Mapping[str, Any]) -> int:
 
 
 def claimed_document(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocument:
-    """Return the document of a message after the update ``claim_update``, with the fields that ``message`` reads."""
+    """Return the document of a message after the update ``claim_update``, with the fields that ``to_message`` reads."""
     lease = request.lease
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
     ttl, expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
-    claim = {"i": text(lease.claim), "e": ends, "n": count, "f": first_claim_time(found) or now}
+    claim = {"i": encode_text(lease.claim), "e": ends, "n": count, "f": first_claim_time(found) or now}
     return {**found, "c": claim, "t": ttl, "d": ends + request.wait(count) * 1000, "e": DatetimeMS(expires)}
 
 
@@ -359,7 +358,7 @@ def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
         moments = [ends + wait * 1000 for wait in request.waits]
         available = {"$arrayElemAt": [moments, {"$min": [count, len(moments) - 1]}]}
     by = request.holder
-    holder = {"$literal": [text(by.client), text(by.agent)]} if by.is_known else "$$REMOVE"
+    holder = {"$literal": [encode_text(by.client), encode_text(by.agent)]} if by.is_known else "$$REMOVE"
     first = {"$ifNull": ["$c.f", {"$ifNull": ["$o.f", now]}]}
     more = {"n": {"$add": [count, 1]}, "d": "$d", "h": holder, "f": first}
     return _lease_update(request.lease, now, more, available)
@@ -375,7 +374,7 @@ def _lease_update(lease: Lease, now: int, more: BsonDocument, available: object)
     ends = now + lease.ttl * 1000
     # A renewal keeps the fields of ``c`` that are not in ``change``; a claim sets all. Each "$..." is a former value.
     change: BsonDocument = {
-        "c": {"i": {"$literal": text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, **more},
+        "c": {"i": {"$literal": encode_text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, **more},
         "d": available,
     }
     if not lease.prolong:

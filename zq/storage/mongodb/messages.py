@@ -229,7 +229,7 @@ def _documents(
                 key_answers += [(one, [one.draft], sequences[one.draft]) for one in draft_keys]
             for draft in drafts:
                 moment = post.now + draft.delay * 1000 if draft.delay else available
-                documents.append(layout.document(key, draft, sequence, moment, post.now, grouping))
+                documents.append(layout.new_document(key, draft, sequence, moment, post.now, grouping))
                 sequence += 1
             if post.idempotency_key and key == post.key:
                 key_answers.append((post, [draft.id for draft in drafts], sequence - 1))
@@ -304,7 +304,7 @@ class MessageController:
         with self._client.verb():
             there = find_visible(self._client, [key], living, hint="_id_")
         found = {document["_id"]: document for document in there}
-        return [layout.message(key, found[doc_id], moment) for doc_id in doc_ids if doc_id in found]
+        return [layout.to_message(key, found[doc_id], moment) for doc_id in doc_ids if doc_id in found]
 
     def list(
         self,
@@ -332,7 +332,7 @@ class MessageController:
             )
         if expected is not None and (metadata := counter.get("b", NO_METADATA)) != expected:
             return Page([], None, metadata)
-        messages = [layout.message(key, document, moment) for document in portion(found, most_bytes, layout.body_of)]
+        messages = [layout.to_message(key, document, moment) for document in portion(found, most_bytes, layout.body_of)]
         return Page(messages, str(messages[-1].sequence) if messages else None)
 
     def browse(
@@ -362,7 +362,7 @@ class MessageController:
         moment, key = layout.ms(now), layout.key(queue)
         with self._client.verb():
             popped = self._claimers.pop(key, ClaimAttempt(limit, moment, None, most_bytes, history, expected))
-        return [layout.message(key, document, moment) for document in popped]
+        return [layout.to_message(key, document, moment) for document in popped]
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment, key = layout.ms(now), layout.key(queue)

@@ -37,7 +37,7 @@ def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
     elif not list_filter.claimed:
         conditions["c.e"] = {"$not": {"$gt": now}}
     if list_filter.without:
-        conditions["u"] = {"$ne": layout.text(list_filter.without)}
+        conditions["u"] = {"$ne": layout.encode_text(list_filter.without)}
     return conditions
 
 
@@ -68,7 +68,7 @@ def browse(
             floors.append(floor_of(counter))
     if floors:
         found = [one for one in found if one["k"] > floors[-1]]
-    items = [layout.message(key, document, now) for document in portion(found, most_bytes, layout.body_of)]
+    items = [layout.to_message(key, document, now) for document in portion(found, most_bytes, layout.body_of)]
     if not items:
         return Browsed([], None)
     last = found[len(items) - 1]
@@ -95,14 +95,14 @@ def locate(client: StoreClient, project: str, message: str, now: int) -> Located
 
     The ``_id`` of the document does not depend on the queue, so a single lookup is enough.
     """
-    doc_id = layout.key(QueueRef(project, "")).project + layout.text(message)
+    doc_id = layout.key(QueueRef(project, "")).project + layout.encode_text(message)
     for document in client.find({"_id": doc_id, "e": {"$gt": DatetimeMS(now)}}, hint="_id_", committed=True):
         if document["q"].startswith("m"):  # else it is a history entry
             key = layout.key(layout.queue_of(document["s"]))
             counters = client.find(counters_of(client, [key]))
             if counters and document["k"] <= floor_of(counters[0]):
                 return None
-            return Located(key.ref, HistoryEntry(layout.message(key, document, now)))
+            return Located(key.ref, HistoryEntry(layout.to_message(key, document, now)))
     return None
 
 
@@ -115,7 +115,7 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
     without them.
     """
     claim, _, name = after.partition("/")
-    behind = layout.text(claim), layout.key(QueueRef(project, name)).messages if name else END
+    behind = layout.encode_text(claim), layout.key(QueueRef(project, name)).messages if name else END
     ids: BsonDocument = {"$gte" if name else "$gt": behind[0]}
     bounded: list[BsonDocument] = [{"$sort": {"c.i": 1}}, {"$limit": STEPS}]
     floors: dict[str, int] = {}
@@ -134,7 +134,7 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
     if len(found) > limit:
         page = [_summary(group) for group in found[:limit]]
         return Page(page, f"{page[-1].id}/{page[-1].queue}")
-    return Page([_summary(group) for group in found], f"{layout.original(last)}/" if is_cut else None)
+    return Page([_summary(group) for group in found], f"{layout.decode_text(last)}/" if is_cut else None)
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
@@ -193,5 +193,5 @@ def _groups(
 
 def _summary(group: BsonDocument) -> ClaimSummary:
     queue = layout.queue_of(group["_id"]["q"][1:]).name
-    claim, holder = layout.original(group["_id"]["i"]), layout.holder(group)
+    claim, holder = layout.decode_text(group["_id"]["i"]), layout.holder(group)
     return ClaimSummary(claim, queue, holder, group["s"] / 1000, group["e"] / 1000, group["n"])

@@ -80,7 +80,7 @@ UNDER_WAY: Final = (
 
 def identity(project: str, producer: str) -> BsonDocument:
     """Return the filter for the producer's document."""
-    shard = layout.project_prefix(project) + layout.text(producer)
+    shard = layout.project_prefix(project) + layout.encode_text(producer)
     return {"_id": "p" + shard, "s": shard}
 
 
@@ -105,8 +105,8 @@ def last_batch(record: BsonDocument, *, replayed: bool = False) -> Committed:
 
 
 def unfinished(record: BsonDocument) -> Unfinished:
-    project = layout.original(record["project"])
-    producer = layout.original(record["s"][len(layout.project_prefix(project)) :])
+    project = layout.decode_text(record["project"])
+    producer = layout.decode_text(record["s"][len(layout.project_prefix(project)) :])
     return Unfinished(project, producer, f"{record['attempt']} {record['turn']}")
 
 
@@ -139,10 +139,14 @@ def preparing_document(
         "next": commit.batch,
         "moment": now,
         "ttl": commit.ttl,
-        "project": layout.text(commit.project),
+        "project": layout.encode_text(commit.project),
         "publish": stages,
         "settle": [
-            {"queue": layout.text(held.queue.name), "claim": layout.text(held.claim), "history": held.history}
+            {
+                "queue": layout.encode_text(held.queue.name),
+                "claim": layout.encode_text(held.claim),
+                "history": held.history,
+            }
             for held in dict.fromkeys(commit.settle)
         ],
         "at": BEGINNING,
@@ -155,8 +159,8 @@ def preparing_document(
 
 
 def claims(record: BsonDocument) -> list[ClaimRef]:
-    project = layout.original(record["project"])
+    project = layout.decode_text(record["project"])
     return [
-        ClaimRef(QueueRef(project, layout.original(one["queue"])), layout.original(one["claim"]), one["history"])
+        ClaimRef(QueueRef(project, layout.decode_text(one["queue"])), layout.decode_text(one["claim"]), one["history"])
         for one in record["settle"]
     ]

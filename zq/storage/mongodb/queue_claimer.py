@@ -226,7 +226,7 @@ class QueueClaimer:
         got: set[str] = set()
         for attempt, request, choice in claims:
             ends = attempt.now + request.lease.ttl * 1000
-            mine = {"_id": {"$in": choice.doc_ids}, "c.i": layout.text(request.lease.claim), "c.e": ends}
+            mine = {"_id": {"$in": choice.doc_ids}, "c.i": layout.encode_text(request.lease.claim), "c.e": ends}
             got |= {one["_id"] for one in self._client.find(self._client.where(self._key, **mine), fields={"_id": 1})}
         return got
 

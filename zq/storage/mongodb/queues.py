@@ -61,11 +61,11 @@ class QueueController:
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
         prefix = layout.project_prefix(project)
-        named = {"n": {"$gt": prefix + layout.text(after), "$lt": layout.after(prefix)}}
+        named = {"n": {"$gt": prefix + layout.encode_text(after), "$lt": layout.after(prefix)}}
         fields = {"_id": 0, "n": 1, "b": 1, "h": 1}
         with self._client.verb():
             found = self._client.find(named, limit=limit, sort={"n": 1}, hint=layout.NAMES, fields=fields)
-        refs = [QueueRef(project, layout.original(queue["n"][len(prefix) :])) for queue in found]
+        refs = [QueueRef(project, layout.decode_text(queue["n"][len(prefix) :])) for queue in found]
         queues = [Queue(ref, queue["b"], Grouping(queue.get("h", ""))) for ref, queue in zip(refs, found, strict=True)]
         return Page(queues, queues[-1].ref.name if queues else None)
 

@@ -51,7 +51,7 @@ def find_visible_held(
 
     The result includes messages that an undecided commit has reserved, but not those of a decided commit.
     """
-    spellings = {"$in": [layout.text(claim), reserved_id(claim)]}
+    spellings = {"$in": [layout.encode_text(claim), reserved_id(claim)]}
     held = {**held_filter(client, key, claim, now), "c.i": spellings}
     found = find_visible(client, [key], held, hint=layout.HELD, session=session)
     producers_ids = {message["y"]["p"] for message in found if "y" in message}
@@ -223,7 +223,7 @@ def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
     return bool(
         found
         and found["q"] == layout.key(claim.queue).messages
-        and terms.get("i") == layout.text(claim.claim)
+        and terms.get("i") == layout.encode_text(claim.claim)
         and terms["e"] > now
         and int(found["e"]) > now
     )
@@ -231,5 +231,5 @@ def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
 
 def _reserved(found: BsonDocument, record: BsonDocument) -> BsonDocument:
     former = {"p": record["_id"], "i": record["attempt"], "c": found["c"], "d": found["d"], "e": found["e"]}
-    terms = {**found["c"], "i": reserved_id(layout.original(found["c"]["i"])), "e": FAR_FUTURE}
+    terms = {**found["c"], "i": reserved_id(layout.decode_text(found["c"]["i"])), "e": FAR_FUTURE}
     return {**found, "y": former, "c": terms, "d": FAR_FUTURE, "e": DatetimeMS(FAR_FUTURE)}

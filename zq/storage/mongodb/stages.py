@@ -255,7 +255,7 @@ class Stages:
 
 def identity(project: str, stage: str) -> BsonDocument:
     """Return the filter for the stage."""
-    shard = layout.project_prefix(project) + layout.text(stage)
+    shard = layout.project_prefix(project) + layout.encode_text(stage)
     return {"_id": "s" + shard, "s": shard}
 
 
@@ -273,32 +273,32 @@ def _documents(stage: BsonDocument, staging: StageRequest) -> list[BsonDocument]
                 "s": stage["s"],
                 "q": "d" + stage["token"],
                 "k": order,
-                "w": layout.text(draft.id),
-                "j": layout.text(staging.queue.name),
+                "w": layout.encode_text(draft.id),
+                "j": layout.encode_text(staging.queue.name),
                 "t": draft.ttl,
                 "l": draft.delay,
-                "u": layout.text(draft.client),
+                "u": layout.encode_text(draft.client),
                 "b": draft.body,
-                "m": layout.text(draft.checksum),
+                "m": layout.encode_text(draft.checksum),
                 **({"v": draft.attributes} if draft.attributes else {}),
-                **({"h": layout.text(draft.group)} if draft.group else {}),
+                **({"h": layout.encode_text(draft.group)} if draft.group else {}),
                 **({"e": stage["e"]} if "e" in stage else {}),
             }
         )
     return made
 
 
-def draft(document: BsonDocument) -> Draft:
-    original = layout.original
+def to_draft(document: BsonDocument) -> Draft:
+    decode = layout.decode_text
     return Draft(
-        id=original(document["w"]),
+        id=decode(document["w"]),
         body=document["b"],
         ttl=document["t"],
         delay=document["l"],
-        client=original(document["u"]),
-        checksum=original(document["m"]),
+        client=decode(document["u"]),
+        checksum=decode(document["m"]),
         attributes=document.get("v", b""),
-        group=original(document.get("h", "")),
+        group=decode(document.get("h", "")),
     )
 
 
@@ -351,14 +351,14 @@ def publish(
     """Post the drafts to their queues in the given order, and return the queues."""
     by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
     for one in drafts:
-        by_queue[layout.key(QueueRef(project, layout.original(one["j"])))].append(one)
+        by_queue[layout.key(QueueRef(project, layout.decode_text(one["j"])))].append(one)
     entries = {key: _entry(its, now) for key, its in by_queue.items()}
     documents: list[BsonDocument] = []
     floors: dict[str, int] = {}
     for key, sequences in advance(client, session, entries).items() if entries else ():
         for sequence, one in enumerate(by_queue[key], sequences.sequence):
             available = now + one["l"] * 1000 if one["l"] else sequences.available
-            documents.append(layout.document(key, draft(one), sequence, available, now, sequences.grouping))
+            documents.append(layout.new_document(key, to_draft(one), sequence, available, now, sequences.grouping))
         floors[key.shard] = sequences.floor
     if documents:
         lines.add_to_entries(client, session, documents, floors)

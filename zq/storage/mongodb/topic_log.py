@@ -50,7 +50,7 @@ from zq.model import QueueRef
 from zq.model.topics import EVERYTHING, Batch, Entry, LogSlice, Pattern
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.layout import BsonDocument, QueueKey, original, project_prefix, queue_of, text
+from zq.storage.mongodb.layout import BsonDocument, QueueKey, decode_text, encode_text, project_prefix, queue_of
 
 LOG: Final = "l"
 PURGE: Final = "g"
@@ -87,7 +87,7 @@ def project_of(shard: str) -> str:
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
     """Return the filter for the purge record of a topic, also for an upsert."""
-    return {"_id": PURGE + key.project + text(topic), "s": key.shard}
+    return {"_id": PURGE + key.project + encode_text(topic), "s": key.shard}
 
 
 def documents(
@@ -102,7 +102,7 @@ def documents(
             "s": key.shard,
             "q": key.messages,
             "k": last,
-            "d": text(topic),
+            "d": encode_text(topic),
             "e": DatetimeMS(now + 1000 * max(entry.ttl for entry in part)),
             "a": now,
             "b": Binary(msgspec.msgpack.encode([_storable(entry) for entry in part])),
@@ -118,11 +118,11 @@ def previous_sequence(found: BsonDocument) -> int:
     return int(found["k"] - sum(count for _, count in found["t"]))
 
 
-def batch(found: BsonDocument) -> Batch:
+def to_batch(found: BsonDocument) -> Batch:
     entries = ENTRIES.decode(found["b"])
     if not all(entry.checksum.isascii() for entry in entries):
-        entries = [msgspec.structs.replace(entry, checksum=original(entry.checksum)) for entry in entries]
-    return Batch(original(found["d"]), found["k"] - len(entries) + 1, found["a"] / 1000, entries)
+        entries = [msgspec.structs.replace(entry, checksum=decode_text(entry.checksum)) for entry in entries]
+    return Batch(decode_text(found["d"]), found["k"] - len(entries) + 1, found["a"] / 1000, entries)
 
 
 def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
@@ -137,7 +137,7 @@ def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 
 def _storable(entry: Entry) -> Entry:
-    return entry if entry.checksum.isascii() else msgspec.structs.replace(entry, checksum=text(entry.checksum))
+    return entry if entry.checksum.isascii() else msgspec.structs.replace(entry, checksum=encode_text(entry.checksum))
 
 
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
@@ -173,7 +173,7 @@ class Reader:
     def floor(self, key: QueueKey, topic: str) -> int:
         """Return the last trimmed or purged sequence of the topic."""
         floors = self._floors(key)
-        return max(floors.trimmed, floors.purged.get(text(topic), 0))
+        return max(floors.trimmed, floors.purged.get(encode_text(topic), 0))
 
     def _floors(self, key: QueueKey) -> "Floors":
         return floors_of(self._client.find(_state(key)))
@@ -207,7 +207,7 @@ class Reader:
     def _span(self, key: QueueKey, start: int, limit: int, pattern: Pattern, last: int, moment: SnapshotTime) -> Span:
         behind: BsonDocument = {"$gt": start, "$lte": last}
         if pattern.topic:
-            return Span(self._client.where(key, d=layout.text(pattern.topic), k=behind), layout.CLAIMS, last)
+            return Span(self._client.where(key, d=layout.encode_text(pattern.topic), k=behind), layout.CLAIMS, last)
         everything = self._client.where(key, k=behind)
         if pattern.text == EVERYTHING:
             return Span(everything, layout.OBSERVERS, last)
@@ -220,7 +220,7 @@ class Reader:
             snapshot=moment,
         )
         end = int(named[-1]["k"]) if len(named) == MAX_BATCHES else last
-        meant = [one["k"] for one in named if pattern.matches(layout.original(one["d"]))]
+        meant = [one["k"] for one in named if pattern.matches(layout.decode_text(one["d"]))]
         return Span(self._client.where(key, k={"$in": meant[: limit + 1]}), layout.OBSERVERS, end)
 
 
@@ -266,6 +266,6 @@ def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batc
         weight += len(one["b"])
         if batches and (count >= limit or weight > MAX_BYTES):
             break
-        batches.append(batch(one))
+        batches.append(to_batch(one))
         count += batches[-1].last - max(start, batches[-1].sequence - 1)
     return batches

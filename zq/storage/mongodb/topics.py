@@ -221,7 +221,7 @@ class TopicController:
             last = self._reader.last(key)
             if not last:
                 return
-            name = {"d": layout.text(topic.name)}
+            name = {"d": layout.encode_text(topic.name)}
             self._client.upsert(topic_log.purge_note(key, topic.name), {"$set": name, "$max": {"g": last}})
             self._feed.purge(topic.project, last)
 
@@ -229,7 +229,7 @@ class TopicController:
         moment, key = layout.ms(now), topic_log.key(topic.project)
         with self._client.verb():
             behind = {"$gt": self._reader.floor(key, topic.name)}
-            living = self._client.where(key, d=layout.text(topic.name), k=behind, e={"$gt": DatetimeMS(moment)})
+            living = self._client.where(key, d=layout.encode_text(topic.name), k=behind, e={"$gt": DatetimeMS(moment)})
             oldest, newest = self._edge(living, now, 1), self._edge(living, now, -1)
             if oldest is None:
                 return Stats()
@@ -247,7 +247,7 @@ class TopicController:
     def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> Edge | None:
         """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the topic is empty."""
         for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
-            messages = list(topic_log.batch(found).messages(0, now))
+            messages = list(topic_log.to_batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]
             return Edge(str(edge.sequence), edge.created, edge.sequence)
         return None

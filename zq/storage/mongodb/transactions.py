@@ -85,18 +85,18 @@ class TransactionController:
         names = {"$gte": prefix, "$lt": prefix + ABOVE_ALL}
         with self._client.verb():
             count = self._client.count({"_id": names, **living}, "_id_")
-            known = self._client.count({"_id": prefix + layout.text(name), **living}, "_id_")
+            known = self._client.count({"_id": prefix + layout.encode_text(name), **living}, "_id_")
         return WorkCount(count, known > 0)
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
         prefix = _prefix(project, work)
-        names = {"$gt": prefix + layout.text(after), "$lt": prefix + ABOVE_ALL}
+        names = {"$gt": prefix + layout.encode_text(after), "$lt": prefix + ABOVE_ALL}
         conditions = {"_id": names, **_living(work, layout.ms(now))}
         with self._client.verb():
             found = self._client.find(
                 conditions, limit=limit, sort={"_id": 1}, hint="_id_", fields=dict.fromkeys(LISTED_FIELDS[work], 1)
             )
-        items = [_known(work, layout.original(one["_id"][len(prefix) :]), one) for one in found]
+        items = [_known(work, layout.decode_text(one["_id"][len(prefix) :]), one) for one in found]
         return Page(items, items[-1].name if items else None)
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
