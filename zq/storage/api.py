@@ -126,8 +126,8 @@ class MessageController(Protocol):
         Args:
             expected: The queue's metadata that the caller expects. If the metadata differs, no message is stored, and
                 the metadata is returned (``b"{}"`` for a missing queue). In all other cases, None is returned.
-            idempotency_key: Checked, like the keys of the drafts, before ``expected``. The stored result is the list of
-                message ids.
+            idempotency_key: This key and those of the drafts are checked before ``expected``. The stored result is the
+                list of message ids.
             copies: Messages that are posted to another queue in the same step.
             create: Whether to create a missing queue, without metadata, in the same step.
 

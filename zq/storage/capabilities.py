@@ -35,7 +35,7 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Raise ``StageDiffers`` if the commit expects a number of messages in the stage other than ``count``."""
+    """Raise ``StageDiffers`` if the commit expects the stage to have a number of messages other than ``count``."""
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)
