@@ -108,7 +108,7 @@ def test_a_store_is_closed_a_while_after_its_pool_has_gone(
     time.seconds += AGE
     stores.close_removed()
     assert opened.closed == []
-    with pytest.raises(Unavailable, match="not there"):
+    with pytest.raises(Unavailable, match="no longer exists"):
         stores.get("p")
     time.seconds += GRACE + 1
     stores.close_removed()

@@ -64,7 +64,7 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
     try:
         found = parse_uri(uri, validate=True, warn=False)
     except InvalidURI as error:
-        raise StartRefused(f"The store's URI is no MongoDB URI: {_reason(error, uri)}") from error
+        raise StartRefused(f"The store's URI is not a valid MongoDB URI: {_reason(error, uri)}") from error
     except (ConfigurationError, ValueError, TypeError) as error:
         if uri.startswith("mongodb+srv:") and not isinstance(error, ValueError) and "option" not in str(error).lower():
             raise Unavailable("The DNS records of the store's mongodb+srv address cannot be read.") from error
@@ -75,12 +75,12 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
         ) from error
     if found.get("collection"):
         raise StartRefused(
-            "The store's URI names a database with a dot in it. A name has none of / \\ . \" $ * < > : | ?"
+            "The database name in the store's URI has a dot. A name must not contain any of / \\ . \" $ * < > : | ?"
         )
     name = found["database"] or database
     if not 0 < len(name.encode()) < 64 or set(name) & {*ILLEGAL, " ", "\0"}:
         raise StartRefused(
-            f"{name!r} cannot be the name of a MongoDB database: 1 to 63 bytes, without blanks and {' '.join(ILLEGAL)}"
+            f"{name!r} is not a valid MongoDB database name: use 1 to 63 bytes without blanks and {' '.join(ILLEGAL)}"
         )
     options: dict[str, Any] = {key.lower(): value for key, value in found["options"].items()}
     durable = _write_concern(options, write_concern, journal)
@@ -94,12 +94,12 @@ def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool
     j = options.get("journal", journal)
     if w == 0:
         raise StartRefused(
-            "A write concern of 0 acknowledges what may not be stored at all: use majority, or 1 at least."
+            "With write concern 0, MongoDB acknowledges messages that it may not store: use majority or at least 1."
         )
     if w != "majority" or not j:
         LOG.warning(
-            "Write concern w=%s journal=%s: a message whose post was acknowledged may be lost, and a claimed one "
-            "handed out twice, when %s. Use majority with journal to rule that out.",
+            "Write concern w=%s journal=%s: an acknowledged message may be lost, and a claimed message delivered "
+            "twice, if %s. Use majority with journal to prevent this.",
             w,
             j,
             "a server fails" if w == "majority" else "the primary changes",
@@ -173,7 +173,7 @@ def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailabl
         if actual is not None and actual != wanted:
             named = f"belongs to the replica set {actual!r}" if actual else "belongs to no replica set"
             return StartRefused(f"The server at {address.where} {named}, but the URI says replicaSet={wanted}.")
-    return Unavailable(f"No MongoDB server that can serve answered at {address.where} within {address.timeout:g} s.")
+    return Unavailable(f"No usable MongoDB server replied at {address.where} within {address.timeout:g} s.")
 
 
 def _set_name(address: Address) -> str | None:
@@ -255,7 +255,7 @@ def ensure_indexes(client: Client, database: str) -> None:
     except OperationFailure as error:
         if error.code in OPTIONS_CONFLICT:
             raise StartRefused(
-                f"The collection {database}.{MESSAGES} has indexes of another layout: use another database."
+                f"The collection {database}.{MESSAGES} has conflicting indexes: use another database."
             ) from error
         raise _unprepared() from error
     except PyMongoError as error:
@@ -311,4 +311,4 @@ def shard(client: Client, database: str) -> None:
 
 
 def _unprepared() -> Unavailable:
-    return Unavailable("The store's collection and indexes could not be made or checked. Try again later.")
+    return Unavailable("The store's collection and indexes could not be created or checked. Try again later.")

@@ -157,7 +157,7 @@ class UsageEstimates:
         except Unavailable:
             if time.monotonic() - began < MAX_DURATION:
                 raise
-        LOG.warning("What project %r has stored could not be counted in %s seconds.", project, MAX_DURATION)
+        LOG.warning("The usage of project %r could not be counted within %s seconds.", project, MAX_DURATION)
         return None
 
     def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:

@@ -131,8 +131,8 @@ class Bindings:
         target = self.bind(other, beside=pool)
         if target != pool:
             raise PoolsApart(
-                f"The queue {queue.name} is in {describe(pool)} and the queue {other.name} in {describe(target)}: no "
-                "message goes from one pool to another."
+                f"The queue {queue.name} is in {describe(pool)} and the queue {other.name} in {describe(target)}: "
+                "messages cannot move between pools."
             )
 
     def check_flavor(self, queue: QueueRef, pool: str, flavor: str) -> None:
@@ -140,8 +140,9 @@ class Bindings:
         known = self.pools().get(pool) or self.pools(fresh=True).get(pool)
         if (known is None or known.flavor != flavor) and (pool or self._weights(flavor)):
             raise Conflict(
-                f"The queue {queue.name} is in {describe(pool)}, which is not of the flavor {flavor}, and stays there "
-                f"for {BINDING_RETENTION:.0f} seconds after it was deleted: delete it, wait, and create it again."
+                f"The queue {queue.name} is in {describe(pool)}, which does not belong to the flavor {flavor}. "
+                f"A deleted queue stays in its pool for {BINDING_RETENTION:.0f} seconds: delete the queue, wait, and "
+                "create it again."
             )
 
     def knows_flavor(self, project: str, flavor: str) -> bool:
@@ -209,7 +210,7 @@ class Bindings:
             if made is not None and made.value == value and self._documents.delete(made.ref, now, made.version):
                 self._documents.delete(bound_ref(pool, queue), now)
             if beside is not None:
-                raise Unavailable(f"The pool {pool} is not there any more.")
+                raise Unavailable(f"The pool {pool} no longer exists.")
             return None
         return pool
 

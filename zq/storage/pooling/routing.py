@@ -70,7 +70,7 @@ class Controller:
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(
-                f"The queue {queue.name} is in {describe(pool)}, and the fence {fence.name} holds in the default pool."
+                f"The queue {queue.name} is in {describe(pool)}, but the fence {fence.name} is in the default pool."
             )
         return self._stores.get(pool)
 
@@ -168,7 +168,7 @@ class Queues(Controller):
         if not isinstance(flavor, str):
             raise InvalidBody("_flavor must be the name of a flavor, or null.")
         if not self._bindings.knows_flavor(queue.project, flavor):
-            raise InvalidBody(f"_flavor names {flavor[:64]!r}, and the project has no flavor of this name.")
+            raise InvalidBody(f"_flavor is {flavor[:64]!r}, but the project has no flavor with this name.")
 
     def _place_dead_letters(self, queue: QueueRef, target: Any) -> None:
         if isinstance(target, str) and target:
@@ -279,8 +279,8 @@ class Transactions(Controller):
         pool = self._bindings.bind(queue)
         if pool != DEFAULT_POOL:
             raise PoolsApart(
-                f"The queue {queue.name} is in {describe(pool)}, and the stage {stage}, like all stages, in the "
-                "default pool: a commit would be about both, which cannot be one step."
+                f"The queue {queue.name} is in {describe(pool)}, but all stages are in the default pool: the "
+                f"stage {stage} cannot contain messages for this queue."
             )
         self._catalogue.transactions.stage(project, stage, queue, *given, **named)
 
@@ -289,5 +289,5 @@ class Transactions(Controller):
         apart = {name: pool for name, pool in places.items() if pool != DEFAULT_POOL}
         if apart:
             pools = ", ".join(f"the queue {name} in {describe(pool)}" for name, pool in sorted(places.items()))
-            raise PoolsApart(f"A commit is about queues of the default pool; of those of this one, {pools[:900]}.")
+            raise PoolsApart(f"A commit can only settle claims of queues in the default pool. It names {pools[:900]}.")
         return self._catalogue.transactions.commit(commit, now, bounds)

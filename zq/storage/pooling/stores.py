@@ -118,7 +118,7 @@ class Stores:
     def _uri(self, pool: str) -> str:
         known = self._bindings.pools().get(pool) or self._bindings.pools(fresh=True).get(pool)
         if known is None:
-            raise Unavailable(f"The pool {pool} is not there any more.")
+            raise Unavailable(f"The pool {pool} no longer exists.")
         return known.uri
 
     def _open(self, pool: str, uri: str) -> _OpenStore:
