@@ -189,7 +189,7 @@ def test_purges_and_breaks_of_the_feed_are_losses(quiet: Feed):
     others(quiet, Notice("acme", 2, None))
     quiet.purge("acme", 3)
     for subscription in quiet._all_subscriptions():
-        subscription.lose()
+        subscription.notify_loss()
     assert heard.told == [(None, 0)] * 3
 
 
