@@ -31,8 +31,8 @@ class RemovalPending(OperationFailure):
 def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
     """Return documents of the cursor until the total size of their bodies reaches ``most_bytes``.
 
-    The size of the next batch follows from the average size of the first ``PORTION`` documents. Small documents then
-    arrive in a single further reply.
+    After the first ``PORTION`` documents, their average size determines the size of the next batch. Small documents
+    then arrive in a single further reply.
     """
     if most_bytes >= UNBOUNDED:
         return list(cursor)

@@ -66,7 +66,7 @@ class Totals(Struct, frozen=True):
         return Totals(self.messages + other.messages, self.bytes + other.bytes)
 
     def since(self, before: "Totals") -> "Totals":
-        """Return the growth since ``before``, or 0 where deleted queues have reduced the figures."""
+        """Return the growth since ``before``. If deleted queues have reduced a figure, its growth is 0."""
         return Totals(max(0, self.messages - before.messages), max(0, self.bytes - before.bytes))
 
 
