@@ -28,7 +28,7 @@ from zq.model import (
 from zq.model.claims import runs
 from zq.storage import inline
 from zq.storage.concurrency import StripedLocks
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 from zq.storage.ordered import layout, stages
 from zq.storage.ordered.changes import Change, End, Routes, Taken, bodies, by_name, targets
 from zq.storage.ordered.handle import Session, StoreHandle
@@ -338,13 +338,13 @@ class ClaimPage:
 def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
     """Return the messages of a live claim by sequence, without messages that a commit has reserved.
 
-    Return an empty list if the queue is missing. Raise ``LongWalk`` for a large claim on the event loop's thread.
+    Return an empty list if the queue is missing. Raise ``LongScan`` for a large claim on the event loop's thread.
     """
     if state is None:
         return []
     sequences = sequences_of(store, state, claim, now)
     if len(sequences) > MAX_INLINE and inline.current() is not None:
-        raise LongWalk
+        raise LongScan
     keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
     held = []
     for sequence, value in zip(sequences, store.get_many("messages", keys), strict=True):

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from zq.model import ListFilter, Message
 from zq.storage import inline
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import bodies
 from zq.storage.ordered.hints import BLOCK, NEVER
@@ -71,7 +71,7 @@ def _visible(
     position = _advance(store, state, marker + 1, limit, list_filter, now, found, SHORT)
     if position is not None:
         if inline.current() is not None:
-            raise LongWalk
+            raise LongScan
         # Long walks run one at a time, so that the next one skips the blocks that the last one has recorded.
         with state.walking:
             _advance(store, state, position, limit, list_filter, now, found, NEVER)

@@ -92,7 +92,7 @@ class OrderedStorage:
             self._allow_destruction()
         return moment
 
-    def doubted(self) -> Seconds:
+    def clock_lead(self) -> Seconds:
         return self._clock.doubted
 
     def ping(self) -> None:
@@ -128,7 +128,7 @@ class OrderedStorage:
                 break
             for found in self.messages.get(state.ref, [message], now):
                 return Located(state.ref, HistoryEntry(found))
-        return browsing.latest(self, project, message, now)
+        return browsing.find_latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))
