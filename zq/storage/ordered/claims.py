@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims. They are stored only as fields of message records and as groups in the claim index."""
+"""Claims. A claim has no record of its own: it is stored in the records of its messages and in the claim index."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
@@ -39,11 +39,11 @@ from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import NO_METADATA, QueueState, Registry
 from zq.storage.ordered.store import Store
 
-# Maximum number of claim groups and queues that one page of claims examines.
+# Maximum number of claim groups and queues that are read for one page of claims.
 STEPS: Final = 1000
-# Maximum number of messages of a claim that are handled on the event loop's thread.
+# Maximum size of a claim, in messages, that is processed on the event loop's thread.
 MAX_INLINE: Final = 100
-# Size in bytes of the part of a group's key that follows the claim's prefix.
+# Size in bytes of the group number, which follows the claim's prefix in a group's key.
 SUFFIX: Final = layout.number.size
 
 
@@ -150,7 +150,7 @@ class ClaimController:
 
 
 class ClaimAttempt:
-    """An attempt to create a claim."""
+    """The creation of one claim."""
 
     def __init__(self, session: Session, queue: QueueRef, request: ClaimRequest, now: int) -> None:
         self._session = session
@@ -162,7 +162,7 @@ class ClaimAttempt:
         self._lapsed = 0
 
     def run(self) -> Claimed:
-        """Create the claim in one change, or return an existing claim with the same name."""
+        """Create the claim in one change. For a named claim that exists, return the existing claim."""
         store, registry = self._session
         request, now = self._request, self._now
         with registry.locked(self._queue) as (state,):
@@ -187,12 +187,12 @@ class ClaimAttempt:
         return Claimed(claim, spent=self._spent)
 
     def _meet(self, change: Change, state: QueueState, item: Taken) -> None:
-        """Claim a message, unless it has reached the maximum number of claims."""
+        """Claim a message. If it has reached the maximum number of claims, add it to the spent messages instead."""
         sequence, record, body = item
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
             self._spent.append(record.id)
-            if not record.indexed and not state.grouping:  # index the message, because the fresh cursor passes it
+            if not record.indexed and not state.grouping:  # index the message, because the fresh cursor skips it
                 change.rewrite(state, sequence, record.index_place(), record)
             return
         self._lapsed += record.claim != ""
@@ -207,9 +207,9 @@ class ClaimAttempt:
 def hold(
     change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
 ) -> None:
-    """Start or renew a claim on a message at ``now``, with the terms of the lease.
+    """Claim a message, or renew its claim, from ``now`` on.
 
-    The message becomes available ``wait`` milliseconds after the end of the claim. For ``body`` see ``Change.rewrite``.
+    ``wait`` is the redelivery delay after the end of the claim, in milliseconds. See ``Change.rewrite`` for ``body``.
     """
     sequence, record = found
     place = record.index_place()
@@ -224,10 +224,9 @@ def hold(
 
 
 def give_back(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
-    """Release a message from its claim.
+    """Release a message from its claim, to become available after ``delay`` seconds.
 
-    The message becomes available after ``delay`` seconds. If ``delay`` is None, it becomes available after its
-    redelivery delay or, if it has none, at its available-at before the claim.
+    If ``delay`` is None, the redelivery delay applies. Without one, the available-at before the claim is restored.
     """
     sequence, record = found
     place = record.index_place()
@@ -241,7 +240,7 @@ def give_back(change: Change, state: QueueState, found: Found, delay: int | None
 
 
 def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
-    """Return the live claim with this id and its messages, or None if there is none."""
+    """Return the live claim with this id, including its messages, or None."""
     held = held_by(store, state, claim, now)
     if state is None or not held:
         return None
@@ -256,12 +255,11 @@ def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Cl
 
 
 def _holder(holder: Holder) -> bytes:
-    """Encode the holder for a claim group; b"" means an unknown holder."""
+    """Encode the holder for a claim group. Return b"" for an unknown holder."""
     return layout.encode((holder.client, holder.agent)) if holder.is_known else b""
 
 
 def _read_holder(group: bytes) -> Holder:
-    """Decode the holder in a claim group."""
     known = layout.holder_of(group) if group else b""
     return Holder(*layout.decode_holder(known)) if known else Holder()
 
@@ -269,7 +267,7 @@ def _read_holder(group: bytes) -> Holder:
 class ClaimPage:
     """A page of live claims, ordered by queue name and claim id.
 
-    Its ``next`` is ``queue/id``, or a lower bound of the next queue name and a slash.
+    The page's marker is ``queue/id`` of the last claim, or a lower bound of the next queue name with a slash.
     """
 
     def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:
@@ -281,9 +279,9 @@ class ClaimPage:
         self._steps = 0
 
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
-        """Return the claims after the position ``after`` in one queue or, if ``queue`` is "", in the whole project.
+        """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
 
-        A page ends after ``STEPS`` groups and queues; the last claim is read completely.
+        A page ends after ``STEPS`` groups and queues, but never within a claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -308,7 +306,7 @@ class ClaimPage:
             yield key[len(prefix) :].decode("utf-8", "surrogatepass")
 
     def _add(self, state: QueueState, after: str) -> str | None:
-        """Add the queue's claims with ids above ``after``; return the last examined id if there may be more."""
+        """Add the queue's claims with ids above ``after``. If the page ends here, return the id of the last claim."""
         lower, upper = state.bounds()
         if after:
             lower = layout.after(layout.claim_prefix(state.number, after))
@@ -324,7 +322,7 @@ class ClaimPage:
         return None
 
     def _summary(self, state: QueueState, claim: str, values: Sequence[bytes]) -> list[ClaimSummary]:
-        """Return the summary of a claim as a list of one item; an empty list if the claim has ended."""
+        """Return the summary of a claim in a list, which is empty if the claim has ended."""
         live = [value for value in values if layout.group_of(value)[0] > self._now]
         held = [one for value in live for one in layout.group_of(value)[1] if one not in state.reserved]
         [stored] = self._store.get_many("messages", [layout.pair.pack(state.number, held[0])]) if held else [None]
@@ -336,9 +334,9 @@ class ClaimPage:
 
 
 def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
-    """Return the messages of a live claim by sequence, without messages that a commit has reserved.
+    """Return the messages of a live claim by sequence, except for messages that a commit has reserved.
 
-    Return an empty list if the queue is missing. Raise ``LongWalk`` for a large claim on the event loop's thread.
+    The list is empty if the queue is missing. Raises ``LongWalk`` for a large claim on the event loop's thread.
     """
     if state is None:
         return []
@@ -356,7 +354,7 @@ def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> lis
 
 
 def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
-    """Return the sequences of the claim's messages from the index alone; see ``held_by``."""
+    """Return the sequences of the messages that ``held_by`` returns, without reading records."""
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)
@@ -368,7 +366,7 @@ def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -
 def settle_held(
     store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
 ) -> Settled:
-    """Settle the held messages, given by id, and return the result."""
+    """Settle messages of a claim. ``held`` has the claim's messages by id."""
     named = [*settlement.delete, *(r.id for r in settlement.release), *(move.id for move in settlement.move)]
     deleted = [message for message in settlement.delete if message in held]
     if settlement.rest:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in an ordered store. Each change of a document holds the striped lock of its key."""
+"""Documents in an ordered store. A change of a document holds the striped lock of its key."""
 
 import os
 
@@ -60,9 +60,9 @@ class DocumentController:
         return self._change(ref, now, expected, None)
 
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
-        """Replace a document, or delete it if ``new`` is None. Return whether it was changed.
+        """Replace a document, or delete it if ``new`` is None. Return whether the store was changed.
 
-        The document is not changed if its version is not ``expected``, or if a document to be deleted is missing.
+        If the document does not have the version ``expected``, nothing is changed.
         """
         key = _key(ref)
         with self._handle as (store, _):
@@ -77,12 +77,12 @@ class DocumentController:
 
 
 def name(key: bytes) -> bytes:
-    """Return the name of the lock for changes of a document."""
+    """Return the name of a document's lock."""
     return b"document " + key
 
 
 def writes(key: bytes, document: StoredDocument) -> list[Write]:
-    """Return the writes of a document and its index entries."""
+    """Return the writes that store a document and its entry in ``due``."""
     value = layout.encode(document)
     return (
         [("records", key, value)] if document.expires is None else due.writes("records", key, value, document.expires)
@@ -90,7 +90,7 @@ def writes(key: bytes, document: StoredDocument) -> list[Write]:
 
 
 def expired(store: Store, key: bytes, moment: int) -> bool:
-    """Return whether the document exists and its expiry is still ``moment``."""
+    """Return whether the document still has the expiry ``moment``."""
     stored = _find(store, key)
     return stored is not None and stored.expires == moment
 

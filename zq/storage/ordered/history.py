@@ -13,11 +13,11 @@ from zq.storage.ordered.layout import StoredEntry
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, binary_search
 
-# An upper bound of all positions and sequences.
+# A position and sequence above all others.
 LAST: Final = 1 << 62
-# An upper bound of all times, in seconds.
+# A time in seconds above all others.
 FAR: Final = 1e12
-# Minimum number of entries that a listing of messages and history reads under one lock.
+# Minimum number of entries that a combined listing of messages and history reads per lock.
 STRETCH: Final = 256
 
 
@@ -73,7 +73,7 @@ class HistoryController:
 
 
 def _records(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
-    """Yield unexpired history entries, from position ``start`` on, of messages that finished before ``until``."""
+    """Yield the unexpired history entries from position ``start`` on that finished before ``until``."""
     end = layout.ms(min(until, FAR))
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     for key, value in store.scan("history", lower, upper):
@@ -96,15 +96,16 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
 def _stretch(
     store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
-    """Return live messages and history entries of a locked queue, and the sequence from which to continue.
+    """Return messages and history entries of a locked queue by sequence, and the sequence from which to continue.
 
-    The result has up to ``want`` items with up to ``most_bytes`` bytes of bodies, except for a single item.
+    The result has up to ``want`` items. It ends before the bodies exceed ``most_bytes`` in total, but it has at least
+    one item if there is any.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     kept = list(islice(store.scan("sequences", lower, upper), most))
     living = list(islice(store.scan("messages", layout.pair.pack(state.number, start), state.bounds()[1]), most))
-    # There may be more entries of a kind beyond the last one that was read.
+    # Beyond the last entry of a full read, that family may have entries that were not read.
     reach = min(layout.pair.unpack(entries[-1][0])[1] if len(entries) == most else LAST for entries in (kept, living))
     items: list[HistoryEntry] = []
     left = most_bytes
@@ -125,7 +126,7 @@ def _stretch(
 
 
 def _living(store: Store, state: QueueState, key: bytes, value: bytes, now: int) -> HistoryEntry | None:
-    """Return a live message from its entry in ``messages``, or None if it has expired."""
+    """Build a message from its entry in ``messages``, or return None if it has expired."""
     record = layout.decode_record(value)
     if record.expires <= now:
         state.context.lazy_queue.offer([key], now)
@@ -136,7 +137,7 @@ def _living(store: Store, state: QueueState, key: bytes, value: bytes, now: int)
 
 
 def _kept(store: Store, state: QueueState, key: bytes, position: bytes, now: int) -> HistoryEntry | None:
-    """Return an unexpired history entry, or None. ``key`` begins with the number of the history."""
+    """Return the unexpired history entry at a position, or None. ``key`` begins with the number of the history."""
     place = key[:8] + position
     value = store.get("history", place)
     kept = None if value is None else layout.decode_entry(value)

@@ -118,7 +118,7 @@ class MessageController:
             found = registry.find(queue)
             if found is None:
                 return Browsed([], None)
-            if found.grouping:  # in a grouped queue, the index ``available`` has lines instead of messages
+            if found.grouping:  # in a grouped queue, ``available`` has one entry per group, not per message
                 return inherited.browse(self, queue, state, after, limit, now, most_bytes)
             return browsing.page(store, found, state, after, limit, layout.ms(now), most_bytes)
 
@@ -189,9 +189,9 @@ class MessageController:
 
 
 def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
-    """Check the claims of messages to be deleted; see ``MessageController.delete`` in ``zq.storage.api``.
+    """Check that the claims allow the deletion of the messages; see ``zq.storage.api.MessageController.delete``.
 
-    Messages that a commit has reserved are held by none of the caller's claims.
+    A message that a commit has reserved counts as claimed by another consumer.
     """
     for sequence, record in found:
         if not record.held(now):

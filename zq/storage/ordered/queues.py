@@ -109,7 +109,7 @@ class QueueController:
 def _expired(store: Store, state: QueueState, now: int) -> int:
     """Count the queue's expired messages that are not removed yet.
 
-    The cost is proportional to the number of such messages in all queues.
+    The cost grows with the number of unremoved expired messages in the whole store.
     """
     due = store.scan("expiry", layout.number.pack(0), layout.number.pack(now + 1), spare=True)
     number = layout.number.pack(state.number)
@@ -119,7 +119,7 @@ def _expired(store: Store, state: QueueState, now: int) -> int:
 def _claimed(store: Store, state: QueueState, now: int) -> int:
     """Count the messages that have a live claim or are reserved by a commit.
 
-    The cost is proportional to the number of claimed messages, including those of expired claims.
+    The cost grows with the number of messages in the claim index, which includes expired claims.
     """
     groups = (layout.group_of(value) for _, value in store.scan("claims", *state.bounds(), spare=True))
     return sum(

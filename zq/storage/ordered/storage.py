@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``Storage`` of the queue engine, which combines controllers, clock, maintenance and metrics over one store."""
+"""The ``Storage`` of the queue engine: controllers, clock, maintenance and metrics over one store."""
 
 import threading
 from collections import Counter
@@ -47,7 +47,7 @@ class OrderedStorage:
 
         Args:
             open_store: Opens the store. It is called again after the store has failed.
-            max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0: no limit.
+            max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 for no limit.
 
         Raises:
             StartRefused: The store has another version, or the clock is too far ahead.
@@ -163,14 +163,14 @@ class OrderedStorage:
         self.now()
         with self._handle as (store, _):
             if probing and store.contended:
-                return  # the store responds but is busy with writes
+                return  # the store responds, and a write would wait behind other writes
             startup.record_clock(store, self._clock)
             store.wait_durable()
 
     def _allow_destruction(self) -> None:
-        """Allow the store to drop expired values if the machine's clock is trusted, and forbid it otherwise.
+        """Let the store drop expired values only while the machine's clock is trusted.
 
-        The store's compaction filter uses the machine's clock and not ``StorageClock``.
+        The store's compaction filter reads the machine's clock, not ``StorageClock``.
         """
         with self._configuring:
             doubted = self._clock.doubted > 0
@@ -184,7 +184,7 @@ MOST_WAITING: Final = 100_000
 
 
 class Figures:
-    """The metrics of the store, read from the store and from active and lazy expiry."""
+    """Message counts and metrics, read from the store and from active and lazy expiry."""
 
     def __init__(self, handle: StoreHandle, active_expiry: ActiveExpiry, lazy_expiry: LazyExpiry) -> None:
         self._handle = handle
@@ -192,7 +192,7 @@ class Figures:
         self._lazy_expiry = lazy_expiry
 
     def depths(self, now: int, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the message counts of the first ``queues`` queues."""
+        """Return the message counts of the first ``queues`` queues; see ``Storage.depths``."""
         with self._handle as session:
             keys = [key for key, _ in islice(session.store.scan("queues", b"", layout.END, spare=True), queues)]
             states = [state for key in keys if (state := session.registry.find(layout.queue_ref(key))) is not None]
@@ -204,20 +204,20 @@ class Figures:
             ]
 
     def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
-        """Return the message counts of one queue. Expired messages are not counted but assumed to be many."""
+        """Return the message counts of one queue without the expired messages; see ``Storage.depth``."""
         with self._handle as session:
             state = session.registry.find(queue)
             return Depth() if state is None else replace(_depth(session.store, state, most, now, most), expired=0)
 
     def measures(self, now: int) -> list[Measure]:
-        """Return the metrics of the store, without those that cannot be read because of damage."""
+        """Return the metrics of the store. Metrics that are unreadable because of damage are left out."""
         with self._handle as session:
             own = self._handle.context.housekeeping.measures()
             parts = self._expiry(session, now), _messages(session.store), own
             return [figure for part in parts for figure in _readable(part)]
 
     def _due(self, store: Store, now: int) -> Iterator[bytes]:
-        """Yield the keys of ``expiry`` whose messages have expired."""
+        """Yield the entries of ``expiry`` whose messages have expired."""
         return (
             key
             for key, _ in store.scan("expiry", self._active_expiry.position, layout.number.pack(now + 1), spare=True)
@@ -238,7 +238,7 @@ class Figures:
 
 
 def _readable(figures: Iterator[Measure]) -> Iterator[Measure]:
-    """Yield the metrics up to the first one that cannot be read because of damage."""
+    """Yield the metrics up to the first one that is unreadable because of damage."""
     with suppress(StoreDamaged):
         yield from figures
 
@@ -251,8 +251,8 @@ def _messages(store: Store) -> Iterator[Measure]:
 def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Return the message counts of one queue.
 
-    The number of ready messages is computed from the total if all other messages were counted. Otherwise the ready
-    messages are counted up to ``most``.
+    Each state is counted up to ``most`` messages. If all messages that are not ready were counted, the number of ready
+    messages is the remainder of the queue's total.
     """
     if state.grouping:
         return groups.depth(store, state, expired, now, most)
@@ -276,9 +276,9 @@ def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -
 
 
 def _claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
-    """Count the messages of live claims among the first ``most`` claimed messages.
+    """Count the messages of live claims among the first ``most`` entries of the claim index.
 
-    Return the count, and whether all claimed messages were considered.
+    Return the count, and whether the index has no further entries.
     """
     claimed = met = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
@@ -292,7 +292,7 @@ def _claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int,
 
 
 def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
-    """Count the delayed messages among the first ``most`` messages that are available later than ``now``."""
+    """Count the delayed messages among the first ``most`` messages with an available-at after ``now``."""
     entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, most)])
     records = (layout.decode_record(value) for value in values if value is not None)
@@ -300,7 +300,7 @@ def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
 
 
 def _count(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
-    """Count the entries among the first ``most`` whose value is a time after ``now``.
+    """Count the unexpired entries among the first ``most`` entries of ``available``.
 
     Return the count, and whether there were fewer than ``most`` entries.
     """
