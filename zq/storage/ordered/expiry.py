@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lazy and active expiry; the terms are those of Redis.
+"""Lazy and active expiry, as in Redis.
 
 - Lazy expiry: one thread removes expired messages that readers have found.
-- Active expiry: rounds remove expired messages by the index ``expiry``, other expired data by the index ``due``, and
-  the data of purged and deleted queues.
+- Active expiry: regular rounds remove expired messages, other expired data, and the data of purged and deleted queues.
 
-A round reads only the expired part of each index, so its cost depends on the amount of expired data, not of live data.
-A message is removed under its queue's lock, and only if its expiry has not been extended. Of the other data, only
-stages and documents need locks.
+A round reads only the expired part of the indexes ``expiry`` and ``due``, so its cost does not depend on the amount of
+live data. A message is removed under its queue's lock, and only if its expiry has not been extended.
 """
 
 import logging
@@ -31,25 +29,25 @@ from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
 LOG = logging.getLogger(__name__)
-# Number of items that active expiry removes in one write, which blocks every thread for about a millisecond.
+# Maximum number of items that active expiry removes in one write, which blocks all threads for about a millisecond.
 SLICE: Final = 100
-# Pause in seconds after each slice. Without it, a thread would wait up to five milliseconds for the GIL.
+# Pause in seconds after each slice. Without it, another thread would wait up to five milliseconds for the GIL.
 BREATH: Final = 0.0001
-# Seconds after which active expiry reads the indexes from their beginnings again.
+# Seconds after which active expiry reads both indexes from the beginning again.
 AFRESH: Final = 3600.0
 # Number of messages that lazy expiry removes in one write.
 BATCH: Final = 100
-# Pause of lazy expiry as a multiple of its working time, so that it works at most a fifth of the time.
+# Pause of lazy expiry as a multiple of the preceding working time, so that it works at most a fifth of the time.
 REST: Final = 4
 # Maximum pause of lazy expiry in seconds.
 LONGEST: Final = 0.5
 
-# A time by key in ``messages``: the message is removed only if its expiry, which may be extended, is not later.
+# Expiries by key in ``messages``. A message is not removed if its expiry has been extended in the meantime.
 Moments = dict[bytes, int]
 
 
 class ActiveExpiry:
-    """Active expiry in rounds; only one thread may run a round at a time."""
+    """Active expiry. Only one thread at a time may run a round."""
 
     def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
         self._handle = handle
@@ -58,21 +56,21 @@ class ActiveExpiry:
         self._due_position = b""
         """``position`` and ``_due_position`` are the keys in ``expiry`` and ``due`` from which the next round scans.
 
-        New entries are usually in the future and therefore above these keys. If a verb takes longer than the TTL of its
-        message, an entry is below them and is found when the indexes are read from the beginning again.
+        New entries expire in the future, so they are above these keys. An entry is below them only if the verb that
+        wrote it took longer than the TTL. Such an entry is found when the indexes are read from the beginning again.
         """
         self._afresh = 0.0
         self._first = 0
         self._pending_deletes = PendingDeletes()
         self._tombstones = Tombstones()
         self._keys_went = True
-        """Whether idempotency keys were removed, so that a hidden queue may have none left; True at the start."""
+        """Whether a hidden queue may have no idempotency keys left, because keys were removed; True at the start."""
         self.removed = 0
 
     def sweep(self, now: int, pace: Pace) -> int:
         """Run one round and return the number of removed messages.
 
-        If the pace ends a round early, the next round begins with another kind of data, so that no kind starves.
+        If the pace ends a round early, the next round begins with another type of data, so that none starves.
         """
         before = self.removed
         if time.monotonic() > self._afresh:
@@ -95,7 +93,7 @@ class ActiveExpiry:
         return self.removed - before
 
     def _by_steps(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Run the step until it finds less than its limit. Return False if the pace ended the round before that."""
+        """Repeat the step until it finds less than its limit. Return False if the pace ends the round before that."""
         while left := pace.step():
             while left:
                 asked = min(left, SLICE)
@@ -103,7 +101,7 @@ class ActiveExpiry:
                     try:
                         if step(session, asked) < asked:
                             return True
-                    except StoreDamaged:  # the store has recorded the damage; the other kinds continue
+                    except StoreDamaged:  # the store has recorded the damage; the round continues with other data
                         return True
                 left -= asked
                 time.sleep(BREATH)
@@ -159,7 +157,7 @@ class ActiveExpiry:
 
 
 def _counted(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """Return the writes that add the removed bytes to the counters under ``layout.REMOVED``, by history number.
+    """Return the writes that add removed bytes, by history number, to the counters under ``layout.REMOVED``.
 
     Only active expiry writes these counters, so no lock is needed.
     """
@@ -182,7 +180,7 @@ class LazyExpiry:
         self._thread.start()
 
     def close(self) -> None:
-        """Discard the queue and wait for the end of the current removal."""
+        """Discard the queue and wait until the current removal ends."""
         self._queue.close()
         if self._thread.is_alive():
             self._thread.join()
@@ -205,7 +203,7 @@ class LazyExpiry:
 
 
 def by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Yield the expired messages grouped by queue number."""
+    """Group expired messages by queue number."""
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
         grouped[key[:8]][key] = moment
@@ -213,10 +211,12 @@ def by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moment
 
 
 def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
-    """Remove, in one step, the messages of one queue whose expiry is not later than the given time.
+    """Remove expired messages of one queue in one change, except for those whose expiry has been extended.
 
-    Return the number of removed messages, and the queue, or None if it does not exist. With ``sweeping``, the times
-    come from the index ``expiry``, and entries that do not match their message any more are removed too.
+    ``sweeping`` means that ``moments`` comes from the index ``expiry``. Index entries that no longer match their
+    messages are then removed too.
+
+    Return the number of removed messages, and the queue, or None for a missing queue.
     """
     with _locked(session, number) as state:
         if state is None:
@@ -239,7 +239,7 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
 
 @contextmanager
 def _locked(session: Session, number: int) -> Iterator[QueueState | None]:
-    """Lock the queue with this number; provide None if it does not exist."""
+    """Lock the queue with this number; a context manager that returns its state, or None for a missing queue."""
     state = session.registry.by_number(number)
     if state is None:
         yield None

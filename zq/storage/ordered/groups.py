@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, line by line (decision 0129).
+"""The search for ready messages in grouped queues, line by line; see ``lines`` and decision 0129.
 
-``lines`` maintains the index entries. The caller of ``take`` holds the queue's lock.
+The caller of ``take`` holds the queue's lock.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def take(
 ) -> list[Taken]:
     """Return up to ``limit`` ready messages, line by line. The caller must claim or remove all of them in ``change``.
 
-    Their bodies have up to ``most_bytes`` bytes in total, except for a single message.
+    The search ends before the bodies exceed ``most_bytes`` in total, but it returns at least one message if it can.
     """
     taken: list[Taken] = []
     walk = Walk(store, state, now)
@@ -66,7 +66,10 @@ def ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
 
 
 def depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
-    """Count the messages by state; see ``Storage.depth``. All messages after the first ``most`` count as ready."""
+    """Count the messages by state; see ``Storage.depth``.
+
+    Only the first ``most`` messages are read. All later messages count as ready.
+    """
     counts = dict.fromkeys(State, 0)
     oldest = met = 0
     for key, value in islice(store.scan("messages", *state.bounds(), spare=True), most):
@@ -84,9 +87,10 @@ def depth(store: Store, state: QueueState, expired: int, now: int, most: int) ->
 
 
 class Walk:
-    """A walk over the lines that may have ready messages.
+    """A scan of the lines that may have ready messages.
 
-    ``expired`` has the keys of expired messages. ``steps`` counts visited lines and skipped messages.
+    ``expired`` has the keys of the expired messages that were found. ``steps`` counts scanned lines and skipped
+    messages.
     """
 
     def __init__(self, store: Store, state: QueueState, now: int) -> None:
@@ -96,7 +100,7 @@ class Walk:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield entries of ``available`` with the key and head of their line, in claim order."""
+        """Yield the lines in claim order: the key of the entry in ``available``, and the line's key and head."""
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):
@@ -109,9 +113,9 @@ class Walk:
             yield key, line, head
 
     def ready(self, line: bytes, met: Met, want: int) -> Iterator[Found]:
-        """Yield the ready messages at the beginning of the line. The caller needs at most ``want`` of them.
+        """Yield the ready messages at the beginning of the line, and add each record that is read to ``met``.
 
-        The method adds each record that it reads to ``met``.
+        The caller uses at most ``want`` messages.
         """
         state, now = self._state, self._now
         lower = line + (met.head[layout.number.size :] or b"\0")
@@ -137,7 +141,7 @@ class Walk:
                 return
 
     def _step(self, key: bytes, damaged: bool) -> None:
-        """Skip an expired or unreadable message."""
+        """Count an expired or unreadable message."""
         self.steps += 1
         self.damaged |= damaged
         if not damaged:
@@ -147,7 +151,7 @@ class Walk:
 def _contents(
     store: Store, state: QueueState, found: Iterator[Found], limit: int
 ) -> Iterator[tuple[int, StoredMessage, bytes]]:
-    """Yield up to ``limit`` messages with their bodies, read in small batches. Skip messages without a body."""
+    """Yield up to ``limit`` messages with their bodies. Skip messages without a readable body."""
     while limit > 0 and (some := list(islice(found, min(limit, AHEAD)))):
         limit -= len(some)
         for (sequence, record), body in zip(some, bodies(store, state.number, some, spare=True), strict=True):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deletion, extension and release of single claimed messages. The caller of ``handle`` holds the queue's lock."""
+"""Deletion of single claimed messages and changes of their claims. The caller of ``handle`` holds the queue's lock."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from zq.storage.ordered.store import Store
 
 
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: End) -> list[Handled]:
-    """Apply the grips, each of which is for a different message, in one change. Return their outcomes in order."""
+    """Apply grips on different messages in one change. Return the outcomes in order."""
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
     change, handled = Change(store, end.now), []
     for grip in grips:
@@ -37,11 +37,11 @@ def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, e
 
 
 def _hold(change: Change, state: QueueState, found: Found, seconds: int, now: int) -> None:
-    """Set the end of the message's claim to ``seconds`` from now."""
+    """Make the message's claim end ``seconds`` from now."""
     sequence, record = found
     place = record.index_place()
     wait = record.available - record.ends
-    if not record.held(now):  # the claim has expired, so this claims the message again during its redelivery delay
+    if not record.held(now):  # the claim has expired and the message is claimed again during its redelivery delay
         change.show(state, sequence)
     record.ends = now + seconds * 1000
     record.available = record.ends + wait

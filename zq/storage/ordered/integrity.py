@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integrity check of a store, which compares records and index entries with each other in both directions.
+"""The integrity check of a store: each record must have its index entries, and each index entry its record.
 
 The check reads each family once in key order and looks up the related entries, so its memory grows only with the
-number of queues. Pending deletes of purged and deleted queues are counted separately.
+number of queues. The data of purged and deleted queues is only counted.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ from zq.storage.ordered.store import TOP, Readable, Write
 
 
 class Integrity(Findings):
-    """One check of an open store without writers; ``now`` is the machine's clock in milliseconds."""
+    """The check of a store that is open without writers."""
 
     def __init__(self, store: Readable, now: int) -> None:
         super().__init__(store)
@@ -29,9 +29,9 @@ class Integrity(Findings):
         self._lines = LineIntegrity(self, self._records)
         self._histories: set[bytes] = set()
         self._keepers: dict[bytes, bytes] = {}
-        """The number of the tally that counts history entries and answers, by history number."""
+        """The number of the tally that counts a history, by history number."""
         self._kept: Counter[bytes] = Counter()
-        """Bytes of history entries and answers, by history number."""
+        """Bytes of history entries and idempotency results, by history number."""
         self._pending_queues = self.noted(layout.PENDING_QUEUE)
         self._pending_numbers = self.noted(layout.PENDING_NUMBER)
         self._staged: Counter[bytes] = Counter()
@@ -134,14 +134,14 @@ class Integrity(Findings):
             self.found(f"bodies: {key.hex()} is stamped to go before its message expires")
 
     def _check_claimed(self, key: bytes, record: StoredMessage) -> None:
-        """Check that the group of a claimed message lists the message."""
+        """Check that the claim group of a message lists the message."""
         number, sequence = layout.pair.unpack(key)
         value = self.store.get("claims", layout.claim_key(number, record.claim, record.group))
         if sequence not in _listed(value or b"", record.until):
             self.found(f"claims: the group of {record.claim!r} does not list the message {key.hex()} as its record is")
 
     def _check_claims(self) -> None:
-        """Check that each message that a claim group lists is in that group according to its record."""
+        """Check that each message that a claim group lists has a record that names the group."""
         for key, value in self.entries("claims"):
             if self._is_pending_queue(key[:8], "claims"):
                 continue
@@ -187,7 +187,7 @@ class Integrity(Findings):
                 self.found(f"{family}: {key.hex()} points at no history entry that says so")
 
     def _check_staged(self) -> None:
-        """Check that staged messages belong to a stage, and that the stage has their number and size."""
+        """Check that staged messages belong to a stage or an open commit, and that stages have the right totals."""
         for key, _ in self.entries("staged"):
             if not self._is_pending_number(key[:8], "staged", any_number=True):
                 self._staged[key[:8]] += 1
@@ -222,10 +222,9 @@ class Integrity(Findings):
                     )
 
     def _look(self, family: str, keys: Iterable[bytes]) -> None:
-        """Read the keys until one is damaged.
+        """Read the keys until one is damaged, so that ``found`` attributes the next contradiction to the damage.
 
-        Scans skip damaged entries without an error. If this method finds one, ``found`` attributes the next
-        contradiction to the damage.
+        A scan does not report the damaged entries that it skips.
         """
         for key in keys:
             self.store.get(family, key)
@@ -239,7 +238,7 @@ class Integrity(Findings):
         self._histories |= numbers
 
     def _check_ends(self) -> None:
-        """Check the ``due`` entries of producers and idempotency keys, whose keys end with the expiry."""
+        """Check that producers and idempotency keys have entries in ``due``."""
         for key, value in self.entries("producers"):
             self.check_wanted("producers", key, record_entries("producers", key, value))
         for key, value in self.entries("keys"):
@@ -249,7 +248,7 @@ class Integrity(Findings):
                 self.check_wanted("keys", key, record_entries("keys", key, value))
 
     def _check_kept(self) -> None:
-        """Check the byte counters of history entries and idempotency answers."""
+        """Check the byte counters of history entries and idempotency results."""
         for history, owner in self._keepers.items():
             tally = layout.decode_tally(self.store.get("tallies", owner) or layout.encode(layout.Tally()))
             removed = int.from_bytes(self.store.get("default", layout.REMOVED + history) or b"")
@@ -297,7 +296,7 @@ class Integrity(Findings):
 
 
 def _listed(value: bytes, ends: int | None = None) -> list[int]:
-    """Return the sequences that a group lists; none if the value is malformed or has another end than ``ends``."""
+    """Return the sequences that a claim group lists, or none if it is malformed or does not end at ``ends``."""
     if not value or len(value) % layout.number.size:
         return []
     found, sequences = layout.group_of(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of an integrity check, and the checks of topic logs and documents."""
+"""The findings of an integrity check, and the checks of topic logs and documents."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +14,13 @@ from zq.storage.ordered.logs import LogRecord
 from zq.storage.ordered.store import TOP, Readable, Write
 
 T = TypeVar("T")
-# Maximum number of contradictions that a report contains as examples.
+# Maximum number of contradictions that a report describes.
 EXAMPLES: Final = 20
 NOWHERE: Final = LogRecord(0)
 
 
 class _Lenient:
-    """A store that treats damaged entries as absent and then sets ``missed``."""
+    """A store in which damaged values are absent. Reading a damaged value sets ``missed``."""
 
     def __init__(self, store: Readable) -> None:
         self._store = store
@@ -36,7 +36,7 @@ class _Lenient:
 
 
 class Findings:
-    """The findings of one check of an open store without writers."""
+    """The findings of one integrity check."""
 
     def __init__(self, store: Readable) -> None:
         self.store = _Lenient(store)
@@ -61,7 +61,7 @@ class Findings:
             yield item
 
     def decoded(self, decode: Callable[[bytes], T], family: str, key: bytes, value: bytes) -> T | None:
-        """Return the decoded value. If it is damaged, report it and return ``None``."""
+        """Decode a value. If it is damaged, report it and return ``None``."""
         try:
             return decode(value)
         except (MsgspecError, ValueError):
@@ -69,7 +69,7 @@ class Findings:
             return None
 
     def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Check that the store has the wanted entries of the record with ``key`` in ``family``."""
+        """Check that the store has the entries ``wanted`` of the record with ``key`` in ``family``."""
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:
@@ -78,20 +78,20 @@ class Findings:
                 self.found(f"{other}: {place.hex()} does not say what {key.hex()} of {family} does")
 
     def record_entries(self, family: str, key: bytes, value: bytes) -> list[Write]:
-        """Return all entries of a record. If the value is damaged, report it and return an empty list."""
+        """Return the entries of a record; see ``entries.record_entries``. Report a damaged value as a contradiction."""
         return self.decoded(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
 
     def noted(self, kind: bytes) -> set[bytes]:
-        """Return the numbers in the keys of ``default`` that begin with ``kind``."""
+        """Return the numbers that follow the prefix ``kind`` in the keys of ``default``."""
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.after(kind))}
 
     def report(self) -> Report:
-        """Return the report of the findings. Its list of damage is empty."""
+        """Build the report of the findings, with an empty list of damage."""
         return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples, [])
 
 
 class LogIntegrity:
-    """The check of topic logs. Index entries of trimmed batches are counted separately."""
+    """The check of topic logs. Index entries of trimmed batches are only counted."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
@@ -101,7 +101,7 @@ class LogIntegrity:
         self._trimmed_entries = findings.noted(layout.TRIMMED_LOG)
 
     def check(self) -> set[bytes]:
-        """Run all integrity checks on the logs and return the numbers of the logs found."""
+        """Check all logs and return their numbers."""
         last = int.from_bytes(self._findings.store.get("default", b"numbers") or b"")
         for key, value in self._findings.entries("logs"):
             record = self._findings.decoded(logs.decode_log, "logs", key, value)
@@ -118,7 +118,7 @@ class LogIntegrity:
         return set(self._logs)
 
     def check_due(self, key: bytes, note: bytes) -> None:
-        """Check that a batch's entry in ``due`` agrees with ``topics``, and that the batch exists or was trimmed."""
+        """Check that an entry in ``due`` agrees with the one in ``topics`` and that its batch exists or was trimmed."""
         batch = due.named(key)[1]
         value = self._findings.store.get(*logs.topic_delete(batch, note)[:2])
         if value is None or value[:8] != key[:8]:
@@ -174,6 +174,6 @@ class LogIntegrity:
 
 
 def check_documents(findings: Findings) -> None:
-    """Check that each document has its entries."""
+    """Check that each document has its index entries."""
     for key, value in findings.entries("records"):
         findings.check_wanted("records", key, findings.record_entries("records", key, value))

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removal of data that no verb can reach any more: pending deletes, and index entries of trimmed and purged batches.
+"""The removal of data that no verb can reach any more.
 
-Pending deletes are the data of purged and deleted queues, of their histories, and of removed stages. Trims leave
-entries in ``topics`` and ``due``, and purges of topics leave whole batches. All are removed in steps. Each step begins
-where the last one ended, so that it does not read the store's tombstones of earlier removals.
+- Pending deletes: the data of purged and deleted queues, of their histories, and of removed stages.
+- Entries in ``topics`` and ``due`` of trimmed batches.
+- The batches of purged topics.
+
+The data is removed in steps. Each step begins at the key where the last one ended, because a scan from the beginning
+would read the store's tombstones of earlier steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +23,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class Removal(NamedTuple):
-    """The writes that remove the record with ``key`` in ``family`` and its index entries."""
+    """The writes that remove one record and its index entries."""
 
     family: str
     key: bytes
@@ -28,18 +31,18 @@ class Removal(NamedTuple):
 
 
 class PendingDeletes:
-    """The stepwise removal of the data of purged and deleted queues, of histories, and of stages."""
+    """The removal of purged and deleted queues, of histories, and of stages."""
 
     def __init__(self) -> None:
         self._begin: dict[tuple[str, bytes], bytes] = {}
         """The first remaining key, by family and number."""
 
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` messages of purged and deleted queues; return the number of steps taken."""
+        """Remove up to ``size`` messages of purged and deleted queues. Return the number of steps."""
         return self._clear(store, layout.PENDING_QUEUE, self._messages, size, pace)
 
     def clear_numbers(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` records of removed histories and stages; return the number of steps taken."""
+        """Remove up to ``size`` records of removed histories and stages. Return the number of steps."""
         return self._clear(store, layout.PENDING_NUMBER, self._entries_left, size, pace)
 
     def _clear(
@@ -96,7 +99,7 @@ class PendingDeletes:
 
 
 def forget_hidden(session: Session) -> None:
-    """Discard hidden queues without idempotency keys."""
+    """Delete the hidden states that have no idempotency keys any more."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.queue_ref(key)
         with session.registry.locked_or_hidden(ref) as state:
@@ -111,23 +114,23 @@ Steps = Iterator[tuple[bytes, list[Write]]]
 
 
 class Tombstones:
-    """The stepwise removal of index entries of trimmed batches, and of purged batches. Not thread-safe."""
+    """The removal of purged batches and of the index entries of trimmed batches. Not thread-safe."""
 
     def __init__(self) -> None:
         self._passes: dict[bytes, tuple[int, bytes]] = {}
-        """The progress of the pass over each log: the trimmed sequence at its beginning, and the next key."""
+        """The pass over each log: the trimmed sequence when it began, and the next key."""
         self._turn = layout.TRIMMED_LOG
-        """The note, in ``default``, of the log that was handled last."""
+        """The key in ``default`` of the log that was processed last."""
         self._served: set[bytes] = set()
-        """Notes of the logs whose pass ended in this round."""
+        """The keys in ``default`` of the logs whose pass has ended in this round."""
         self._begin: dict[bytes, bytes] = {}
-        """The first remaining key of a purged topic, by the topic's key."""
+        """The first remaining key of each purged topic, by the topic's key."""
 
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove index entries of trimmed batches in up to ``size`` steps; return the number of steps.
+        """Remove index entries of trimmed batches in up to ``size`` steps. Return the number of steps.
 
-        Some steps remove nothing and only proceed to the next topic. Logs therefore take turns, and each log is read
-        once per round.
+        A step removes one batch's entries or only proceeds to the next topic. Each call therefore begins with the log
+        after the last one, and each log is read once per round.
         """
         scan, middle = session.store.scan, self._turn + b"\0"
         notes = chain(
@@ -145,7 +148,7 @@ class Tombstones:
         return found
 
     def clear_purged(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` purged batches and return their number."""
+        """Remove up to ``size`` purged batches. Return the number of steps."""
         found = 0
         for key, value in session.store.scan("floors", b"", layout.END * 3):
             log = session.registry.logs.find(layout.project_of(value[layout.number.size :]))
@@ -189,7 +192,7 @@ class Tombstones:
 
 
 def _trimmed_entries(store: Store, number: bytes, begin: bytes, dropped: int) -> Steps:
-    """Yield the steps that remove entries of trimmed batches. In each topic, these entries come first."""
+    """Yield the steps that remove entries of trimmed batches, which are the first entries of each topic."""
     while (entry := next(store.scan("topics", begin, layout.after(number)), None)) is not None:
         topic = entry[0][:-8]
         for key, value in store.scan("topics", entry[0], topic + layout.number.pack(dropped + 1)):

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The preparation of a store that was restored from a backup, before its first start.
 
-Data that has expired since the backup is lost, unless all expiries are extended by the time since the backup. New
-sequences are far above all sequences that the store issued after the backup, so that no reader's marker hides new
-messages.
+Data that has expired since the backup is lost, unless all expiries are extended by the age of the backup. The boot
+epoch is raised far above all epochs since the backup. New sequences therefore exceed all markers that readers may have.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,22 +21,28 @@ from zq.storage.ordered.entries import difference, message_changes, record_entri
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.store import TOP, Store, Write
 
-# Maximum age of a backup in seconds at which the machine's clock is trusted.
+# Maximum age of a backup in seconds. With an older one, the machine's clock may be wrong, and everything would expire.
 WITNESSED: Final = 30 * 86400.0
 # Assumed maximum number of starts since the backup.
 STARTS: Final = 1000
-# A function of a record's key, its value, and milliseconds. It returns the key and value with an expiry that is later
-# by these milliseconds, or ``None`` if the record does not change.
+# A function (key, value, milliseconds) that extends the expiry of a record. It returns the new key and value, or
+# ``None`` if the record does not expire.
 Postponed = Callable[[bytes, bytes, int], tuple[bytes, bytes] | None]
 # Maximum size of one write in bytes.
 FULL: Final = 4 << 20
 
 
 def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool) -> Restored:
-    """Prepare the store for its next start. Raises ``StartRefused`` if the machine's clock is implausible.
+    """Prepare the store for its next start.
 
-    ``moment`` is the time of the backup. If ``shift`` is given, all expiries are extended by the time since the backup,
-    and ``shift`` returns the new value of each document.
+    Args:
+        moment: The time of the backup.
+        shift: If given, all expiries are extended by the age of the backup. The function returns the new value of each
+            document.
+        force_clock: Trust the machine's clock in any case.
+
+    Raises:
+        StartRefused: The machine's clock is implausible.
     """
     startup.check_readable(store)
     now = clock.now()
@@ -56,7 +61,7 @@ def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone |
 
 
 def _shift(store: Store, later: int, postpone: Postpone) -> None:
-    """Extend all expiries, including past ones, by ``later`` milliseconds. Claims and delays keep their ends."""
+    """Extend all expiries, including past ones, by ``later`` milliseconds. Claims and delays are not extended."""
     postponed: dict[str, Postponed] = {**_POSTPONED, "records": partial(_document, postpone)}
     found: Iterator[list[Write]] = chain(
         (_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),
@@ -96,7 +101,7 @@ def _history_entry(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
 
 
 def _ending(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
-    """Postpone a record whose key ends with its expiry."""
+    """Extend the expiry of a record whose key ends with it."""
     return key[:-8] + layout.number.pack(due.end_of(key) + later), value
 
 

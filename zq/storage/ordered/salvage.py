@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The salvage of a damaged store, which copies all readable data to a new store and lists the losses.
+"""The salvage of a damaged store: it copies all readable data to a new store and lists the losses.
 
-The salvage copies records and rebuilds their index entries, so that the new store is consistent. It does not copy
-pending deletes of purged and deleted queues. Counters never decrease.
+A salvage copies records and rebuilds their index entries, so that the new store is consistent. It does not copy the
+data of purged and deleted queues. Counters never decrease.
 """
 
 from collections import Counter
@@ -19,12 +19,12 @@ from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy, Wreck
 from zq.storage.ordered.salvage_queues import Queues
 from zq.storage.ordered.store import TOP
 
-# Distance of the next number from the largest known one if the counter of numbers is lost.
+# Number of numbers to skip after the largest known one if the counter of numbers is lost.
 LOST_NUMBERS: Final = 1_000_000
 
 
 class Salvage(Copy):
-    """A salvage of a whole store. Its results are ``saved`` and ``lost``."""
+    """The salvage of a whole store. Its results are ``saved`` and ``lost``."""
 
     def run(self) -> None:
         """Copy all readable data to the new store."""
@@ -53,14 +53,14 @@ class Salvage(Copy):
 
 
 def _latest_start(rescue: Wreck) -> int:
-    """Return one more than the largest start found in a counter."""
+    """Return one more than the largest boot epoch in a readable counter."""
     tallies = (layout.decode_tally(value).start for _, value in rescue.entries("tallies") if value is not None)
     records = (logs.decode_log(value).start for _, value in rescue.entries("logs") if value is not None)
     return max([0, *tallies, *records]) + 1
 
 
 class Logs:
-    """The salvage of topic logs. ``numbers`` has the numbers of all logs, which may own idempotency keys."""
+    """The salvage of topic logs. ``numbers`` has the numbers of all logs in the new store."""
 
     def __init__(self, salvage: Copy) -> None:
         self._salvage = salvage
@@ -92,13 +92,13 @@ class Logs:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Return the numbers of logs, by key in ``logs``, that other families contain."""
+        """Return the numbers of logs that other families contain, by key in ``logs``."""
         floors = {value[8:]: key[:8] for key, value in self._rescue.scan("floors", b"", TOP)}
         notes = self._rescue.scan("default", layout.TRIMMED_LOG, layout.after(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
 
     def _estimated(self, key: bytes, number: bytes) -> LogRecord:
-        """Estimate a lost log record from the batches of the log, and report the loss."""
+        """Estimate a lost log record from the log's batches, and report the loss."""
         self._salvage.lost.append(f"The counters of the topics of project {layout.project_of(key)!r}")
         start = self._salvage.starts
         record = LogRecord(layout.number.unpack(number)[0], startup.origin(start) + LOST_COUNTER, start=start)
@@ -138,7 +138,7 @@ class Logs:
             self._salvage.save("batches", record_entries("batches", key, value))
 
     def _raised(self, number: bytes, record: LogRecord) -> LogRecord:
-        """Return the record with its last sequence and totals raised to at least those of its floors and trims."""
+        """Return the record with a last sequence and totals that are consistent with the log's floors and trims."""
         floors = self._rescue.scan("floors", number, layout.after(number))
         last = max([record.last, *(layout.number.unpack_from(value)[0] for _, value in floors)])
         return structs.replace(

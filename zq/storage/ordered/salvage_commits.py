@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The salvage of open commits, stages, producers and fences, and of idempotency keys and documents.
+"""The salvage of open commits, stages, producers, fences, idempotency keys and documents.
 
-A slice of a commit publishes messages and removes them from the stage in the same write, so the messages in a stage are
-always unpublished. Messages that a commit will delete stay reserved, so that they are not delivered again.
+The messages in a stage are never published yet, because a commit publishes a message and removes it from the stage in
+one write. Messages that an open commit will delete stay reserved, so that they are not delivered again.
 """
 
 from collections import Counter, defaultdict
@@ -16,9 +16,9 @@ from zq.storage.ordered.salvage_copy import Copy
 from zq.storage.ordered.stages import OpenCommit, StageRest
 from zq.storage.ordered.store import TOP
 
-# Milliseconds for which a producer is kept if only its open commit could be read: the default of ``producer_ttl``.
+# TTL in milliseconds of a producer whose record is lost: the default of ``producer_ttl``.
 REMEMBERED: Final = 30 * 86_400_000
-# Maximum number of queues that one sentence names.
+# Maximum number of queues that one entry of the list of losses names.
 SHOWN: Final = 5
 UNKNOWN: Final = (
     "Commits that were open, if there were any: what they were to delete is handed out again, and what they were to "
@@ -53,12 +53,12 @@ class OpenCommits:
         """The numbers of the stages that open commits own."""
 
     def batch(self, producer: bytes) -> Batch | None:
-        """Return the producer's last batch from its open commit; ``None`` without an open commit."""
+        """Return the producer's last batch from its open commit, or ``None`` without an open commit."""
         commit = self._open.get(producer)
         return None if commit is None else Batch(commit.batch, commit.published, commit.deleted)
 
     def copy(self, queues: set[bytes], producers: set[bytes]) -> None:
-        """Copy the open commits. ``queues`` and ``producers``: queue numbers and producer keys in the new store."""
+        """Copy the open commits. ``queues`` and ``producers`` have the numbers and key prefixes in the new store."""
         for producer, commit in self._open.items():
             commit.reserved = [part for part in commit.reserved if layout.number.pack(part.number) in queues]
             rests = (self._copy_rest(producer, rest) for rest in commit.rests)
@@ -73,7 +73,10 @@ class OpenCommits:
             self._report_orphans()
 
     def _copy_rest(self, producer: bytes, rest: StageRest) -> StageRest:
-        """Copy the remaining messages of a stage without gaps, and return their new indexes, which end as before."""
+        """Copy the readable messages of a stage and return the new rest.
+
+        The messages get consecutive indexes that end at the same index as before.
+        """
         number = layout.number.pack(rest.number)
         indexes = [layout.pair.unpack(key)[1] for key, _ in self._staged(number)]
         missing = sorted(set(range(rest.at, rest.end)).difference(indexes))
@@ -90,7 +93,7 @@ class OpenCommits:
         return StageRest(rest.number, begin, begin + len(indexes), size)
 
     def _remember(self, producer: bytes) -> None:
-        """Write the producer's last batch to the new store, so that a repeated commit has no effect."""
+        """Restore the record of a producer from its open commit, so that a repeated commit has no effect."""
         expires = self._salvage.now + REMEMBERED
         key, value = producer + layout.number.pack(expires), layout.encode(self.batch(producer))
         self._salvage.save("producers", record_entries("producers", key, value))
@@ -130,16 +133,16 @@ def _ranges(numbers: list[int]) -> str:
 
 
 def named(key: bytes) -> str:
-    """Return the name in a key of ``stages`` or ``producers``, for the list of losses."""
+    """Return the name and project of a key of ``stages`` or ``producers`` for the list of losses."""
     prefix = layout.prefix_of(key)
     name = key[len(prefix) : -9].decode("utf-8", "replace")
     return f"{name} of project {layout.project_of(prefix)!r}"
 
 
 class NamedThings:
-    """The salvage of keys, stages, producers, fences and documents.
+    """The salvage of idempotency keys, stages, producers, fences and documents.
 
-    ``owners`` has the numbers of the histories and logs that own idempotency keys. ``producers`` has the keys of the
+    ``owners`` has the numbers of the histories and logs in the new store. ``producers`` has the key prefixes of the
     copied producers.
     """
 
@@ -150,7 +153,7 @@ class NamedThings:
         self._commits = commits
         self.producers: set[bytes] = set()
         self.kept: Counter[bytes] = Counter()
-        """The bytes of idempotency answers, by owner number."""
+        """The bytes of idempotency results, by the number of the owner."""
 
     def run(self) -> None:
         self._copy_keys()
@@ -168,7 +171,7 @@ class NamedThings:
                 self._salvage.save("records", record_entries("records", key, value))
 
     def _due(self, family: str) -> Callable[[], Iterator[bytes]]:
-        """Return a function that yields the keys of a family that the index ``due`` contains."""
+        """Return a function that yields the keys of a family from the index ``due``."""
 
         def keys() -> Iterator[bytes]:
             for entry, _ in self._rescue.scan("due", b"", TOP):
@@ -192,7 +195,7 @@ class NamedThings:
                 self._salvage.save("keys", record_entries("keys", key, value))
 
     def _copy_producers(self) -> None:
-        """Copy producers. A lost batch is taken from the producer's open commit, if there is one."""
+        """Copy producers. Restore a lost record from the producer's open commit, if there is one."""
         for key, value in self._rescue.entries("producers", self._due("producers")):
             batch = self._commits.batch(key[:-8])
             if value is None and batch is not None:
@@ -204,9 +207,9 @@ class NamedThings:
                 self._salvage.save("producers", record_entries("producers", key, value))
 
     def _copy_stages(self) -> None:
-        """Copy the complete stages. Incomplete stages are lost, because a commit would publish them as if complete.
+        """Copy the complete stages. Drop incomplete stages, because a commit would publish them as if complete.
 
-        If the write-ahead log is damaged, the entry of a stage that an open commit owns may still exist. It is skipped.
+        A stage that belongs to an open commit is skipped: after damage to the write-ahead log, its entry may reappear.
         """
         for key, value in self._rescue.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)

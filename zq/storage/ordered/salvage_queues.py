@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The salvage of queues: messages, claims, counters and histories."""
+"""The salvage of queues with their messages, claims, counters and histories."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -21,14 +21,14 @@ from zq.storage.ordered.store import TOP, Write
 
 
 class Trace(Struct):
-    """The fields of a message that its index entries contain."""
+    """The fields of a message that can be read from its index entries."""
 
     id: str = ""
     expires: int = 0
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Read the field that an entry of the index family contains."""
+        """Set a field from the key of an index entry."""
         if family == "ids":
             self.id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
@@ -46,8 +46,8 @@ def named(key: bytes) -> str:
 class Queues:
     """The salvage of queues.
 
-    ``reserved`` has the sequences that open commits will delete, by queue number. ``histories`` has the numbers of all
-    histories that belong to a queue; idempotency keys have the same numbers.
+    ``reserved`` has the sequences that open commits will delete, by queue number. ``histories`` has the history numbers
+    of the queues in the new store.
     """
 
     def __init__(self, salvage: Copy, reserved: Mapping[int, set[int]]) -> None:
@@ -67,14 +67,17 @@ class Queues:
         """Bytes of history entries, by history number."""
         self._hidden: list[QueueRecord] = []
         self._last: defaultdict[bytes, int] = defaultdict(int)
-        """The largest sequence, by queue number. ``_positions`` and ``_finished`` are by history number."""
+        """The largest sequence, by queue number."""
         self._fresh: dict[bytes, int] = {}
         """The sequence of the first live fresh message, by queue number. Claims may have skipped it as unreadable."""
         self._available: Counter[bytes] = Counter()
-        """The latest available-at of a fresh message, by queue number. ``_fresh_tails``: the last one's sequence."""
+        """The latest available-at of a fresh message, by queue number."""
         self._fresh_tails: Counter[bytes] = Counter()
+        """The sequence of the last fresh message, by queue number."""
         self._positions: defaultdict[bytes, int] = defaultdict(int)
+        """The largest position, by history number."""
         self._finished: defaultdict[bytes, int] = defaultdict(int)
+        """The time of the last history entry, by history number."""
 
     @property
     def numbers(self) -> set[bytes]:
@@ -104,7 +107,7 @@ class Queues:
                 self._hidden.append(record)
 
     def _grouping(self, number: bytes) -> Grouping:
-        """Return the grouping of a queue whose record is lost, determined from its lines."""
+        """Determine the grouping of a queue whose record is lost."""
         for key, _ in self._rescue.scan("lines", number, layout.after(number)):
             if len(key) > LINE:
                 return grouping_of(key)
@@ -122,13 +125,13 @@ class Queues:
 
     @cached_property
     def _pending_deletes(self) -> set[bytes]:
-        """The numbers of purged and deleted queues whose removal is pending."""
+        """The numbers of purged and deleted queues whose data is still stored."""
         notes = self._rescue.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_QUEUE))
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
     @cached_property
     def _traces(self) -> dict[bytes, Trace]:
-        """The traces of messages whose records may be damaged, by key in ``messages``."""
+        """The traces of messages whose records may be unreadable, by key in ``messages``."""
         spans = self._rescue.gaps("messages")
         traces: defaultdict[bytes, Trace] = defaultdict(Trace)
         for family in ("ids", "expiry", "available") if spans else ():
@@ -159,7 +162,7 @@ class Queues:
         self._salvage.write(self._lines.heads())
 
     def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
-        """Copy a message with its entries. ``stored``: the encoded record, or ``None`` if it was rebuilt."""
+        """Copy a message with its index entries. ``stored`` is the encoded record, or ``None`` for a rebuilt record."""
         queue = self._records[key[:8]][0]
         try:
             apart = self._rescue.get("bodies", key) if record.body is None else None
@@ -189,7 +192,7 @@ class Queues:
     def _restored(self, key: bytes) -> StoredMessage | None:
         """Rebuild a lost record from its index entries, as if the message had never been claimed.
 
-        Return None, and report the loss, if the index entries or the body are missing.
+        If index entries or the body are missing, report the loss and return None.
         """
         queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
         trace, now = self._traces[key], self._salvage.now
@@ -197,7 +200,7 @@ class Queues:
             message = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
             self._salvage.lost.append(f"{message} of {named(queue)}: its record{self._fate(key)}")
             return None
-        # A message without an entry in ``available`` is fresh, and its sequence determines its place.
+        # A message without an entry in ``available`` is fresh and is claimed by its sequence.
         available = trace.available or self._available[key[:8]] or 1
         created = min(available, trace.expires, now)
         ttl = max(1, round((trace.expires - created) / 1000))
@@ -221,19 +224,18 @@ class Queues:
             return b""
 
     def _has_body(self, key: bytes) -> bool:
-        """Return whether the message has a readable entry in ``bodies``."""
         try:
             return self._rescue.get("bodies", key) is not None
         except StoreDamaged:
             return False
 
     def _fate(self, key: bytes) -> str:
-        """Return a clause for the list of losses if an open commit was deleting the lost message, else ""."""
+        """Return a clause for the list of losses if an open commit would have deleted the message, or ""."""
         number, sequence = layout.pair.unpack(key)
         return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
 
     def _adopt(self, number: bytes) -> bool:
-        """Create a queue for messages whose queue is lost. Return False if their project is unknown."""
+        """Create a queue for the messages of a lost queue. Return False if the project is unknown."""
         key = self._orphans.get(number)
         if key is not None:
             self._salvage.lost.append(f"Name, metadata and history of a queue, whose messages are in {named(key)} now")
@@ -242,7 +244,7 @@ class Queues:
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """The keys of queues to be created, by the queue numbers that belong to no known queue."""
+        """The keys of the queues that replace lost queues, by queue number."""
         found = {}
         for key, value in self._rescue.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:
@@ -273,13 +275,13 @@ class Queues:
         return next((named(key) for key, record in self._records.values() if record.history == number), "no queue")
 
     def _history_keys(self) -> Iterator[bytes]:
-        """Yield the keys of the history entries to which index entries refer."""
+        """Yield the keys of all history entries that have an index entry."""
         for family, history_of in HISTORY_OF.items():
             for key, value in self._rescue.scan(family, b"", TOP):
                 yield history_of(key, value)
 
     def write_tallies(self, answers: Counter[bytes]) -> None:
-        """Write the counters of all queues. ``answers`` has the bytes of idempotency answers, by history number."""
+        """Write the counters of all queues. ``answers`` has the bytes of idempotency results, by history number."""
         self._kept.update(answers)
         for record in self._hidden:
             number = layout.number.pack(record.number)

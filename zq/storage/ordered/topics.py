@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: publishing, subscriptions, and lock-free reads of a log or of one topic's batches.
+"""Topics: publishing, subscriptions, and lock-free reads of a log or of one topic.
 
-A reader reads ``Log.view`` before its scan and ``Log.dropped`` after it, so it notices if batches were trimmed
-meanwhile. With ``Log.head``, readers skip the range of removed batches.
+A reader gets ``Log.view`` before its scan and ``Log.dropped`` after it, so that it notices a concurrent trim. Readers
+skip the range of removed batches up to ``Log.head``.
 """
 
 import threading
@@ -41,7 +41,7 @@ class TopicController:
                 check_key(store, log, idempotency_key, int, moment)
                 batch = Batch(topic.name, log.view.record.last + 1, moment / 1000, list(entries))
                 keys: list[Write] = []
-                if idempotency_key is not None:  # answers in a log do not count as usage; the log has its own limit
+                if idempotency_key is not None:  # its result does not count as usage; the log has its own limit
                     keys, _ = key_writes(log, idempotency_key, batch.sequence, moment, counts=False)
                 log.append(store, batch, retention, keys)
                 self._feed.enqueue(log, batch.last, batch)
@@ -89,9 +89,8 @@ class TopicController:
 class Feed:
     """The subscriptions of all projects. It notifies listeners of durable batches, in order.
 
-    The notification of a batch is enqueued in the step that publishes the batch. Once a publisher's batch is durable,
-    the publisher's thread sends the notifications of all batches up to its own: earlier batches were written before and
-    are durable too.
+    A publisher enqueues the notification under the log's lock. When its batch is durable, all earlier batches are
+    durable too, so the publisher's thread sends the notifications up to its own batch.
     """
 
     def __init__(self) -> None:
@@ -99,7 +98,7 @@ class Feed:
         self._listeners: dict[str, tuple[Listener, ...]] = {}
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
-        """Notify the listener of the project's batches until the returned function is called."""
+        """Notify the listener of the project's new batches. Call the returned function to unsubscribe."""
         with self._lock:
             self._listeners[project] = (*self._listeners.get(project, ()), listener)
 
@@ -113,7 +112,7 @@ class Feed:
         return end
 
     def enqueue(self, log: Log, last: int, batch: Batch | None) -> None:
-        """Enqueue the notification of a batch, or of a purge (None). It is sent when ``last`` is durable.
+        """Enqueue the notification of a batch, or of a purge (None), until the sequence ``last`` is durable.
 
         The caller holds the log's lock.
         """
@@ -121,7 +120,7 @@ class Feed:
             log.pending.append((last, batch))
 
     def notify(self, log: Log, last: int) -> None:
-        """Send the enqueued notifications up to the sequence ``last``, which is durable."""
+        """Send the enqueued notifications up to the durable sequence ``last``."""
         if not log.pending:
             return
         with log.notifying:
@@ -129,7 +128,7 @@ class Feed:
                 self._notify(log.project, log.pending.popleft()[1])
 
     def forget(self, log: Log) -> None:
-        """Notify the log's listeners that they may have missed batches, because a write may not become durable."""
+        """Notify the log's listeners that they may miss batches, after a write that may never become durable."""
         self._notify(log.project, None)
 
     def _notify(self, project: str, batch: Batch | None) -> None:
@@ -142,7 +141,7 @@ MOST_READ: Final = 1000
 # Maximum size in bytes of the bodies in one slice, unless its first batch is larger.
 MOST_SIZE: Final = 1 << 20
 
-# (last sequence of a batch, batch) in order. The batch is None if it belongs to another topic or was removed.
+# Batches in order, each as (last sequence, batch). The batch is None if it was removed or does not match.
 Walk = Iterator[tuple[int, Batch | None]]
 
 
@@ -165,8 +164,7 @@ def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -
             break
     else:
         position = max(after, last)
-    # If a topic was purged during the read, its purged batches are left out, because some of them may not have been
-    # read any more. The same applies to a trim.
+    # Leave out batches that were purged or trimmed during the scan, because the scan may have missed some of them.
     dropped, floors = log.dropped, (view.floors, log.view.floors)
     kept = [batch for batch in found if batch.last > max(dropped, *(each.get(batch.topic, 0) for each in floors))]
     return LogSlice(kept, position, position < last, last, dropped)
@@ -175,7 +173,7 @@ def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -
 def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
     """Return the topic's statistics; see ``TopicController.stats``.
 
-    The index suffices for most batches. Only batches with some expired messages are read.
+    Only batches that have both expired and unexpired messages are read. The index suffices for all others.
     """
     while (stats := _stats(store, log, topic, now)) is None:
         pass
@@ -183,7 +181,7 @@ def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
 
 
 def _stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
-    """Return the topic's statistics, or None if batches of the topic were removed during the count."""
+    """Return the topic's statistics, or None if the topic's batches were purged or trimmed meanwhile."""
     floor = log.view.floors.get(topic, 0)
     number, moment = log.history, layout.ms(now)
     count = 0
@@ -207,7 +205,7 @@ def _stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
 
 
 def newest(store: Store, log: Log, topic: str) -> int | None:
-    """Return the last sequence of a topic, or None if it has no batches left."""
+    """Return the last sequence of a topic, or None if the topic has no batches."""
     prefix, last = logs.key_of(log.history, topic), log.view.record.last
     lower, upper = (prefix + layout.number.pack(at + 1) for at in (_head(log, log.view, topic), last))
     found = next(store.scan("topics", lower, upper, backwards=True), None)
@@ -241,9 +239,9 @@ def _along(store: Store, log: Log, view: LogView, after: int, pattern: Pattern) 
 
 
 def _entries(store: Store, log: Log, view: LogView, topic: str | None, after: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries above ``after`` of a topic in ``topics``, or of all topics (None) in ``batches``.
+    """Yield the entries above the sequence ``after``: of a topic in ``topics``, or of all topics (None) in ``batches``.
 
-    Entries of trimmed and purged batches are skipped as far as they are known.
+    Batches that are known to be trimmed or purged are skipped.
     """
     number = layout.number.pack(log.history)
     family, prefix = ("batches", number) if topic is None else ("topics", logs.key_of(log.history, topic))
@@ -261,13 +259,13 @@ def _entries(store: Store, log: Log, view: LogView, topic: str | None, after: in
 
 
 def _head(log: Log, view: LogView, topic: str | None) -> int:
-    """Return the sequence up to which a topic, or every topic (None), is known to have no batches."""
+    """Return the sequence up to which a topic, or the whole log (None), is known to have no batches."""
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))
 
 
 def _sequence(key: bytes) -> int:
-    """Return the last sequence of the batch in an index entry."""
+    """Return the sequence at the end of a key."""
     end: int = layout.number.unpack(key[-8:])[0]
     return end
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fences, stages and commits.
 
-A commit is one batch of a producer, and is decided in one write. A small commit is completed in the same write. A large
-commit is completed in slices. Each slice is one write, which also removes its work from the open commit's entry.
+A commit is one batch of a producer. It is decided in one write. A small commit is completed in the same write, a large
+one in slices. Each slice is one write that also removes the slice's work from the open commit's entry.
 """
 
 from collections import defaultdict
@@ -141,7 +141,7 @@ class TransactionController:
         return found[1]
 
 
-# Maximum number of messages of a commit in one write, whatever the bounds. A write blocks all other writers.
+# Maximum size of a small commit in messages, even if the bounds allow more. A write blocks all other writers.
 STEP: Final = 1000
 # Maximum number of messages in one slice. Each message takes 8 to 35 microseconds, during which no other thread writes.
 SLICE: Final = 500
@@ -152,7 +152,7 @@ T = TypeVar("T")
 
 
 class CommitAttempt:
-    """An attempt to commit one batch of a producer. The caller of ``run`` holds the ``locks``."""
+    """The commit of one batch of a producer. The caller of ``run`` holds the ``locks``."""
 
     def __init__(self, session: Session, commit: Commit, now: int, bounds: Bounds) -> None:
         self._session = session
@@ -161,20 +161,21 @@ class CommitAttempt:
         self._bounds = bounds
         self._producer = _producer(commit.project, commit.producer)
         self._claims = list({(claim.queue, claim.claim): claim for claim in commit.settle}.values())
-        # The keys and records of the stages to publish, and the number of messages without those of ``beside``.
+        # The keys and records of all stages to publish.
         self._stages: list[tuple[bytes, Stage]] = []
+        # The number of messages to publish, without the stages in ``beside``.
         self._counted = 0
-        # The writes that remove the producer's last batch.
+        # The writes that remove the record of the producer's last batch.
         self._former: list[Write] = []
 
     def locks(self) -> list[bytes]:
-        """Return the names of the locks of the producer, the stages and the fence."""
+        """Return the names of the locks that ``run`` requires."""
         commit = self._commit
         names = [stages.name(stages.prefix(commit.project, stage)) for stage in (*commit.publish, *commit.beside)]
         return [_producer_lock(self._producer), *names, *stages.fence_names(commit.project, commit.fence)]
 
     def run(self) -> Committed:
-        """Decide the batch, and complete it if it is small. If it is a repeat, return the last batch's result again."""
+        """Decide the batch, and complete it if it is small. For a repeated batch, return the last batch's result."""
         commit, store = self._commit, self._session.store
         known = _last(store, self._producer, self._now)
         found, beside = (
@@ -200,7 +201,7 @@ class CommitAttempt:
         return self._open() or self._at_once()
 
     def _open(self) -> Committed | None:
-        """Decide a batch that is too large for one write and return it as open. Return None for a smaller batch."""
+        """Decide a batch that is too large for one write, and return it as open. For a small batch, return None."""
         store, registry = self._session
         refs = list(dict.fromkeys(claim.queue for claim in self._claims))
         published, size = (sum(getattr(stage, what) for _, stage in self._stages) for what in ("count", "size"))
@@ -223,14 +224,14 @@ class CommitAttempt:
         return structs.replace(committed, open=True)
 
     def _decision(self, committed: Committed, reserved: list[Reserved]) -> list[Write]:
-        """Return the writes that decide a large commit. They move the stages into the open commit's entry."""
+        """Return the writes that decide a large commit and move its stages into the open commit's entry."""
         rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
         taken = (write for key, _ in self._stages for write in due.traces("stages", key, due.end_of(key)))
         return [stages.commit_write(self._producer, decided), *self._former, *taken, *self._remembered(committed)]
 
     def _at_once(self) -> Committed:
-        """Publish and delete all messages in one change, with the queues locked. Create missing queues first."""
+        """Complete the whole batch in one change. Create missing target queues first."""
         store, registry = self._session
         staged = [item for _, stage in self._stages for item in stages.messages(store, stage)]
         targets = [QueueRef(self._commit.project, name) for name in dict.fromkeys(item.queue for item in staged)]
@@ -250,7 +251,7 @@ class CommitAttempt:
     def _carry_out(
         self, states: dict[QueueRef, QueueState], staged: Sequence[Staged], held: Sequence[list[Found]]
     ) -> Committed:
-        """Complete the whole batch in one change."""
+        """Publish the staged messages and delete the claimed ones in one change. The caller holds the queues' locks."""
         change = Change(self._session.store, self._now)
         for item in staged:
             change.post(states[QueueRef(self._commit.project, item.queue)], item.draft, self._now)
@@ -267,31 +268,31 @@ class CommitAttempt:
         return [write for stage in self._stages for write in stages.removal(*stage)]
 
     def _remembered(self, committed: Committed) -> list[Write]:
-        """Return the write of the producer's last batch, which expires after the commit's TTL."""
+        """Return the writes that store the batch as the producer's last batch."""
         expires = self._now + self._commit.ttl * 1000
         value = Batch(committed.batch, committed.published, committed.deleted, self._now)
         return due.writes("producers", self._producer + layout.number.pack(expires), layout.encode(value), expires)
 
 
 def _held(held: list[T], claim: ClaimRef) -> list[T]:
-    """Return the claim's messages. Raises ``ClaimLapsed`` if there are none."""
+    """Return ``held`` unchanged. Raises ``ClaimLapsed`` if it is empty."""
     if not held:
         raise ClaimLapsed.of(claim.claim)
     return held
 
 
 def _producer(project: str, producer: str) -> bytes:
-    """Return the prefix of the producer's key; the expiry follows it."""
+    """Return the key prefix of a producer's record, which the expiry follows."""
     return layout.ended(layout.project_prefix(project), producer)
 
 
 def _producer_lock(producer: bytes) -> bytes:
-    """Return the name of the producer's lock, which commits and their continuation hold."""
+    """Return the name of the lock for a producer's commits and slices."""
     return b"producer " + producer
 
 
 def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | None:
-    """Return the producer's key and last batch, or None if the producer is unknown."""
+    """Return the key of a producer's record and its last batch, or None if the producer is unknown."""
     found = due.living(store, "producers", producer, now)
     if found is None:
         return None
@@ -299,7 +300,7 @@ def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | 
 
 
 def _unfinished(producer: bytes, value: bytes) -> Unfinished:
-    """Return an open commit from its entry."""
+    """Describe an open commit. The length and checksum of its entry change with each slice."""
     prefix = layout.prefix_of(producer)
     return Unfinished(layout.project_of(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}")
 
@@ -317,7 +318,7 @@ def _carry_slice(session: Session, producer: bytes, most: int, now: int) -> bool
 
 
 def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Delete the next reserved messages. The messages of a purged or deleted queue are already gone."""
+    """Delete the next reserved messages. Skip those of a queue that was purged or deleted in the meantime."""
     store, registry = session
     first = commit.reserved[0]
     part, first.sequences = first.sequences[:most], first.sequences[most:]
@@ -339,7 +340,7 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
 
 
 def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Publish the next staged messages, with the queues locked. Create missing queues first."""
+    """Publish the next staged messages. Create missing target queues first."""
     store, registry = session
     keys, items = _next_staged(store, commit.rests[0], most)
     project = layout.project_of(layout.prefix_of(producer))
@@ -360,7 +361,7 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
 
 
 def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[bytes], Sequence[Staged]]:
-    """Return the keys and the messages of the next slice of a stage."""
+    """Read the next slice of a stage. Return the keys and the messages."""
     keys: list[bytes] = []
     items: list[Staged] = []
     size = 0
@@ -376,7 +377,10 @@ def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[byt
 
 
 def _advance(commit: OpenCommit, count: int, size: int) -> None:
-    """Record that ``count`` messages of the first stage, with ``size`` bytes of bodies, were published."""
+    """Record in the open commit that ``count`` messages of its first stage were published.
+
+    ``size`` is the total size of their bodies in bytes.
+    """
     rest = commit.rests[0]
     rest.at += count
     rest.size -= size
