@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded store: the ordered engine over a RocksDB directory, owned by one process with many threads.
+"""The embedded store: the queue engine over a RocksDB directory, which one process owns.
 
 This module combines the engine and the store. The other modules of the package depend only on ``ordered.store``.
 """
@@ -35,15 +35,15 @@ from zq.storage.rocksdb.rescue import Rescue
 from zq.storage.rocksdb.store import SYNC_MODES, Store
 from zq.storage.rocksdb.survey import Survey
 
-# Maximum bytes in the write buffers between two slices of a large commit; RocksDB's own limit is 256 MiB.
+# Maximum size in bytes of the write buffers between two slices of a large commit. RocksDB's own limit is 256 MiB.
 MOST_BUFFERED: Final = 64 << 20
 # Name prefix of snapshot folders in the store.
 SNAPSHOT: Final = ".zq-snapshot-"
-# A file in the store whose modification time is the time of the last complete backup.
+# A file in the store. Its modification time is the time of the last complete backup.
 BACKED_UP: Final = ".zq-backed-up"
 # Seconds between two checks for due compactions.
 LOOK: Final = 60.0
-# Seconds of compacting after which a check compacts no further range.
+# Seconds of compactions after which a check begins no further one.
 LONGEST: Final = 1.0
 
 
@@ -54,10 +54,13 @@ def connect(
     max_clock_jump: int = 172800,
     expiry: Expiry | None = None,
 ) -> OrderedStorage:
-    """Open ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``. Raises ``StartRefused``.
+    """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``.
 
-    ``sync`` is explained in ``Store``. ``max_clock_jump`` is the maximum number of seconds by which the clock may be
-    ahead of the store's last use.
+    Args:
+        sync: The sync mode; see ``Store``.
+        max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 for no limit.
+
+    Raises ``StartRefused``.
     """
     if sync not in SYNC_MODES:
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
@@ -82,7 +85,7 @@ def admit(path: Path) -> None:
     """Check that a directory may be opened for writing, without changing it.
 
     Raises:
-        StartRefused: The layout is different, the log is damaged before complete writes, or a log file is missing.
+        StartRefused: The layout is different, a log file is missing, or complete writes follow damage in the log.
     """
     admission.admit(path, startup.check_layout)
 
@@ -112,7 +115,8 @@ def _checked(path: Path) -> Report:
 def salvage(uri: str, to: str) -> Salvaged:
     """Copy the readable data of a store to a new store at ``to``, which is a path or a URI.
 
-    Raises ``StartRefused`` if ``to`` exists, or if the damaged store does not exist or is in use.
+    Raises:
+        StartRefused: ``to`` exists, or the damaged store does not exist or is in use.
     """
     path = path_of(uri)
     with _replacement(path, path_of(to) if ":" in to else Path(to)) as folder:
@@ -138,7 +142,7 @@ def salvage(uri: str, to: str) -> Salvaged:
 
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
-    """Provide a folder for a new store, which is renamed to ``to`` unless an error is raised."""
+    """Provide a folder for a new store, and rename the store to ``to`` if the context ends without an error."""
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):
         if target.exists():
@@ -162,7 +166,7 @@ class Backups:
 
     @staticmethod
     def check_target(target: Path, uri: str) -> None:
-        """Check that a folder may have backups of this store. Raises ``StartRefused``."""
+        """Check that a folder is suitable for backups of this store. Raises ``StartRefused``."""
         backups.check_target(target, path_of(uri))
 
     @staticmethod
@@ -172,7 +176,7 @@ class Backups:
 
     @staticmethod
     def verify(folder: Path) -> Report:
-        """Read a whole backup and check the integrity of its store, without changing it.
+        """Check the checksums of a backup and the integrity of its store, without changing it.
 
         Raises ``StartRefused`` if the folder is not a complete backup.
         """
@@ -182,7 +186,7 @@ class Backups:
         with tempfile.TemporaryDirectory(prefix="zq-verify-") as made:
             for file in manifest.files:
                 source, to = folder.resolve() / file.name, Path(made, file.name)
-                # Link tables, which are never modified. All other files may be modified when the store is opened.
+                # RocksDB never modifies table files. It may modify all other files when it opens the store.
                 to.symlink_to(source) if to.suffix == ".sst" else shutil.copyfile(source, to)
             return _checked(Path(made))
 
@@ -192,8 +196,12 @@ class Backups:
     ) -> Restored:
         """Restore a backup to a new store.
 
-        ``shift`` extends the expiry of live data by the time since the backup. ``use`` is called with the restored
-        store and returns its number of tokens. Raises ``StartRefused``, without creating a store.
+        Args:
+            shift: If given, all expiries are extended by the age of the backup; see ``resuming.resume``.
+            use: A function that processes the restored store and returns its number of tokens.
+
+        Raises:
+            StartRefused: No store was created.
         """
         path, manifest = path_of(uri), backups.read(folder)
         with made_in_place(path) as unfinished:
@@ -235,7 +243,7 @@ def _now() -> int:
 
 
 def path_of(uri: str) -> Path:
-    """Return the directory that a URI names."""
+    """Return the directory in a URI. Raises ``StartRefused`` if the URI is malformed."""
     parts = store_uri.split(uri)
     path = Path(unquote(parts.path))
     if parts.netloc or not parts.path or path == Path("/"):
@@ -244,9 +252,9 @@ def path_of(uri: str) -> Path:
 
 
 class Directory(Housekeeping):
-    """The housekeeping of a RocksDB directory: compactions, metrics and damage.
+    """The housekeeping of a RocksDB directory: compactions, snapshots, metrics and damage.
 
-    It survives a reopening of the store. ``open`` must not be called while a store is open in the directory.
+    One object serves all reopenings of the store. ``open`` must not be called while the store is open.
     """
 
     def __init__(
@@ -258,10 +266,12 @@ class Directory(Housekeeping):
         stamped: str,
         trimmed: str,
     ) -> None:
-        """Create the directory's housekeeping.
+        """Initialize.
 
-        ``stamped`` is the family with the compaction filter; ``trimmed`` is the family from which large ranges are
-        removed.
+        Args:
+            sync: The sync mode and its interval; see ``Store``.
+            stamped: The family with the compaction filter.
+            trimmed: The family from which large ranges are removed.
         """
         self._path = path
         self._families = families
@@ -275,7 +285,7 @@ class Directory(Housekeeping):
         self._former: Counter[str] = Counter()
         self._store: Store | None = None
         self._pause = 0.0
-        """Seconds for which the last snapshot blocked all threads."""
+        """Seconds for which the last snapshot has blocked all threads."""
 
     def open(self) -> Store:
         """Open the store. Raises ``StartRefused`` and ``Unavailable``."""
@@ -302,10 +312,10 @@ class Directory(Housekeeping):
         return former.compaction_filter != expiry.compaction_filter
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Once a minute, compact removed ranges and values that the filter has not seen for a long time.
+        """Once a minute, start due compactions of trimmed ranges and of files with expired bodies.
 
-        ``tuning`` explains the filter. Removed ranges have few, large entries, so they would not trigger a compaction
-        soon.
+        RocksDB would compact them late: a trimmed range has only a few tombstones, and a compaction filter causes no
+        compactions.
         """
         moment = time.monotonic()
         if moment - self._looked < LOOK:
@@ -338,7 +348,7 @@ class Directory(Housekeeping):
                 shutil.rmtree(left, ignore_errors=True)
 
     def forget_snapshots(self) -> None:
-        """Remove the snapshots that killed servers have left."""
+        """Remove the snapshots of servers that were killed."""
         for left in self._path.glob(f"{SNAPSHOT}*"):
             shutil.rmtree(left, ignore_errors=True)
 

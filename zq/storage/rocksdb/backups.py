@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backups of a RocksDB directory in a target folder: one subfolder per backup, named by its time.
+"""Backups of a RocksDB directory in a target folder.
 
     20261125T132152.345Z             a complete backup: the files of the directory, and MANIFEST.json, which lists them
-    20261125T132152.345Z.partial     a backup during its creation or removal, or after either was interrupted
-    zq-backup.lock                   a file that is locked while a backup is made in the folder
+    20261125T132152.345Z.partial     an incomplete backup, which is being created or removed, or was interrupted
+    zq-backup.lock                   a file that is locked while a backup is created
 
-Files of earlier backups are linked, so a backup only needs space for new files. This module is independent of RocksDB:
-it copies a snapshot, whose files do not change.
+Unchanged files are linked from earlier backups, so a backup needs space only for new files. The module does not use
+RocksDB: it copies a snapshot, whose files do not change.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ PARTIAL: Final = ".partial"
 MANIFEST: Final = "MANIFEST.json"
 CURRENT: Final = "CURRENT"
 LOCK: Final = "zq-backup.lock"
-# File names that a manifest may list: files of RocksDB in the backup's folder.
+# File names that a manifest may list. They cannot be paths.
 LISTED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 # Maximum size in bytes of a manifest.
 MOST: Final = 64 << 20
@@ -44,7 +44,7 @@ CHUNK: Final = 1 << 20
 
 
 class File(Struct, frozen=True):
-    """A file of a backup. ``sha256`` is in hexadecimal."""
+    """A file of a backup. ``sha256`` is the checksum of its content in hexadecimal."""
 
     name: str
     size: Annotated[int, Meta(ge=0)]
@@ -70,7 +70,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 class Made(NamedTuple):
-    """A new backup, with its total size and the size of the copied files in bytes."""
+    """A new backup, its total size, and the size of the files that were not linked, in bytes."""
 
     folder: Path
     size: int
@@ -78,9 +78,9 @@ class Made(NamedTuple):
 
 
 def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Made:
-    """Create a backup in the folder ``target``, then remove the oldest ones beyond ``keep`` (None: keep all).
+    """Create a backup in the folder ``target``, then remove the oldest backups so that ``keep`` remain.
 
-    Raises ``StartRefused``, without creating a backup.
+    Without ``keep``, all backups remain. Raises ``StartRefused`` if the backup or a removal fails.
     """
     with _held(target):
         partial = target / f"{_name_of(snapshot.moment)}{PARTIAL}"
@@ -106,7 +106,7 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Mad
 
 
 def check_target(target: Path, store: Path) -> None:
-    """Check that the folder may have backups of the store. Raises ``StartRefused``."""
+    """Check that the folder exists and is not part of the store. Raises ``StartRefused``."""
     if not target.is_dir():
         is_there = "is no directory" if target.exists() else "is not there"
         raise StartRefused(f"{target} {is_there}: make a directory for the backups of this store first.")
@@ -115,7 +115,7 @@ def check_target(target: Path, store: Path) -> None:
 
 
 def read(folder: Path) -> Manifest:
-    """Read the manifest of a complete backup. Raises ``StartRefused`` for anything else."""
+    """Read and check the manifest of a backup. Raises ``StartRefused`` if the folder is not a complete backup."""
     if os.path.realpath(folder).endswith(PARTIAL):
         raise StartRefused(f"{folder} is no whole backup: it was not finished.")
     try:
@@ -138,9 +138,9 @@ def read(folder: Path) -> Manifest:
 
 
 def damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
-    """Return a sentence for each missing or changed file; copy intact files to the folder ``to``, if given.
+    """Compare the files of a backup with its manifest, and copy them to the folder ``to``, if given.
 
-    Raises ``OSError`` if ``to`` is not writable.
+    Return a sentence for each missing or changed file. Raises ``OSError`` if ``to`` is not writable.
     """
     found = []
     for listed in manifest.files:
@@ -163,7 +163,7 @@ def whole(target: Path) -> list[Path]:
 
 
 def sync(folder: Path) -> None:
-    """Sync the directory entries of a folder to disk."""
+    """Sync a folder to disk, so that its entries survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -173,7 +173,7 @@ def sync(folder: Path) -> None:
 
 @contextmanager
 def _held(target: Path) -> Iterator[None]:
-    """Lock the folder against other backups and remove the remains of killed ones."""
+    """Lock the folder against concurrent backups, and remove incomplete backups."""
     with ExitStack() as kept:
         try:
             lock = kept.enter_context((target / LOCK).open("a"))
@@ -189,7 +189,7 @@ def _held(target: Path) -> Iterator[None]:
 
 
 def _filled(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> Made:
-    """Write and sync the files and the manifest of a backup."""
+    """Write and sync the files and the manifest of a backup. ``known`` has the files that may be linked."""
     files, copied = [], 0
     for source in sorted(Path(snapshot.folder).iterdir()):
         with _opened(source) as content:
@@ -213,7 +213,7 @@ def _filled(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[st
 
 
 def _former(target: Path) -> dict[tuple[str, int, str], Path]:
-    """Return the files of existing backups by name, size and hash."""
+    """Return the files of all complete backups by (name, size, checksum)."""
     found: dict[tuple[str, int, str], Path] = {}
     for folder in whole(target):
         with suppress(StartRefused):
@@ -222,7 +222,7 @@ def _former(target: Path) -> dict[tuple[str, int, str], Path]:
 
 
 def _linked(former: Path | None, to: Path) -> bool:
-    """Link a file of a former backup if possible; return whether it was linked and has at least the right size."""
+    """Link a file of a former backup. Return False if there is none or it cannot be linked."""
     if former is None:
         return False
     with suppress(OSError):  # the file was removed, or the file system does not support another link
@@ -232,7 +232,7 @@ def _linked(former: Path | None, to: Path) -> bool:
 
 
 def _copied(source: BufferedReader, to: Path | None) -> tuple[int, str]:
-    """Copy a file to ``to``, if given; return its size and hash."""
+    """Read a file to its end and copy it to ``to``, if given. Return its size and checksum."""
     digest, size = hashlib.sha256(), 0
     with to.open("xb") if to is not None else open(os.devnull, "wb") as file:
         while chunk := source.read(CHUNK):
@@ -246,7 +246,7 @@ def _copied(source: BufferedReader, to: Path | None) -> tuple[int, str]:
 
 
 def _opened(path: Path) -> BufferedReader:
-    """Open a regular file for reading. Raises ``OSError`` for links and other types."""
+    """Open a regular file for reading. Raises ``OSError`` for a symbolic link or another type of file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -255,7 +255,7 @@ def _opened(path: Path) -> BufferedReader:
 
 
 def _remove(backup: Path) -> None:
-    """Remove a backup; rename it first, so that an interrupted removal leaves no complete-looking backup."""
+    """Remove a backup. Rename it first, so that it does not look complete after an interrupted removal."""
     gone = backup.with_name(f"{backup.name}{PARTIAL}")
     backup.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
