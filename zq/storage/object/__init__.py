@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver for stores in an object store: the queue engine over a local RocksDB directory with a remote log.
+"""The driver for object stores: the queue engine over a local RocksDB directory whose log is in an object store.
 
-One server owns the store. Another server with an empty disk can take it over. This module creates the objects, the
-owner and the engine for a URI.
+One server owns the store. Another server with an empty disk can take it over.
 """
 
 import hashlib
@@ -49,8 +48,8 @@ def connect(
 ) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``cache`` is a local directory, whose content is deleted. See ``Terms``, ``Shipper`` and ``Rules`` for the other
-    options. Raises ``StartRefused``.
+    ``cache`` is a local directory, the content of which is deleted. See ``Terms``, ``Shipper`` and ``Rules`` for the
+    other options. Raises ``StartRefused``.
     """
     if takeover not in TAKEOVERS:
         raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
@@ -79,7 +78,7 @@ def connect(
 
 
 def objects_of(uri: str) -> Objects:
-    """Return the objects at a URI. Raises ``StartRefused`` or ``Unavailable``."""
+    """Connect to the object store at a URI and prepare it. Raises ``StartRefused`` or ``Unavailable``."""
     if store_uri.split(uri).scheme == "swift":
         swift = SwiftObjects(uri, os.environ)
         swift.prepare()
@@ -94,7 +93,7 @@ def objects_of(uri: str) -> Objects:
 
 
 def prepare(uri: str, **_: object) -> None:
-    """Prepare the object store for its first use, and test its leader election. Raises ``StartRefused``."""
+    """Prepare the object store for its first use and test its leader election. Raises ``StartRefused``."""
     objects_of(uri)
 
 
@@ -104,22 +103,25 @@ def _default_cache(uri: str) -> Path:
 
 
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
-    """Restore the store to a new embedded store, as of a time, a log position, or now.
+    """Restore the store to a new embedded store, as of the time ``at``, the log position ``position``, or now.
 
-    Return the restored log position and its time. Raises ``StartRefused`` or ``Unavailable``.
+    Return the restored log position and its time in seconds. Raises ``StartRefused`` or ``Unavailable``.
     """
     restored = offline.restore(objects_of(uri), rocksdb.path_of(to), SHAPE, at, position)
     return restored.position, restored.moment / 1000
 
 
 def ship(uri: str, to: str) -> int:
-    """Upload the embedded store ``uri`` to the object store and return the number of files. Raises ``StartRefused``."""
+    """Upload the embedded store ``uri`` to the object store ``to``, and return the number of files.
+
+    Raises ``StartRefused``.
+    """
     moment = layout.ms(StorageClock().now())
     return offline.ship(rocksdb.path_of(uri), objects_of(to), SHAPE, moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Return the owner of the store and its progress. Raises ``StartRefused`` or ``Unavailable``."""
+    """Return a description of the store's owner and its progress. Raises ``StartRefused`` or ``Unavailable``."""
     epoch, opening, head = offline.owner(objects_of(uri))
     now = layout.ms(StorageClock().now())
     return {
@@ -134,7 +136,7 @@ def owner(uri: str) -> Mapping[str, str | int]:
 
 
 def check(uri: str) -> Report:
-    """Restore the store to a temporary directory and check its consistency.
+    """Restore the store to a temporary directory and check its integrity.
 
     Raises ``StoreDamaged`` with the name of a missing or damaged object.
     """

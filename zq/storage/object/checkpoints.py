@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of the local directory in the object store, and the removal of old data.
+"""Checkpoints of the local directory in the object store, heartbeats of the owner, and the removal of old data.
 
-Checkpoints limit the log that a successor must replay. Another thread writes the owner's progress to ``head/<epoch>``
-every few seconds.
+A checkpoint limits the log that a successor must replay.
 """
 
 import hashlib
@@ -24,22 +23,22 @@ from zq.storage.object.objects import Objects
 from zq.storage.object.shipping import Cut, Shipper
 
 LOG = logging.getLogger(__name__)
-# Maximum size in bytes of a file that is stored in the manifest itself.
+# Maximum size in bytes of a file whose content is stored in the manifest.
 SMALL: Final = 4096
 # Number of files that are read, written or deleted concurrently.
 AT_ONCE: Final = 4
 # Seconds between two checks for due work.
 TICK: Final = 0.5
-# Seconds after the last checkpoint after which the next one is due, if anything was written.
+# Maximum age of the last checkpoint in seconds, if anything was written since.
 LONGEST: Final = 3600.0
-# Seconds between an attempt to create a checkpoint that failed and the next one.
+# Seconds after a failed checkpoint until the next attempt.
 PAUSE: Final = 10.0
-# Maximum number of log records that are removed after one check for a fence.
+# Maximum number of log records that are removed per check for a fence.
 REMOVED_AT_ONCE: Final = 200
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
-    """A file of the directory. Its content is ``value`` if it is small, else the object ``sst/<digest>``."""
+    """A file of a checkpoint. Its content is ``value`` if it is small, or else the object ``sst/<digest>``."""
 
     name: str
     size: int
@@ -48,9 +47,9 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The files of a checkpoint: the directory after the log up to ``position``, at the time ``moment`` (milliseconds).
+    """The manifest of a checkpoint, stored in ``checkpoint/<epoch>/<position>``.
 
-    The manifest is stored in ``checkpoint/<epoch>/<position>``.
+    The files include the log up to ``position``. ``moment`` is the creation time in milliseconds.
     """
 
     position: int
@@ -65,10 +64,10 @@ class Rules(NamedTuple):
     Attributes:
         size: Bytes of log after which a checkpoint is due.
         records: Number of log records after which a checkpoint is due.
-        keep: Number of past seconds for which the store can be restored.
+        keep: Seconds for which past states can be restored.
         beat: Seconds between two heartbeats.
         rest: Seconds after the takeover during which no log record is removed, because a suspended former owner may
-            still have an upload in progress (see ``Proof.after_put``).
+            still complete an upload; see ``Proof.after_put``.
     """
 
     size: int = 64 << 20
@@ -82,25 +81,25 @@ class Directory(Protocol):
     """The local directory of the store."""
 
     def snapshot(self, folder: Path) -> Cut:
-        """Link the current files into a new folder, and return the corresponding place in the log."""
+        """Link the current files into a new folder, and return the corresponding cut of the log."""
         ...
 
 
 def checkpoint_name(mark: Mark) -> str:
-    """Return the name of a manifest's object."""
+    """Return the object name of a manifest."""
     return f"checkpoint/{mark.epoch}/{mark.position}"
 
 
 def file_name(digest: str) -> str:
-    """Return the name of a table file's object."""
+    """Return the object name of a file."""
     return f"sst/{digest}"
 
 
 def described(folder: Path, known: dict[str, File]) -> list[File]:
-    """Return descriptions of the folder's files.
+    """Describe the files of a folder.
 
-    ``known`` has the files that are already in the object store, by name. Known table files are not read again, because
-    RocksDB never changes a table file or reuses its name.
+    ``known`` has the files of the last checkpoint by name. Its table files are not read again, because RocksDB never
+    changes a table file or reuses its name.
     """
 
     def one(path: Path) -> File:
@@ -115,12 +114,12 @@ def described(folder: Path, known: dict[str, File]) -> list[File]:
 
 
 def apart(files: Sequence[File]) -> list[str]:
-    """Return the names of the files that are stored as objects of their own."""
+    """Return the object names of the files whose content is not in the manifest."""
     return [file_name(file.digest) for file in files if file.size and not file.value]
 
 
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
-    """Upload the files whose content is not in the manifest. ``prove`` is called before each file and may raise."""
+    """Upload the files whose content is not in the manifest. Before each file, call ``prove``, which may raise."""
 
     def one(file: File) -> None:
         prove()
@@ -153,7 +152,7 @@ def download(objects: Objects, mark: Mark, folder: Path) -> Manifest:
 
 
 class Checkpointer:
-    """The background threads of an epoch's owner, for checkpoints, heartbeats and removals."""
+    """The background threads of an epoch's owner: checkpoints, heartbeats and removals."""
 
     def __init__(
         self,
@@ -168,10 +167,13 @@ class Checkpointer:
         rules: Rules,
         now: Callable[[], float],
     ) -> None:
-        """Create the threads.
+        """Initialize.
 
-        ``folder`` is a temporary directory for linked files, on the same file system as the store. ``head``, ``chain``
-        and ``manifest`` are those at the beginning of the epoch.
+        Args:
+            folder: A path for a temporary folder with linked files, on the file system of the store.
+            head: The head at the beginning of the epoch.
+            chain: The chain in the epoch's opening.
+            manifest: The checkpoint from which the store was restored, if any.
         """
         self._objects = objects
         self._proof = proof
@@ -200,32 +202,32 @@ class Checkpointer:
 
     @property
     def head(self) -> Head:
-        """The progress that this owner has reported last."""
+        """The last heartbeat."""
         return self._head
 
     @property
     def age(self) -> float:
-        """Seconds since this owner created its newest checkpoint, or since it began if it has created none."""
+        """Seconds since this owner's last checkpoint, or since its takeover if there is none."""
         return time.monotonic() - self._made
 
     def stop(self) -> None:
-        """Stop the threads and wait for their end."""
+        """Stop the threads and wait until they end."""
         self._closing.set()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
 
     def release(self, position: int) -> None:
-        """Report that this owner has stopped after ``position`` and releases the store.
+        """Release the store, so that a successor need not wait for a timeout. Ignore failures.
 
-        Do nothing if ``position`` is -1. Failures are ignored.
+        ``position`` is the last position. If it is -1, the store is not released.
         """
         if position >= 0 and not self._proof.fenced:
             with suppress(Unavailable):
                 self._say(released=position)
 
     def make(self) -> Mark:
-        """Create a checkpoint of the current state and return it. Raises ``Unavailable`` if this fails."""
+        """Create a checkpoint of the current state. Raises ``Unavailable``."""
         size = self._shipper.stored_bytes
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
@@ -250,10 +252,9 @@ class Checkpointer:
         return mark
 
     def remove(self) -> None:
-        """Remove log records and checkpoints that no restore needs, and objects of unfinished checkpoints.
+        """Remove log records and checkpoints that no restore needs, and the objects of incomplete checkpoints.
 
-        The newest checkpoint, and the data that a restore within the last ``keep`` seconds needs, are not removed.
-        Raises ``Unavailable``.
+        Restores need the newest checkpoint and the data of the last ``keep`` seconds. Raises ``Unavailable``.
         """
         marks = self._head.checkpoints
         oldest = int((self._now() - self._rules.keep) * 1000)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects in S3-compatible stores, Google Cloud Storage and Azure, over obstore.
 
-All three accept only the first of several conditional writes to a name (``If-None-Match: *``, or generation 0). The
-driver uses this for leader election. Some compatible stores accept more, so a new store is tested first. Even if the
-test misses this, acknowledged changes are safe, because an owner checks for a fence before each acknowledgement.
+If several clients create an object with a conditional write (``If-None-Match: *``, or generation 0), only one succeeds.
+The driver uses this for leader election. Because some S3-compatible stores let several clients succeed, the driver
+tests a new store. Acknowledged changes are safe even if the test does not notice: with fencing by ``look``, an owner
+checks for a fence before each acknowledgement.
 """
 
 import re
@@ -35,7 +36,7 @@ T = TypeVar("T")
 class Vendor(NamedTuple):
     """The properties of one vendor.
 
-    ``shape`` is an error message with the form of its URIs. ``options`` maps URI options to obstore's options.
+    ``shape`` is the error message for an invalid URI. ``options`` maps URI options to obstore's options.
     """
 
     open: Callable[..., AzureStore | GCSStore | S3Store]
@@ -61,17 +62,18 @@ VENDORS: Final = {
     ),
 }
 UNUSABLE: Final = "The store {!r} cannot be used by what its URI and the environment's variables say: {}"
-# Matches, in the text of an error, a response status that a retry does not change.
+# The response status in an error message, if a retry would not help.
 REFUSALS: Final = re.compile(r"status(?: code)?:? *(400|401|403|405|413|507)\b")
 RETRIES: Final = 2
-# Number of concurrent writers, and number of names, in the test before the first start.
+# Number of concurrent writers in the test of leader election.
 RACERS: Final = 16
+# Number of objects in this test.
 RACES: Final = 20
 NO_ELECTIONS: Final = (
     "This object store told several writers of one name that they were the first: it does not heed If-None-Match, or "
     "what it should have for that, so servers cannot agree on an owner there."
 )
-# Buckets (scheme, options, name) whose leader election this process has tested.
+# Buckets (scheme, options, name) that this process has tested.
 _tried: Final[set[tuple[str, str, str]]] = set()
 
 
@@ -79,7 +81,7 @@ class CloudObjects(Objects):
     """The objects in a bucket or container below a prefix, with the credentials of the vendor's own tools."""
 
     def __init__(self, uri: str) -> None:
-        """Parse the URI. Raises ``StartRefused`` if it names no bucket and prefix, or if a variable is invalid."""
+        """Parse the URI. Raises ``StartRefused`` for an invalid URI or environment variable."""
         parts = store_uri.split(uri)
         vendor, prefix, given = VENDORS[parts.scheme], parts.path.strip("/"), parse_qs(parts.query)
         endpoint = given.get("endpoint", ["https://"])[-1]
@@ -104,7 +106,7 @@ class CloudObjects(Objects):
     exclusive = True
 
     def prepare(self) -> None:
-        """Test leader election before the first start. Raises ``StartRefused`` if the test fails."""
+        """Test leader election if the store is new. Raises ``StartRefused`` if the test fails."""
         if not self.elected(1):
             self.prove_exclusive()
 
@@ -155,13 +157,12 @@ class CloudObjects(Objects):
         return self.exists(f"epoch/{number}")
 
     def close(self) -> None:
-        """Do nothing: connections end with the process."""
+        """Do nothing, because obstore keeps its connections until the process exits."""
 
     def _ask(self, verb: str, act: Callable[[], T]) -> T:
-        """Run one request, and count it once even if obstore repeats it.
+        """Run a request, count it, and convert obstore's errors to ``Unavailable`` or ``ObjectStoreRefuses``.
 
-        Errors of obstore are converted, except for a missing object and a failed condition. Raises ``Unavailable`` or
-        ``ObjectStoreRefuses``.
+        The errors for a missing object and for a failed condition are not converted.
         """
         code = "none"
         try:

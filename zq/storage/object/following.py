@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The standby copy of a store that another server owns, built from the newest checkpoint and the log.
 
-A successor restores only records that the chain of epochs includes. Because applied records cannot be undone, a standby
-may apply only records that every successor will include. A readable record is not sufficient: its upload may not be
-acknowledged yet, or may have completed after the epoch was closed. A standby therefore applies:
+Applied records cannot be undone, so a standby may apply only records that every successor will include in its chain.
+That a record is readable is not sufficient, because its upload may be unacknowledged, or may have completed after a
+successor closed the epoch. A standby applies:
 
-- From the newest epoch: the records that its owner has acknowledged, as stated in a later record or in the head. The
-  owner acknowledges a record after it has stored it and all records before it, and has then found no fence. Every
-  successor therefore reads these records and includes them.
+- From the newest epoch: the records that the owner has acknowledged, as stated in a later record or in the head. The
+  owner has stored these records before it found no fence, so every successor reads them.
 - From earlier epochs: the records in the newest epoch's chain, once that epoch has a head. The owner writes a head only
-  if it has found no fence after its opening. Every successor therefore reads the opening and extends its chain. An
-  opening without a head is not sufficient: its owner may have been deposed before it began to serve, and the next epoch
-  may have read the log again and found fewer records.
+  after it has found no fence since its opening, so every successor extends this chain. An opening without a head is not
+  sufficient: its owner may have been deposed before it served, and the next owner may have closed the log earlier.
 
 ``tests/model/test_ownership.py`` checks this protocol with slow servers and records that not all readers see.
 """
@@ -35,26 +33,26 @@ from zq.storage.object.store import ShippedStore
 LOG = logging.getLogger(__name__)
 # Seconds between two attempts to create the copy after an error.
 PAUSE: Final = 30.0
-# Maximum bytes of applied records in memory, which a takeover must flush first.
+# Maximum size in bytes of the write buffers, which a takeover must flush first.
 MOST_BUFFERED: Final = 16 << 20
 
 
 class Copy(NamedTuple):
-    """A closed standby copy: the manifest's checkpoint with the log applied up to ``position``."""
+    """A closed standby copy: a checkpoint with the log applied up to ``position``."""
 
     position: int
     manifest: Manifest | None
 
 
 class Tail:
-    """A reader of the log that yields only records that every successor will include; see the module docstring."""
+    """A reader of the log that yields each record once it is safe to apply; see the module docstring."""
 
     def __init__(self, objects: Objects, position: int) -> None:
         self.position = position
-        """The position of the last record that was yielded."""
+        """The position of the last yielded record."""
         self._objects = objects
         self._read = (0, 0)
-        """The epoch and position of the last record that was read, but not necessarily yielded."""
+        """The epoch and position of the last record that was read, even if it was not yielded."""
 
     def new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
         """Yield the records that have become safe to apply. Raises ``StoreDamaged`` if a record is missing."""
@@ -81,14 +79,14 @@ class Tail:
 
 
 def began(head: Head | None) -> bool:
-    """Return whether every successor will use the epoch's opening, which the existence of a head shows."""
+    """Return whether every successor will extend the chain in the epoch's opening; see the module docstring."""
     return head is not None
 
 
 def acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
-    """Yield the records up to the last acknowledged position.
+    """Yield the acknowledged records.
 
-    ``known`` is an acknowledged position, and records may state higher ones. Up to ``AHEAD`` records are buffered.
+    ``known`` is an acknowledged position; the records may state higher ones. Up to ``AHEAD`` records are buffered.
     """
     held: deque[Entry] = deque()
     for record in records:
@@ -104,7 +102,7 @@ class Standby:
     """The standby copy, in a local directory that only this process uses."""
 
     def __init__(self, objects: Objects, path: Path, opened: Callable[[], ShippedStore]) -> None:
-        """Initialize an empty standby copy.
+        """Initialize without a copy.
 
         ``opened`` opens the local store without the compaction filter, because the copy must not expire data.
         """
@@ -115,12 +113,9 @@ class Standby:
         self._manifest: Manifest | None = None
         self._tail = Tail(objects, 0)
         self._base = self._failed = -1
-        """``_base`` is the position of the checkpoint on which the copy is based.
-
-        ``_failed`` is that of the last copy whose log could not be followed. Both are -1 at first.
-        """
+        """Checkpoint positions, -1 at first: ``_base`` of the current copy, ``_failed`` of the last damaged copy."""
         self._again = 0.0
-        """The earliest monotonic time for the next attempt to create the copy."""
+        """The earliest monotonic time of the next attempt to create the copy."""
 
     @property
     def position(self) -> int:
@@ -130,13 +125,13 @@ class Standby:
     def follow(self, epoch: int, opening: Opening, head: Head | None) -> None:
         """Apply new records of the log to the copy.
 
-        If the next records are removed or damaged, create a new copy from a newer checkpoint. Errors are logged and
-        retried by the next call, because a takeover does not depend on the copy.
+        If the next records are removed or damaged, a new copy is created from a newer checkpoint. Errors are only
+        logged, because a takeover does not depend on the copy. The next call tries again.
         """
         kept: Kept = head or opening
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         oldest = kept.checkpoints[0].position if kept.checkpoints else 0
-        if self.position < oldest:  # the next records may have been removed and their names reused
+        if self.position < oldest:  # the next records may have been removed, and their names may have been reused
             self.drop()
         try:
             if self._store is None and newest > self._failed and time.monotonic() >= self._again:
@@ -156,7 +151,7 @@ class Standby:
                 self._again = time.monotonic() + PAUSE
 
     def stop(self) -> Copy | None:
-        """Close the copy and return a description of it, or None if there is no usable copy."""
+        """Close the copy and return its description, or None if there is no usable copy."""
         if self._store is None:
             return None
         copy = Copy(self._tail.position, self._manifest)

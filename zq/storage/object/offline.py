@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on a store in an object store that do not need its owner: restore, check, ship, and owner lookup."""
+"""Operations on a store in an object store without its owner: restore, check, upload, and owner lookup."""
 
 import shutil
 import tempfile
@@ -34,16 +34,17 @@ NOT_THERE: Final = "There is no store at this place in the object store."
 
 
 class Restored(NamedTuple):
-    """The log position up to which a store was restored, and its time in milliseconds."""
+    """The log position of a restored store, and its time in milliseconds."""
 
     position: int
     moment: int
 
 
 class Shape(NamedTuple):
-    """The layout number and the column families of stores of this version.
+    """The layout number and the column families of this version's stores.
 
-    ``admit`` raises ``StartRefused`` for a directory of another layout, before it is opened for writing."""
+    ``admit`` checks a directory before it is opened for writing; see ``rocksdb.admit``.
+    """
 
     layout: str
     families: Sequence[str]
@@ -51,7 +52,7 @@ class Shape(NamedTuple):
 
 
 def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, position: int | None = None) -> Restored:
-    """Restore the store as of the time ``at`` or the log position ``position`` to a new directory.
+    """Restore the store to the new directory ``to``, as of the time ``at``, the log position ``position``, or now.
 
     The object store is not changed. Raises ``StartRefused`` if the state is not available or ``to`` exists.
     """
@@ -88,9 +89,9 @@ def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, p
 
 
 def ship(path: Path, objects: Objects, shape: Shape, moment: int) -> int:
-    """Upload an embedded store, which no server may have open, to an object store without a store at this prefix.
+    """Upload an embedded store as a new store, and return the number of files.
 
-    Return the number of files. ``moment`` is the current time in milliseconds. Raises ``StartRefused``.
+    ``moment`` is the current time in milliseconds. Raises ``StartRefused`` if there is a store at this prefix already.
     """
     if newest(objects):
         raise StartRefused("There is a store already, or was one: name another prefix.")
@@ -127,7 +128,7 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 @contextmanager
 def restored(objects: Objects, shape: Shape) -> Iterator[Path]:
-    """Restore the newest state of the store to a temporary directory; a context manager that returns its path."""
+    """Restore the store to a temporary directory; a context manager that returns its path."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
         restore(objects, Path(folder, "store"), shape)
         yield Path(folder, "store")
@@ -138,9 +139,9 @@ def _beyond(bound: int | None, value: int) -> bool:
 
 
 def _newest(kept: Kept, latest: int | None, position: int | None) -> Mark | None:
-    """Return the newest checkpoint that is not beyond the requested time or position.
+    """Return the newest checkpoint up to the requested time or position, or None to replay the log from its beginning.
 
-    Return None if the whole log is kept and no checkpoint is needed. Raises ``StartRefused`` if the state is not kept.
+    Raises ``StartRefused`` if the requested state is not available any more.
     """
     fitting = [
         mark for mark in kept.checkpoints if not _beyond(latest, mark.moment) and not _beyond(position, mark.position)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The owner of a store in an object store: takeover of the store into an empty local directory, and its service."""
+"""The owner of a store in an object store. It takes over the store into a local directory and then serves it."""
 
 import fcntl
 import logging
@@ -65,8 +65,8 @@ class Terms(NamedTuple):
 
     Attributes:
         lease: Seconds for which a successful ownership check stays valid.
-        takeover: *wait* until the owner has stopped or is silent for ``owner_timeout`` seconds, *refuse* to start while
-            the owner may be alive, or take over *now*.
+        takeover: ``wait`` until the owner has stopped or has sent no heartbeat for ``owner_timeout`` seconds,
+            ``refuse`` to start while the owner may be alive, or take over ``now``.
         by_position: Whether the log is fenced by position after the takeover.
     """
 
@@ -77,13 +77,13 @@ class Terms(NamedTuple):
 
 
 class Place:
-    """A local directory that one process at a time may use, and the name of its last owner."""
+    """A locked local directory that remembers the name of its last owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IO[str] | None = None
         self.former = ""
-        """The name of the owner that used the directory last and does not use it any more."""
+        """The name of the directory's last owner, which has certainly stopped."""
 
     def take(self, owner: str) -> None:
         """Lock the directory and delete its content. Raises ``StartRefused`` if another process uses the directory."""
@@ -102,7 +102,7 @@ class Place:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def let_go(self) -> None:
-        """Unlock the directory, so that another process may use it."""
+        """Unlock the directory."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -111,7 +111,7 @@ class Place:
 class Owner(Directory):
     """The owner of the store and its local directory.
 
-    Each opening of the store is a new takeover, as from another server, because the directory's content is not trusted.
+    The content of the directory is never trusted, so each opening of the store is a new takeover.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Owner(Directory):
         ship: Callable[[Objects, Proof, int], Shipper],
         now: Callable[[], float],
     ) -> None:
-        """Initialize the owner. ``name`` identifies this server to operators."""
+        """Initialize. ``name`` identifies this server to operators."""
         super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed)
         self._layout = shape.layout
         self._admit = shape.admit
@@ -156,7 +156,7 @@ class Owner(Directory):
                     return self._take_over(standby, epoch, filtered)
                 except Taken as taken:
                     self._fall_behind(taken)
-                # If restoring a large store takes longer than this, two servers must not depose each other for ever.
+                # Two servers whose restores take longer than this would otherwise depose each other for ever.
                 patience *= 2
                 standby = self._standby()
         except BaseException as error:
@@ -170,7 +170,7 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Log that another server was faster, and return. Raises ``Deposed`` if this server may not wait again."""
+        """Log that another server was faster. Raises ``Deposed`` if this server may not wait for another turn."""
         if self._terms.takeover != "wait" or self._proof is not None:
             raise Deposed(TAKEN) from cause
         LOG.warning(BEHIND)
@@ -178,8 +178,7 @@ class Owner(Directory):
     def _turn(self, standby: Standby, patience: float) -> int:
         """Wait until the owner is gone, win an election, and return its number.
 
-        If another server has won an earlier election and has not opened its epoch yet, this server waits up to
-        ``patience`` seconds for that server to open it.
+        A rival that has won an earlier election gets up to ``patience`` seconds to open its epoch.
         """
         while True:
             former = self._wait_for_turn(standby)
@@ -188,11 +187,11 @@ class Owner(Directory):
                 self._is_served(rival, patience) for rival in range(former + 1, number)
             ):
                 return number
-            self._objects.put(fence_name(number), b"")  # so that no other server waits for this one to begin
+            self._objects.put(fence_name(number), b"")  # so that no rival waits for this server to open its epoch
             self._fall_behind()
 
     def _is_served(self, epoch: int, patience: float) -> bool:
-        """Wait until an epoch is opened or deposed, up to ``patience`` seconds. Return whether it was opened."""
+        """Wait up to ``patience`` seconds until an epoch is opened or deposed. Return whether it was opened."""
         deadline = uptime() + patience
         while uptime() < deadline:
             try:
@@ -207,7 +206,7 @@ class Owner(Directory):
         return False
 
     def _take_over(self, standby: Standby, epoch: int, filtered: str) -> Store:
-        """Take over the store with this epoch. Raises ``Taken`` if another server deposes this one meanwhile."""
+        """Take over the store and open the epoch. Raises ``Taken`` if another server deposes this one meanwhile."""
         store: ShippedStore | None = None
         try:
             copy = standby.stop()
@@ -251,12 +250,12 @@ class Owner(Directory):
             yield Measure("object_requests_total", number, (("verb", verb), ("code", code)))
 
     def _wait_for_turn(self, standby: Standby) -> int:
-        """Wait until the store may be taken over; return its newest opened epoch.
+        """Wait until the store may be taken over. Return its newest opened epoch.
 
-        The standby's copy follows the log in the meantime.
+        Meanwhile, the standby copy follows the log.
 
         Raises:
-            StartRefused: The store has another layout; the owner continues to serve.
+            StartRefused: The store has another layout, or the owner may be alive and the terms are ``refuse``.
             Deposed: Another server has taken over the store from this one.
         """
         since, seen, epoch = uptime(), None, 0
@@ -290,20 +289,20 @@ class Owner(Directory):
             time.sleep(LOOK)
 
     def _refuse(self, opening: Opening) -> None:
-        """Raise ``StartRefused`` if the store must not be taken over from an owner that may be alive."""
+        """Raise ``StartRefused`` if the terms do not allow waiting for an owner that may be alive."""
         if self._terms.takeover == "refuse":
             raise StartRefused(REFUSED.format(opening.owner))
 
     def _has_stopped(self, opening: Opening, head: Kept | None) -> bool:
-        """Return whether the owner has certainly stopped: it has released the store, or it used this directory."""
+        """Return whether the owner has certainly stopped: it has released the store, or has used this directory."""
         if opening.owner in (self._place.former, self._name):
             return True
         return isinstance(head, Head) and head.released >= 0
 
     def _whole(self, copy: Copy | None, kept: Kept) -> Copy:
-        """Return the copy if it is not older than the newest checkpoint, else download that checkpoint.
+        """Return the standby copy or, if it is older than the newest checkpoint, download that checkpoint.
 
-        For an older copy, the owner may have removed the next log records.
+        The log records that an older copy needs may have been removed.
         """
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:
@@ -314,7 +313,7 @@ class Owner(Directory):
     def _replayed(
         self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: Kept, epoch: int
     ) -> tuple[int, list[Span]]:
-        """Replay the log into the store; return its last position and the chain up to it."""
+        """Replay the log into the store. Return the last position and the chain up to it."""
         if opening is None:
             return 0, []
         for record in whole_log(self._objects, base, opening.chain):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in OpenStack Swift, over HTTP with one connection per thread, and with tokens of Keystone v3 or Swift v1.
+"""Objects in OpenStack Swift, with authentication by Keystone v3 or Swift v1.
 
-Swift checks ``If-None-Match`` when a request arrives, not when the object is stored, so objects cannot be used for
-leader election. Containers can: of several clients that create a container, at most one receives status 201. Reads
+Swift checks ``If-None-Match`` when a request arrives, not when the object is stored, so objects are unsuitable for
+leader election. Containers are suitable: if several clients create a container, at most one receives status 201. Reads
 query all replicas (``X-Newest``).
 """
 
@@ -36,21 +36,21 @@ class Answer(NamedTuple):
 
 
 class Place(NamedTuple):
-    """The URL of an account and a token for it."""
+    """The URL of a Swift account, and a token for it."""
 
     url: str
     token: str
 
 
 class Http(threading.local):
-    """An HTTP client with one connection per server and thread."""
+    """An HTTP client with a persistent connection per server and thread."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
-        """Send a request; reconnect once if the server has closed the connection. Raises ``Unavailable`` on timeout."""
+        """Send a request. If the server has closed the connection, reconnect once. Raises ``Unavailable``."""
         parts = urlsplit(url)
         where = parts.scheme, parts.netloc
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
@@ -89,7 +89,7 @@ class SwiftObjects(Objects):
     """The objects of one container below a prefix."""
 
     def __init__(self, uri: str, environment: Mapping[str, str]) -> None:
-        """Parse the URI. Raises ``StartRefused`` if the URI or the environment names no container."""
+        """Parse the URI. Raises ``StartRefused`` for an invalid URI or a missing environment variable."""
         parts = store_uri.split(uri)
         self._container, self._prefix = parts.netloc, parts.path.strip("/")
         options = parse_qs(parts.query, keep_blank_values=True)
@@ -107,7 +107,7 @@ class SwiftObjects(Objects):
     def prepare(self) -> None:
         """Create the container if it does not exist.
 
-        Raises ``StartRefused`` for a container with versioning, because removals would not free space.
+        Raises ``StartRefused`` if the container has versioning, because deletions would not free space.
         """
         self._expect(self.ask("PUT", quote(self._container)), 201, 202)
         headers = self._expect(self.ask("HEAD", quote(self._container)), 200, 204).headers
@@ -119,7 +119,7 @@ class SwiftObjects(Objects):
         return self._expect(answer, 201, 202).status == 201
 
     def put_new(self, name: str, value: bytes) -> bool:
-        """Store the value unless the object exists. Several concurrent callers may succeed."""
+        """Store the value unless the object exists. Several concurrent writers may succeed."""
         headers = {"Content-Type": "application/octet-stream", "If-None-Match": "*"}
         return self._expect(self.ask("PUT", self.path(name), headers, value), 201, 202, 412).status == 201
 
@@ -146,13 +146,13 @@ class SwiftObjects(Objects):
         self._http.close()
 
     def path(self, name: str) -> str:
-        """Return the path of an object below the account."""
+        """Return the URL path of an object below the account."""
         return quote(f"{self._container}/{self._prefix}/{name}")
 
     def ask(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Answer:
-        """Send one request; renew an expired token once."""
+        """Send a request. If the token has expired, sign in again and repeat the request once."""
         place = self._signed_in(None)
         for attempt in range(2):
             answer = self._http.ask(
@@ -164,7 +164,7 @@ class SwiftObjects(Objects):
         return answer
 
     def _signed_in(self, former: Place | None) -> Place:
-        """Return the current account URL and token; sign in again if they are still ``former``."""
+        """Return the account URL and a token. Sign in if there is none or it is still ``former``."""
         with self._lock:
             if self._place is None or self._place == former:
                 try:
@@ -182,7 +182,7 @@ class SwiftObjects(Objects):
 
 
 class _V1:
-    """Authentication with Swift's v1 protocol: ``ST_AUTH``, ``ST_USER`` and ``ST_KEY``."""
+    """Authentication with Swift v1, by the variables ``ST_AUTH``, ``ST_USER`` and ``ST_KEY``."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = _variable(environment, "ST_AUTH")
@@ -197,7 +197,7 @@ class _V1:
 
 
 class _V3:
-    """Authentication with Keystone v3: the ``OS_*`` variables of a user's password or an application credential."""
+    """Authentication with Keystone v3, by the ``OS_*`` variables of a user or an application credential."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = _variable(environment, "OS_AUTH_URL").rstrip("/").removesuffix("/v3") + "/v3/auth/tokens"
