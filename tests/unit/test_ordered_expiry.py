@@ -207,7 +207,7 @@ def test_a_large_ruin_is_cleared_in_many_steps_without_walking_over_the_cleared(
     storage.maintain(NOW, None, Steps(7))
     assert stored(storage) + stored(storage, "history") == 0
     with storage._handle as (store, _):
-        assert list(store.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_NUMBER))) == []
+        assert list(store.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_NUMBER))) == []
 
 
 def test_rounds_that_end_at_their_bound_remove_of_every_kind_in_turn(storage: OrderedStorage):
@@ -224,7 +224,7 @@ def test_rounds_that_end_at_their_bound_remove_of_every_kind_in_turn(storage: Or
     assert stored(storage, "history") == 0
     assert 0 < stored(storage) <= 1000
     with storage._handle as (store, _):
-        assert list(store.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_QUEUE))) == []
+        assert list(store.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_QUEUE))) == []
 
 
 def test_an_empty_queue_costs_no_walk_over_what_was_swept(storage: OrderedStorage):

@@ -12,7 +12,7 @@ from zq.errors import ClaimNotFound
 from zq.model import ClaimRequest, Draft, Grip, Handled, Lease, QueueRef, Release, Settlement, new_ids
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout
-from zq.storage.ordered.claims import sequences_of
+from zq.storage.ordered.claims import find_sequences
 from zq.storage.ordered.integrity import Integrity
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
@@ -203,5 +203,5 @@ def test_what_dies_before_its_hold_ends_is_in_a_group_of_its_own(storage: Ordere
     assert storage.claims.handle(JOBS, [Grip(id, "a.a", 1, 600) for id in short + long], NOW) == [Handled.DONE] * 4
     assert groups(storage) == [2, 2]
     with storage._handle as (store, registry), registry.locked(JOBS) as (state,):
-        assert len(sequences_of(store, state, "a.a", layout.ms(NOW + 69))) == 4
-        assert len(sequences_of(store, state, "a.a", layout.ms(NOW + 70))) == 2
+        assert len(find_sequences(store, state, "a.a", layout.ms(NOW + 69))) == 4
+        assert len(find_sequences(store, state, "a.a", layout.ms(NOW + 70))) == 2

@@ -46,7 +46,7 @@ def entries(storage: OrderedStorage, project: str) -> int:
     """How many batches of a log are led to by topic."""
     prefix = layout.number.pack(log_of(storage, project).history)
     with storage._handle as (store, _):
-        return sum(1 for _ in store.scan("topics", prefix, layout.after(prefix)))
+        return sum(1 for _ in store.scan("topics", prefix, layout.prefix_end(prefix)))
 
 
 @pytest.mark.parametrize("pattern", [ALL, ONE], ids=["glob", "topic"])

@@ -54,7 +54,7 @@ def entries(storage: OrderedStorage) -> dict[str, int]:
     with storage._handle as (store, _):
         counted = {name: len(list(store.scan(name, b"", b"\xff" * 64))) for name in layout.FAMILIES[1:]}
         counted["dropped"] = len(
-            list(store.scan("default", layout.PENDING_NUMBER, layout.after(layout.PENDING_NUMBER)))
+            list(store.scan("default", layout.PENDING_NUMBER, layout.prefix_end(layout.PENDING_NUMBER)))
         )
     return {name: count for name, count in counted.items() if count}
 

@@ -284,7 +284,7 @@ def test_a_record_that_was_given_a_longer_life_is_not_swept(storage: OrderedStor
     storage.documents.put(ref, b"1", NOW, expires=NOW + 60)
     key = keys(storage, "records")[0]
     active_expiry = threading.Thread(target=storage.maintain, args=(NOW + 60,))
-    with storage.documents._stripes.locked(documents.name(key)), storage._handle as (store, _):
+    with storage.documents._stripes.locked(documents.lock_name(key)), storage._handle as (store, _):
         active_expiry.start()
         active_expiry.join(0.2)
         assert active_expiry.is_alive()

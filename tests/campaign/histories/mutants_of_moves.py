@@ -8,7 +8,7 @@ from tests.campaign.histories.mutants import RACE, NowAndThen, changing
 from zq.model import Draft, Fence, IdempotencyKey, Move, QueueRef, Seconds, Settled, Settlement
 from zq.storage.ordered import layout
 from zq.storage.ordered.changes import Change, Routes, bodies, by_name, targets
-from zq.storage.ordered.claims import ClaimController, held_by
+from zq.storage.ordered.claims import ClaimController, find_held
 from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.messages import MessageController
 from zq.storage.ordered.registry import QueueState
@@ -31,7 +31,7 @@ class CopyThenDelete(NowAndThen, MessageController):
             if state is None or None in others:
                 return []
             found = locate(store, state, [move.id for move in moves], moment)
-            ready = {f[1].id: f for f in found if not f[1].held(moment) and f[1].available <= moment}
+            ready = {f[1].id: f for f in found if not f[1].is_held(moment) and f[1].available <= moment}
             copying = Copying(store, moment)
             routes = Routes(state, by_name(refs, others), 0, moment)
             routes.carry_all(store, copying, ready, [move for move in moves if move.id in ready])
@@ -112,7 +112,7 @@ class FreeForAll(NowAndThen, ClaimController):
     ) -> Settled:
         moment, goes_wrong = layout.ms(now), self.now_and_then()
         with changing(self._handle, queue) as (store, state, _):
-            held = held_by(store, state, claim, moment)
+            held = find_held(store, state, claim, moment)
             texts = {one.id: body for (_, one), body in zip(held, bodies(store, state.number, held), strict=True)}
         done = super().settle(queue, claim, settlement, now, idempotency_key, fence)
         moved = {move.id for move in settlement.move} - set(done.lost)

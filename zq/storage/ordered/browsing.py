@@ -53,7 +53,7 @@ def page(
             most_bytes -= len(body)
             if most_bytes < 0 and items:
                 return Browsed(items, position)
-            items.append(layout.message(one.position.sequence, one.record, body, now))
+            items.append(layout.build_message(one.position.sequence, one.record, body, now))
             position = one.position
     return Browsed(items, position)
 
@@ -66,7 +66,7 @@ def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iter
         if ends > now:
             held.update(sequence for sequence in sequences if sequence > after.sequence)
     for _, sequence, record in _records(store, state, ((0, sequence) for sequence in sorted(held)), now):
-        if record.held(now):
+        if record.is_held(now):
             yield Met(Position(0, sequence), record)
 
 
@@ -91,7 +91,7 @@ def _indexed(store: Store, state: QueueState, wanted: State, after: Position, no
     entries = store.scan("available", lower, present if is_ready else state.bounds()[1], spare=True)
     positions = (layout.triple.unpack(key)[1:] for key, _ in entries)
     for available, sequence, record in _records(store, state, positions, now):
-        if record.indexed and record.available == available and not record.held(now):
+        if record.indexed and record.available == available and not record.is_held(now):
             yield available, sequence, record
 
 

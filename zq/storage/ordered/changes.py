@@ -17,7 +17,7 @@ from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.entries import message_changes, message_entries, message_removal
 from zq.storage.ordered.idempotency import key_writes
-from zq.storage.ordered.layout import Found, IndexPlace, NewMessage, StoredEntry, StoredMessage, Tally
+from zq.storage.ordered.layout import Found, IndexFields, NewMessage, StoredEntry, StoredMessage, Tally
 from zq.storage.ordered.lines import Lines
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
@@ -93,7 +93,7 @@ class Change:
         if len(body) <= layout.SHORT:
             record.body = body
         else:
-            self._writes.append(("bodies", key, self._sealed(state, record, body)))
+            self._writes.append(("bodies", key, self._seal(state, record, body)))
         self._writes.append(("messages", key, layout.encode(record)))
         self._writes += message_entries(state.project, key, record)
         if record.indexed:
@@ -132,7 +132,7 @@ class Change:
         self.remove(state, sequence, record)
 
     def rewrite(
-        self, state: QueueState, sequence: int, old: IndexPlace, new: StoredMessage, body: bytes | None = None
+        self, state: QueueState, sequence: int, old: IndexFields, new: StoredMessage, body: bytes | None = None
     ) -> None:
         """Replace a message's record and update its index entries. The message is no longer fresh.
 
@@ -254,12 +254,12 @@ class Change:
         """Rewrite the body with the new expiry. Otherwise the compaction filter would drop it after the old expiry."""
         stored = None if body is not None else self._store.get("bodies", key)
         if stored is not None:
-            body = layout.unsealed(stored)
+            body = layout.unseal_body(stored)
         if body is not None:
-            self._writes.append(("bodies", key, self._sealed(state, record, body)))
+            self._writes.append(("bodies", key, self._seal(state, record, body)))
 
-    def _sealed(self, state: QueueState, record: NewMessage, body: bytes) -> bytes:
-        return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
+    def _seal(self, state: QueueState, record: NewMessage, body: bytes) -> bytes:
+        return layout.seal_body(body, record.expires, state.context.expiry.compaction_filter_grace)
 
     def _join_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
         """Add a message to a claim group that ends at ``until``, and return the number of the group."""
@@ -322,11 +322,11 @@ def bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False
     if not apart:
         return [record.body for _, record in found]
     values = iter(store.get_many("bodies", apart, spare))
-    return [record.body if record.body is not None else _unsealed(next(values)) for _, record in found]
+    return [record.body if record.body is not None else _unseal(next(values)) for _, record in found]
 
 
-def _unsealed(value: bytes | None) -> bytes | None:
-    return layout.unsealed(value) if value else value
+def _unseal(value: bytes | None) -> bytes | None:
+    return layout.unseal_body(value) if value else value
 
 
 # Queue states by queue name, for queues of one project. A missing queue has the state ``None``.

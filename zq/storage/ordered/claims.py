@@ -40,7 +40,7 @@ from zq.storage.ordered.registry import NO_METADATA, QueueState, Registry
 from zq.storage.ordered.store import Store
 
 # Maximum number of claim groups and queues that are read for one page of claims.
-STEPS: Final = 1000
+MAX_STEPS: Final = 1000
 # Maximum size of a claim, in messages, that is processed on the event loop's thread.
 MAX_INLINE: Final = 100
 # Size in bytes of the group number, which follows the claim's prefix in a group's key.
@@ -66,7 +66,7 @@ class ClaimController:
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         with self._handle as (store, registry), registry.locked(queue) as (state,):
-            found = claim_of(store, state, claim, layout.ms(now))
+            found = find_claim(store, state, claim, layout.ms(now))
         if found is None:
             raise ClaimNotFound
         return found
@@ -80,12 +80,12 @@ class ClaimController:
         with self._handle as (store, registry):
             with self._stripes.locked(*stages.fence_names(queue.project, fence)), registry.locked(queue) as (state,):
                 stages.check_fence(store, queue.project, fence)
-                held = held_by(store, state, lease.claim, moment)
+                held = find_held(store, state, lease.claim, moment)
                 if state is None or not held:
                     raise ClaimNotFound
                 change = Change(store, moment)
                 for found in held:
-                    hold(change, state, found, lease, found[1].available - found[1].ends, moment)
+                    claim_message(change, state, found, lease, found[1].available - found[1].ends, moment)
                 change.commit()
             store.wait_durable()
 
@@ -93,12 +93,12 @@ class ClaimController:
         moment = layout.ms(now)
         with self._handle as (store, registry):
             with registry.locked(queue) as (state,):
-                held = held_by(store, state, claim, moment)
+                held = find_held(store, state, claim, moment)
                 if state is None or not held:
                     return
                 change = Change(store, moment)
                 for found in held:
-                    give_back(change, state, found, delay, moment)
+                    release_message(change, state, found, delay, moment)
                 change.commit()
             store.wait_durable()
 
@@ -120,7 +120,7 @@ class ClaimController:
                     with registry.locked(queue, *refs) as (state, *others):
                         check_key(store, state, idempotency_key, Settled, moment)
                         stages.check_fence(store, queue.project, fence)
-                        held = {found[1].id: found for found in held_by(store, state, claim, moment)}
+                        held = {found[1].id: found for found in find_held(store, state, claim, moment)}
                         if state is None or not held:
                             raise ClaimNotFound
                         routes = Routes(state, by_name(refs, others), settlement.history, moment)
@@ -171,13 +171,13 @@ class ClaimAttempt:
                 return Claimed(metadata=metadata)
             if state is None:
                 return Claimed()
-            found = claim_of(store, state, request.lease.claim, now) if request.named else None
+            found = find_claim(store, state, request.lease.claim, now) if request.named else None
             if found is not None:
                 return Claimed(found, existing=True)
             change = Change(store, now)
-            change.holders[layout.claim_prefix(state.number, request.lease.claim)] = _holder(request.holder)
+            change.holders[layout.claim_prefix(state.number, request.lease.claim)] = _encode_holder(request.holder)
             for item in take(store, state, request.limit, now, change, request.most_bytes):
-                self._meet(change, state, item)
+                self._claim_or_skip(change, state, item)
             if self._spent:
                 change.stay(state)
             change.commit()
@@ -186,25 +186,25 @@ class ClaimAttempt:
         claim = Claim(request.lease.claim, request.lease.ttl, now / 1000, self._messages, self._lapsed)
         return Claimed(claim, spent=self._spent)
 
-    def _meet(self, change: Change, state: QueueState, item: Taken) -> None:
+    def _claim_or_skip(self, change: Change, state: QueueState, item: Taken) -> None:
         """Claim a message. If it has reached the maximum number of claims, add it to the spent messages instead."""
         sequence, record, body = item
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
             self._spent.append(record.id)
             if not record.indexed and not state.grouping:  # index the message, because the fresh cursor skips it
-                change.rewrite(state, sequence, record.index_place(), record)
+                change.rewrite(state, sequence, record.index_fields(), record)
             return
         self._lapsed += record.claim != ""
         record.former = record.available
         record.first = record.first or now
         record.count += 1
         wait = request.wait(record.count) * 1000 if request.waits else 0
-        hold(change, state, (sequence, record), request.lease, wait, now, body)
-        self._messages.append(layout.message(sequence, record, body, now))
+        claim_message(change, state, (sequence, record), request.lease, wait, now, body)
+        self._messages.append(layout.build_message(sequence, record, body, now))
 
 
-def hold(
+def claim_message(
     change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
 ) -> None:
     """Claim a message, or renew its claim, from ``now`` on.
@@ -212,7 +212,7 @@ def hold(
     ``wait`` is the redelivery delay after the end of the claim, in milliseconds. See ``Change.rewrite`` for ``body``.
     """
     sequence, record = found
-    place = record.index_place()
+    place = record.index_fields()
     record.claim = lease.claim
     record.claimed = now
     record.lease = lease.ttl
@@ -223,13 +223,13 @@ def hold(
     change.rewrite(state, sequence, place, record, body)
 
 
-def give_back(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
+def release_message(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
     """Release a message from its claim, to become available after ``delay`` seconds.
 
     If ``delay`` is None, the redelivery delay applies. Without one, the available-at before the claim is restored.
     """
     sequence, record = found
-    place = record.index_place()
+    place = record.index_fields()
     wait = record.available - record.ends
     if delay is not None:
         record.available = now + delay * 1000
@@ -239,27 +239,27 @@ def give_back(change: Change, state: QueueState, found: Found, delay: int | None
     change.rewrite(state, sequence, place, record)
 
 
-def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
+def find_claim(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
     """Return the live claim with this id, including its messages, or None."""
-    held = held_by(store, state, claim, now)
+    held = find_held(store, state, claim, now)
     if state is None or not held:
         return None
     messages = [
-        layout.message(sequence, record, body, now)
+        layout.build_message(sequence, record, body, now)
         for (sequence, record), body in zip(held, bodies(store, state.number, held), strict=True)
         if body is not None
     ]
     terms = held[0][1]
     group = store.get("claims", layout.claim_key(state.number, claim, terms.group))
-    return Claim(claim, terms.lease, terms.claimed / 1000, messages, holder=_read_holder(group or b""))
+    return Claim(claim, terms.lease, terms.claimed / 1000, messages, holder=_decode_holder(group or b""))
 
 
-def _holder(holder: Holder) -> bytes:
+def _encode_holder(holder: Holder) -> bytes:
     """Encode the holder for a claim group. Return b"" for an unknown holder."""
     return layout.encode((holder.client, holder.agent)) if holder.is_known else b""
 
 
-def _read_holder(group: bytes) -> Holder:
+def _decode_holder(group: bytes) -> Holder:
     known = layout.holder_of(group) if group else b""
     return Holder(*layout.decode_holder(known)) if known else Holder()
 
@@ -281,7 +281,7 @@ class ClaimPage:
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
         """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
 
-        A page ends after ``STEPS`` groups and queues, but never within a claim.
+        A page ends after ``MAX_STEPS`` groups and queues, but never within a claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -297,19 +297,19 @@ class ClaimPage:
 
     @property
     def _is_over(self) -> bool:
-        return len(self._found) == self._limit or self._steps >= STEPS
+        return len(self._found) == self._limit or self._steps >= MAX_STEPS
 
     def _names(self, project: str, first: str) -> Iterator[str]:
         """Yield the project's queue names from ``first`` on."""
         prefix = layout.project_prefix(project)
-        for key, _ in self._store.scan("queues", layout.queue_key(QueueRef(project, first)), layout.after(prefix)):
+        for key, _ in self._store.scan("queues", layout.queue_key(QueueRef(project, first)), layout.prefix_end(prefix)):
             yield key[len(prefix) :].decode("utf-8", "surrogatepass")
 
     def _add(self, state: QueueState, after: str) -> str | None:
         """Add the queue's claims with ids above ``after``. If the page ends here, return the id of the last claim."""
         lower, upper = state.bounds()
         if after:
-            lower = layout.after(layout.claim_prefix(state.number, after))
+            lower = layout.prefix_end(layout.claim_prefix(state.number, after))
         groups = groupby(self._store.scan("claims", lower, upper, spare=True), lambda entry: entry[0][:-SUFFIX])
         last = ""
         for prefix, entries in groups:
@@ -329,18 +329,18 @@ class ClaimPage:
         if stored is None:
             return []
         record = layout.decode_record(stored)
-        created, ends, holder = record.claimed / 1000, record.ends / 1000, _read_holder(live[-1])
+        created, ends, holder = record.claimed / 1000, record.ends / 1000, _decode_holder(live[-1])
         return [ClaimSummary(claim, state.ref.name, holder, created, ends, len(held))]
 
 
-def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
+def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
     """Return the messages of a live claim by sequence, except for messages that a commit has reserved.
 
     The list is empty if the queue is missing. Raises ``LongWalk`` for a large claim on the event loop's thread.
     """
     if state is None:
         return []
-    sequences = sequences_of(store, state, claim, now)
+    sequences = find_sequences(store, state, claim, now)
     if len(sequences) > MAX_INLINE and inline.current() is not None:
         raise LongWalk
     keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
@@ -348,17 +348,17 @@ def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> lis
     for sequence, value in zip(sequences, store.get_many("messages", keys), strict=True):
         if value is not None:
             record = layout.decode_record(value)
-            if record.claim == claim and record.held(now):
+            if record.claim == claim and record.is_held(now):
                 held.append((sequence, record))
     return held
 
 
-def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
-    """Return the sequences of the messages that ``held_by`` returns, without reading records."""
+def find_sequences(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
+    """Return the sequences of the messages that ``find_held`` returns, without reading records."""
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)
-    groups = (layout.group_of(value) for _, value in store.scan("claims", prefix, layout.after(prefix)))
+    groups = (layout.group_of(value) for _, value in store.scan("claims", prefix, layout.prefix_end(prefix)))
     live = chain.from_iterable(sequences for ends, sequences in groups if ends > now)
     return sorted(sequence for sequence in live if sequence not in state.reserved)
 
@@ -377,7 +377,7 @@ def settle_held(
         change.finish(routes.source, *held[message], end)
     released = [release for release in settlement.release if release.id in held]
     for release in released:
-        give_back(change, routes.source, held[release.id], release.delay, routes.now)
+        release_message(change, routes.source, held[release.id], release.delay, routes.now)
     moves = routes.carry_all(store, change, held, [move for move in settlement.move if move.id in held])
     buried = sum(1 for move in moves if move.reason)
     kept = held.keys() - {move.id for move in settlement.move} | {move.id for move in moves}

@@ -20,22 +20,22 @@ def writes(family: str, key: bytes, value: bytes, expires: int, note: bytes = b"
     return [(family, key, value), ("due", _entry(family, key, expires), note)]
 
 
-def traces(family: str, key: bytes, expires: int) -> list[Write]:
+def removals(family: str, key: bytes, expires: int) -> list[Write]:
     """Return the writes that remove a record that expires."""
     return [(family, key, None), ("due", _entry(family, key, expires), None)]
 
 
-def living(store: Store, family: str, prefix: bytes, now: int) -> tuple[bytes, bytes] | None:
+def find_live(store: Store, family: str, prefix: bytes, now: int) -> tuple[bytes, bytes] | None:
     """Return the unexpired record (key, value) whose key is ``prefix`` followed by its expiry, or None."""
-    return next(store.scan(family, prefix + layout.number.pack(now + 1), layout.after(prefix)), None)
+    return next(store.scan(family, prefix + layout.number.pack(now + 1), layout.prefix_end(prefix)), None)
 
 
-def end_of(key: bytes) -> int:
+def expiry_of(key: bytes) -> int:
     """Return the expiry at the end of a record's key."""
     return int.from_bytes(key[-8:])
 
 
-def named(entry: bytes) -> tuple[str, bytes]:
+def parse_entry(entry: bytes) -> tuple[str, bytes]:
     """Return the family and the key of the record of an entry."""
     return layout.FAMILY_OF[entry[KIND : KIND + 1]], entry[KIND + 1 :]
 
@@ -62,7 +62,7 @@ def history_note(kept: StoredEntry) -> bytes:
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
     """Return the writes that remove the index entries of a history entry, given its key and note."""
-    ids = layout.ended(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
+    ids = layout.name_prefix(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
 
 
@@ -78,4 +78,4 @@ def size_of(family: str, note: bytes) -> int:
 
 def ending_prefix(history: int, message: str) -> bytes:
     """Return the key prefix of a message's history entries."""
-    return layout.ended(layout.number.pack(history), message)
+    return layout.name_prefix(layout.number.pack(history), message)

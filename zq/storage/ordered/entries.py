@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from zq.storage.ordered import documents, due, layout, logs
-from zq.storage.ordered.layout import IndexPlace, NewMessage
+from zq.storage.ordered.layout import IndexFields, NewMessage
 from zq.storage.ordered.store import Write
 
 # Size in bytes of a number in a key.
@@ -55,7 +55,7 @@ def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Writ
     return writes
 
 
-def message_changes(key: bytes, old: IndexPlace, new: NewMessage) -> list[Write]:
+def message_changes(key: bytes, old: IndexFields, new: NewMessage) -> list[Write]:
     """Return the writes that update the index entries of a changed message.
 
     This is a faster equivalent of ``difference`` on the old and new ``message_entries``.
@@ -101,20 +101,20 @@ def _history_entries(key: bytes, value: bytes) -> list[Write]:
 
 def _key_entries(key: bytes, value: bytes) -> list[Write]:
     note = due.size_note(layout.decode_known(value).size)
-    return due.writes("keys", key, value, due.end_of(key), note)
+    return due.writes("keys", key, value, due.expiry_of(key), note)
 
 
 def _stage_entries(key: bytes, value: bytes) -> list[Write]:
     note = layout.number.pack(layout.decode_stage(value).number)
-    return due.writes("stages", key, value, due.end_of(key), note)
+    return due.writes("stages", key, value, due.expiry_of(key), note)
 
 
 def _producer_entries(key: bytes, value: bytes) -> list[Write]:
-    return due.writes("producers", key, value, due.end_of(key))
+    return due.writes("producers", key, value, due.expiry_of(key))
 
 
 def _document_entries(key: bytes, value: bytes) -> list[Write]:
-    return documents.writes(key, documents.decode(value))
+    return documents.document_writes(key, documents.decode(value))
 
 
 _RECORD_ENTRIES: Final[dict[str, Callable[[bytes, bytes], list[Write]]]] = {

@@ -131,7 +131,7 @@ class ActiveExpiry:
         writes: list[Write] = []
         removed: Counter[bytes] = Counter()
         for entry, note in entries:
-            family, key = due.named(entry)
+            family, key = due.parse_entry(entry)
             gone: list[Write] = [("due", entry, None), (family, key, None)]
             if family in ("history", "keys"):
                 removed[key[:8]] += due.size_of(family, note)
@@ -145,8 +145,8 @@ class ActiveExpiry:
                 with self._stripes.locked(stages.name(key[:-8])):  # because a commit may be reading the stage
                     store.write([*gone, ("default", layout.PENDING_NUMBER + note, b"")])
             elif family == "records":
-                with self._stripes.locked(documents.name(key)):  # because a verb may be extending the expiry
-                    store.write(gone if documents.expired(store, key, layout.number.unpack_from(entry)[0]) else [])
+                with self._stripes.locked(documents.lock_name(key)):  # because a verb may be extending the expiry
+                    store.write(gone if documents.has_expiry(store, key, layout.number.unpack_from(entry)[0]) else [])
                 continue
             writes += gone
         if entries:

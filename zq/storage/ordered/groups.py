@@ -77,7 +77,7 @@ def depth(store: Store, state: QueueState, expired: int, now: int, most: int) ->
         met += 1
         if record.expires <= now:
             continue
-        is_held = record.held(now) or int.from_bytes(key[-8:]) in state.reserved
+        is_held = record.is_held(now) or int.from_bytes(key[-8:]) in state.reserved
         found = State.CLAIMED if is_held else State.DELAYED if record.available > now else State.READY
         counts[found] += 1
         if found is State.READY:
@@ -119,7 +119,7 @@ class Walk:
         """
         state, now = self._state, self._now
         lower = line + (met.head[layout.number.size :] or b"\0")
-        places = self._store.scan("lines", lower, layout.after(line), spare=True)
+        places = self._store.scan("lines", lower, layout.prefix_end(line), spare=True)
         while not met.is_all:
             some = [key for key, _ in islice(places, min(want + 1, AHEAD))]
             sequences = [int.from_bytes(place[-8:]) for place in some]

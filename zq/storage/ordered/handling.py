@@ -25,7 +25,7 @@ def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, e
             handled.append(Handled.LOST)
             continue
         age = (end.now - record.claimed) // 1000
-        judged = grip.judge(record.claim, record.count, late or record.held(end.now), age)
+        judged = grip.judge(record.claim, record.count, late or record.is_held(end.now), age)
         handled.append(judged)
         if judged is DONE:
             if grip.hold is None:
@@ -39,9 +39,9 @@ def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, e
 def _hold(change: Change, state: QueueState, found: Found, seconds: int, now: int) -> None:
     """Make the message's claim end ``seconds`` from now."""
     sequence, record = found
-    place = record.index_place()
+    place = record.index_fields()
     wait = record.available - record.ends
-    if not record.held(now):  # the claim has expired and the message is claimed again during its redelivery delay
+    if not record.is_held(now):  # the claim has expired and the message is claimed again during its redelivery delay
         change.show(state, sequence)
     record.ends = now + seconds * 1000
     record.available = record.ends + wait

@@ -30,7 +30,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
     """
     if idempotency_key is None or owner is None:
         return
-    found = due.living(store, "keys", _key_prefix(owner, idempotency_key), now)
+    found = due.find_live(store, "keys", _key_prefix(owner, idempotency_key), now)
     if found is not None:
         known = layout.decode_known(found[1])
         if known.digest != idempotency_key.digest:
@@ -72,4 +72,4 @@ def key_writes(
 
 
 def _key_prefix(owner: Owner, idempotency_key: IdempotencyKey) -> bytes:
-    return layout.ended(layout.number.pack(owner.history), idempotency_key.key)
+    return layout.name_prefix(layout.number.pack(owner.history), idempotency_key.key)

@@ -130,7 +130,7 @@ class Integrity(Findings):
                 self.found(f"bodies: nothing of the living message {key.hex()}")
             else:
                 self.counted["expired messages whose body the filter took"] += 1
-        elif len(body) < layout.stamp.size or _stamp(body) < _stamp(layout.sealed(b"", record.expires, 0)):
+        elif len(body) < layout.stamp.size or _stamp(body) < _stamp(layout.seal_body(b"", record.expires, 0)):
             self.found(f"bodies: {key.hex()} is stamped to go before its message expires")
 
     def _check_claimed(self, key: bytes, record: StoredMessage) -> None:
@@ -259,14 +259,14 @@ class Integrity(Findings):
                 self.found(f"tallies: {tally.kept} kept and {removed} removed of {owner.hex()}, which has {has}")
 
     def _of(self, number: bytes, family: str) -> Iterator[tuple[bytes, bytes]]:
-        return self.store.scan(family, number, layout.after(number))
+        return self.store.scan(family, number, layout.prefix_end(number))
 
     def _all_due(self) -> Iterator[tuple[str, bytes]]:
-        return (due.named(key) for key, _ in self.store.scan("due", b"", TOP))
+        return (due.parse_entry(key) for key, _ in self.store.scan("due", b"", TOP))
 
     def _check_due(self) -> None:
         for key, note in self.entries("due"):
-            family, entry = due.named(key)
+            family, entry = due.parse_entry(key)
             if family == "batches":
                 self._logs.check_due(key, note)
                 continue

@@ -16,7 +16,7 @@ hidden    len(project) project name            QueueRecord: h of a queue that do
 numbers   q                                    key in ``queues``
 tallies   q                                    Tally: the queue's counters
 messages  q sequence                           StoredMessage, including a short body; the order of listings
-bodies    q sequence                           longer raw JSON body, followed by a 4-byte stamp, see ``sealed``
+bodies    q sequence                           longer raw JSON body, followed by a 4-byte stamp, see ``seal_body``
 available q available-at sequence              expires: the order of claims, of all messages except fresh ones;
                                                in a grouped queue a line's hash: one entry per line
 lines     q hash                               time, order, sequence: the head of a group's line, see ``lines``
@@ -170,7 +170,7 @@ class Tally(Struct, array_like=True):
     group: int = 0
 
 
-class IndexPlace(NamedTuple):
+class IndexFields(NamedTuple):
     """The fields of a record that determine the message's index entries."""
 
     indexed: bool
@@ -220,13 +220,13 @@ class NewMessage(Struct, array_like=True):
         """The end of the claim or the message's expiry, whichever is earlier."""
         return self.ends if self.ends < self.expires else self.expires
 
-    def held(self, now: int) -> bool:
+    def is_held(self, now: int) -> bool:
         return self.ends > now and self.expires > now and self.claim != ""
 
-    def index_place(self) -> IndexPlace:
+    def index_fields(self) -> IndexFields:
         ends, expires = self.ends, self.expires  # not ``until``: a property call is slow, and claims call this often
         until = ends if ends < expires else expires
-        return IndexPlace(self.indexed, self.available, expires, self.claim, until, self.group)
+        return IndexFields(self.indexed, self.available, expires, self.claim, until, self.group)
 
 
 class StoredMessage(NewMessage):
@@ -349,7 +349,7 @@ def prefix_of(key: bytes) -> bytes:
     return key[: LENGTH + int.from_bytes(key[:LENGTH])]
 
 
-def ended(prefix: bytes, name: str) -> bytes:
+def name_prefix(prefix: bytes, name: str) -> bytes:
     """Return the key prefix for a name that contains no zero byte.
 
     The prefix ends with a zero byte, so it does not match longer names.
@@ -359,7 +359,7 @@ def ended(prefix: bytes, name: str) -> bytes:
 
 def claim_prefix(queue: int, claim: str) -> bytes:
     """Return the key prefix of a claim's entries in ``claims``."""
-    return ended(number.pack(queue), claim)
+    return name_prefix(number.pack(queue), claim)
 
 
 def claim_key(queue: int, claim: str, group: int) -> bytes:
@@ -397,24 +397,24 @@ def holder_of(value: bytes) -> bytes:
     return value[start : start + length]
 
 
-def after(prefix: bytes) -> bytes:
+def prefix_end(prefix: bytes) -> bytes:
     """Return the smallest key above all keys with this prefix."""
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes([trimmed[-1] + 1])
 
 
-def sealed(body: bytes, expires: int, grace: int) -> bytes:
+def seal_body(body: bytes, expires: int, grace: int) -> bytes:
     """Encode a body for ``bodies``. The compaction filter may drop it ``grace`` seconds after its expiry."""
     seconds = -(-expires // 1000) + grace - 1
     return body + stamp.pack(min(max(seconds, 0), LATEST_STAMP))
 
 
-def unsealed(value: bytes) -> bytes:
+def unseal_body(value: bytes) -> bytes:
     """Decode a value of ``bodies``."""
     return value[: -stamp.size]
 
 
-def message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Message:
+def build_message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Message:
     """Build a message from its record and body. ``now`` determines whether its claim is live."""
     return Message(  # positional arguments, because keywords would take three times as long
         record.id,

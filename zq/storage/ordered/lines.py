@@ -170,7 +170,7 @@ class Lines:
             if line.met.is_all:
                 return
             lower = line.key + next(reversed(line.met.records), kept) + b"\0"
-        for key, _ in self._store.scan("lines", lower, layout.after(line.key), spare=True):
+        for key, _ in self._store.scan("lines", lower, layout.prefix_end(line.key), spare=True):
             yield key[LINE:]
 
     def _record(self, line: _Line, slot: bytes) -> StoredMessage | None:

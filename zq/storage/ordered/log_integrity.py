@@ -83,7 +83,7 @@ class Findings:
 
     def noted(self, kind: bytes) -> set[bytes]:
         """Return the numbers that follow the prefix ``kind`` in the keys of ``default``."""
-        return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.after(kind))}
+        return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 
     def report(self) -> Report:
         """Build the report of the findings, with an empty list of damage."""
@@ -119,7 +119,7 @@ class LogIntegrity:
 
     def check_due(self, key: bytes, note: bytes) -> None:
         """Check that an entry in ``due`` agrees with the one in ``topics`` and that its batch exists or was trimmed."""
-        batch = due.named(key)[1]
+        batch = due.parse_entry(key)[1]
         value = self._findings.store.get(*logs.topic_delete(batch, note)[:2])
         if value is None or value[:8] != key[:8]:
             self._findings.found(f"due: {key.hex()} is not what topics says of the batch")

@@ -112,7 +112,7 @@ def entries_of(key: bytes, value: bytes) -> list[Write]:
 def batch_deletes(key: bytes, value: bytes) -> list[Write]:
     """Return the writes that remove a batch, given its entry in ``topics``."""
     batch = key[:8] + key[-8:]
-    return [("topics", key, None), *due.traces("batches", batch, layout.number.unpack_from(value)[0])]
+    return [("topics", key, None), *due.removals("batches", batch, layout.number.unpack_from(value)[0])]
 
 
 def topic_delete(batch: bytes, note: bytes) -> Write:
@@ -291,7 +291,7 @@ class Logs:
             return LogView(LogRecord(self._new_number(), startup.origin(self._start), start=self._start), {})
         record = decode_log(stored)
         prefix = layout.number.pack(record.number)
-        floors = self._store.scan("floors", prefix, layout.after(prefix))
+        floors = self._store.scan("floors", prefix, layout.prefix_end(prefix))
         return LogView(
             structs.replace(record, last=record.last + startup.skipped(record.start, self._start), start=self._start),
             {topic_of(key): layout.number.unpack_from(value)[0] for key, value in floors},

@@ -86,7 +86,7 @@ class MessageController:
             found = locate(store, state, ids, moment)
             texts = bodies(store, state.number, found)
         return [
-            layout.message(sequence, record, body, moment)
+            layout.build_message(sequence, record, body, moment)
             for (sequence, record), body in zip(found, texts, strict=True)
             if body is not None
         ]
@@ -162,7 +162,7 @@ class MessageController:
                 change.commit()
             if taken:
                 store.wait_durable()
-        return [layout.message(sequence, record, body, moment) for sequence, record, body in taken]
+        return [layout.build_message(sequence, record, body, moment) for sequence, record, body in taken]
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment = layout.ms(now)
@@ -171,7 +171,7 @@ class MessageController:
             while True:
                 with registry.locked(queue, *refs) as (state, *others):
                     found = locate(store, state, [move.id for move in moves], moment) if state is not None else []
-                    ready = {f[1].id: f for f in found if not f[1].held(moment) and f[1].available <= moment}
+                    ready = {f[1].id: f for f in found if not f[1].is_held(moment) and f[1].available <= moment}
                     if state is None or not ready:
                         return []
                     chosen = list({move.id: move for move in moves if move.id in ready}.values())
@@ -194,7 +194,7 @@ def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[s
     A message that a commit has reserved counts as claimed by another consumer.
     """
     for sequence, record in found:
-        if not record.held(now):
+        if not record.is_held(now):
             if claims:
                 raise ClaimNotHeld
         elif record.claim not in claims or sequence in state.reserved:

@@ -43,7 +43,7 @@ class QueueController:
         start = layout.queue_key(QueueRef(project, after)) + b"\0" if after else prefix
         with self._handle as (store, _):
             queues: list[Queue] = []
-            for key, value in store.scan("queues", start, layout.after(prefix)):
+            for key, value in store.scan("queues", start, layout.prefix_end(prefix)):
                 name = key[len(prefix) :].decode("utf-8", "surrogatepass")
                 record = layout.decode_queue(value)
                 queues.append(Queue(QueueRef(project, name), record.metadata, record.grouping))
@@ -54,7 +54,7 @@ class QueueController:
     def count(self, project: str) -> int:
         prefix = layout.project_prefix(project)
         with self._handle as (store, _):
-            return sum(1 for _ in store.scan("queues", prefix, layout.after(prefix)))
+            return sum(1 for _ in store.scan("queues", prefix, layout.prefix_end(prefix)))
 
     def delete(self, queue: QueueRef) -> None:
         with self._handle as (store, registry):

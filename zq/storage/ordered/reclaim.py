@@ -54,7 +54,7 @@ class PendingDeletes:
         pace: Pace,
     ) -> int:
         found = 0
-        for note, value in store.scan("default", kind, layout.after(kind)):
+        for note, value in store.scan("default", kind, layout.prefix_end(kind)):
             number = note[len(kind) :]
             batch = list(islice(removals(store, number, value), size - found))
             writes = [*chain.from_iterable(each.writes for each in batch)]
@@ -95,7 +95,7 @@ class PendingDeletes:
             yield Removal("staged", key, [("staged", key, None)])
 
     def _rest(self, store: Store, family: str, number: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return store.scan(family, self._begin.get((family, number), number), layout.after(number))
+        return store.scan(family, self._begin.get((family, number), number), layout.prefix_end(number))
 
 
 def forget_hidden(session: Session) -> None:
@@ -134,7 +134,7 @@ class Tombstones:
         """
         scan, middle = session.store.scan, self._turn + b"\0"
         notes = chain(
-            scan("default", middle, layout.after(layout.TRIMMED_LOG)), scan("default", layout.TRIMMED_LOG, middle)
+            scan("default", middle, layout.prefix_end(layout.TRIMMED_LOG)), scan("default", layout.TRIMMED_LOG, middle)
         )
         found = 0
         for note, key in notes:
@@ -193,9 +193,9 @@ class Tombstones:
 
 def _trimmed_entries(store: Store, number: bytes, begin: bytes, dropped: int) -> Steps:
     """Yield the steps that remove entries of trimmed batches, which are the first entries of each topic."""
-    while (entry := next(store.scan("topics", begin, layout.after(number)), None)) is not None:
+    while (entry := next(store.scan("topics", begin, layout.prefix_end(number)), None)) is not None:
         topic = entry[0][:-8]
         for key, value in store.scan("topics", entry[0], topic + layout.number.pack(dropped + 1)):
             yield key + b"\0", [write for write in logs.batch_deletes(key, value) if write[0] != "batches"]
-        begin = layout.after(topic)
+        begin = layout.prefix_end(topic)
         yield begin, []

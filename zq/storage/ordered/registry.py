@@ -250,7 +250,7 @@ class Registry:
     def usage(self, project: str) -> tuple[int, int]:
         """Return the project's message count and its bytes of messages, history entries and idempotency results."""
         prefix, scan, get_many = layout.project_prefix(project), self._store.scan, self._store.get_many
-        found = chain.from_iterable(scan(family, prefix, layout.after(prefix)) for family in ("queues", "hidden"))
+        found = chain.from_iterable(scan(family, prefix, layout.prefix_end(prefix)) for family in ("queues", "hidden"))
         owners = [layout.decode_queue(value) for _, value in found]
         # The removed bytes are read before the kept bytes, so that the difference is never negative.
         removed = get_many("default", [layout.REMOVED + layout.number.pack(owner.history) for owner in owners])

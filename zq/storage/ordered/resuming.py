@@ -87,12 +87,12 @@ def _shift(store: Store, later: int, postpone: Postpone) -> None:
 def _message(key: bytes, value: bytes, later: int) -> list[Write]:
     record = layout.decode_record(value)
     new = structs.replace(record, expires=record.expires + later)
-    return [("messages", key, layout.encode(new)), *message_changes(key, record.index_place(), new)]
+    return [("messages", key, layout.encode(new)), *message_changes(key, record.index_fields(), new)]
 
 
 def _body(value: bytes, later: int) -> bytes:
     stamp = layout.stamp.unpack(value[-layout.stamp.size :])[0] + -(-later // 1000)
-    return layout.unsealed(value) + layout.stamp.pack(min(stamp, layout.LATEST_STAMP))
+    return layout.unseal_body(value) + layout.stamp.pack(min(stamp, layout.LATEST_STAMP))
 
 
 def _history_entry(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
@@ -102,7 +102,7 @@ def _history_entry(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
 
 def _ending(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
     """Extend the expiry of a record whose key ends with it."""
-    return key[:-8] + layout.number.pack(due.end_of(key) + later), value
+    return key[:-8] + layout.number.pack(due.expiry_of(key) + later), value
 
 
 def _batch(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:

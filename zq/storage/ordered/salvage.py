@@ -94,7 +94,7 @@ class Logs:
     def _names(self) -> dict[bytes, bytes]:
         """Return the numbers of logs that other families contain, by key in ``logs``."""
         floors = {value[8:]: key[:8] for key, value in self._rescue.scan("floors", b"", TOP)}
-        notes = self._rescue.scan("default", layout.TRIMMED_LOG, layout.after(layout.TRIMMED_LOG))
+        notes = self._rescue.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
 
     def _estimated(self, key: bytes, number: bytes) -> LogRecord:
@@ -102,7 +102,7 @@ class Logs:
         self._salvage.lost.append(f"The counters of the topics of project {layout.project_of(key)!r}")
         start = self._salvage.starts
         record = LogRecord(layout.number.unpack(number)[0], startup.origin(start) + LOST_COUNTER, start=start)
-        first = next(self._rescue.scan("batches", number, layout.after(number)), None)
+        first = next(self._rescue.scan("batches", number, layout.prefix_end(number)), None)
         if first is None:
             return record
         header = logs.decode_header(first[1])
@@ -139,7 +139,7 @@ class Logs:
 
     def _raised(self, number: bytes, record: LogRecord) -> LogRecord:
         """Return the record with a last sequence and totals that are consistent with the log's floors and trims."""
-        floors = self._rescue.scan("floors", number, layout.after(number))
+        floors = self._rescue.scan("floors", number, layout.prefix_end(number))
         last = max([record.last, *(layout.number.unpack_from(value)[0] for _, value in floors)])
         return structs.replace(
             record,

@@ -68,7 +68,7 @@ class OpenCommits:
                 self._salvage.save("open commits", [(family, key, value)])
             if producer not in producers and self._rescue.gaps("producers"):
                 self._remember(producer)
-        if producers and self._rescue.gaps("default").overlap(COMMIT, layout.after(COMMIT)):
+        if producers and self._rescue.gaps("default").overlap(COMMIT, layout.prefix_end(COMMIT)):
             self._salvage.lost.append(UNKNOWN)
             self._report_orphans()
 
@@ -102,7 +102,7 @@ class OpenCommits:
         """Report staged messages that belong to no known stage or commit."""
         owned = {layout.number.pack(number) for number in self.stages} | self._salvage.dropped
         owned |= {layout.number.pack(layout.decode_stage(value).number) for _, value in self._scan("stages")}
-        owned |= {note for key, note in self._scan("due") if due.named(key)[0] == "stages"}
+        owned |= {note for key, note in self._scan("due") if due.parse_entry(key)[0] == "stages"}
         orphans: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
         for key, value in self._scan("staged"):
             if key[:8] not in owned:
@@ -118,7 +118,7 @@ class OpenCommits:
         return self._rescue.scan(family, b"", TOP)
 
     def _staged(self, number: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return self._rescue.scan("staged", number, layout.after(number))
+        return self._rescue.scan("staged", number, layout.prefix_end(number))
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -162,7 +162,7 @@ class NamedThings:
         for key, value in self._rescue.entries("fences"):
             if value is not None:
                 self._salvage.save("fences", [("fences", key, value)])
-        advanced = self._rescue.scan("default", ADVANCED, layout.after(ADVANCED))
+        advanced = self._rescue.scan("default", ADVANCED, layout.prefix_end(ADVANCED))
         self._salvage.write(("default", key, value) for key, value in advanced)
         for key, value in self._rescue.entries("records", self._due("records")):
             if value is None:
@@ -175,7 +175,7 @@ class NamedThings:
 
         def keys() -> Iterator[bytes]:
             for entry, _ in self._rescue.scan("due", b"", TOP):
-                kind, key = due.named(entry)
+                kind, key = due.parse_entry(entry)
                 if kind == family:
                     yield key
 
@@ -226,4 +226,4 @@ class NamedThings:
             self._salvage.lost.append(f"The stage {named(key)}, which must be staged again")
 
     def _staged(self, number: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return self._rescue.scan("staged", number, layout.after(number))
+        return self._rescue.scan("staged", number, layout.prefix_end(number))

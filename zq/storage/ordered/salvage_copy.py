@@ -55,7 +55,7 @@ class Copy:
         self.starts = 0
         self.strays: Counter[str] = Counter()
         """The number of records whose owner is unknown, by kind."""
-        notes = rescue.scan("default", layout.PENDING_NUMBER, layout.after(layout.PENDING_NUMBER))
+        notes = rescue.scan("default", layout.PENDING_NUMBER, layout.prefix_end(layout.PENDING_NUMBER))
         self.dropped = {key[len(layout.PENDING_NUMBER) :] for key, _ in notes}
         """The numbers of removed histories and stages whose data is still stored."""
         self._store = store

@@ -108,7 +108,7 @@ class Queues:
 
     def _grouping(self, number: bytes) -> Grouping:
         """Determine the grouping of a queue whose record is lost."""
-        for key, _ in self._rescue.scan("lines", number, layout.after(number)):
+        for key, _ in self._rescue.scan("lines", number, layout.prefix_end(number)):
             if len(key) > LINE:
                 return grouping_of(key)
         return Grouping.NONE
@@ -126,7 +126,7 @@ class Queues:
     @cached_property
     def _pending_deletes(self) -> set[bytes]:
         """The numbers of purged and deleted queues whose data is still stored."""
-        notes = self._rescue.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_QUEUE))
+        notes = self._rescue.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_QUEUE))
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
     @cached_property
@@ -172,7 +172,7 @@ class Queues:
         else:
             if apart is record.body is None and record.expires > self._salvage.now:
                 self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
-        body = record.body if apart is None else layout.unsealed(apart)
+        body = record.body if apart is None else layout.unseal_body(apart)
         if body is not None:
             size = len(body) + len(record.attributes) + OVERHEAD
             if stored is None or record.size != size:

@@ -40,7 +40,7 @@ def page(
                 left -= len(body)
                 if left < 0 and messages:
                     return messages
-                messages.append(layout.message(sequence, record, body, now))
+                messages.append(layout.build_message(sequence, record, body, now))
         if len(found) < want:
             break
         marker = found[-1][0]

@@ -25,7 +25,7 @@ from zq.storage.ordered.store import Readable, Store, Write
 
 def prefix(project: str, stage: str) -> bytes:
     """Return the key prefix of a stage, which the expiry follows."""
-    return layout.ended(layout.project_prefix(project), stage)
+    return layout.name_prefix(layout.project_prefix(project), stage)
 
 
 def name(prefix: bytes) -> bytes:
@@ -35,7 +35,7 @@ def name(prefix: bytes) -> bytes:
 
 def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
     """Return the key and the record of a live stage, or None."""
-    found = due.living(store, "stages", prefix, now)
+    found = due.find_live(store, "stages", prefix, now)
     return None if found is None else (found[0], layout.decode_stage(found[1]))
 
 
@@ -55,7 +55,7 @@ def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most
     grown = Stage(stage.number, stage.count + len(drafts), size)
     if size > most[0] or grown.count > most[1]:
         raise StageFull
-    writes = due.writes("stages", key, layout.encode(grown), due.end_of(key), layout.number.pack(stage.number))
+    writes = due.writes("stages", key, layout.encode(grown), due.expiry_of(key), layout.number.pack(stage.number))
     for index, draft in enumerate(drafts, stage.count):
         writes.append(("staged", layout.pair.pack(stage.number, index), layout.encode(Staged(queue, draft))))
     return writes
@@ -75,12 +75,12 @@ def item(value: bytes) -> Staged:
 def removal(key: bytes, stage: Stage) -> list[Write]:
     """Return the writes that remove a stage. Active expiry removes its messages later."""
     dropped = layout.PENDING_NUMBER + layout.number.pack(stage.number)
-    return [*due.traces("stages", key, due.end_of(key)), ("default", dropped, b"")]
+    return [*due.removals("stages", key, due.expiry_of(key)), ("default", dropped, b"")]
 
 
 def removal_of_all(store: Store, prefix: bytes) -> list[Write]:
     """Return the writes that remove all live and expired stages with this key prefix."""
-    found = store.scan("stages", prefix, layout.after(prefix))
+    found = store.scan("stages", prefix, layout.prefix_end(prefix))
     return [write for key, value in found for write in removal(key, layout.decode_stage(value))]
 
 
@@ -160,7 +160,7 @@ def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
 
 def every_commit(store: Readable) -> Iterator[tuple[bytes, bytes]]:
     """Yield the key prefix of the producer and the entry of each open commit."""
-    for key, value in store.scan("default", COMMIT, layout.after(COMMIT)):
+    for key, value in store.scan("default", COMMIT, layout.prefix_end(COMMIT)):
         yield key[len(COMMIT) :], value
 
 
@@ -180,9 +180,13 @@ def list_work(store: Store, project: str, work: Work, after: str, now: int) -> I
     """Yield the project's fences, live stages or live producers after the name ``after``, by name."""
     prefix = layout.project_prefix(project)
     ends = work is not Work.FENCE
-    behind = layout.after(layout.ended(prefix, after)) if ends else layout.queue_key(QueueRef(project, after)) + b"\0"
-    for key, value in store.scan(work.value, behind if after else prefix, layout.after(prefix)):
-        if not ends or due.end_of(key) > now:
+    behind = (
+        layout.prefix_end(layout.name_prefix(prefix, after))
+        if ends
+        else layout.queue_key(QueueRef(project, after)) + b"\0"
+    )
+    for key, value in store.scan(work.value, behind if after else prefix, layout.prefix_end(prefix)):
+        if not ends or due.expiry_of(key) > now:
             name = key[len(prefix) : -9 if ends else None].decode("utf-8", "surrogatepass")
             yield _one(store, work, name, key, value)
 
@@ -190,7 +194,7 @@ def list_work(store: Store, project: str, work: Work, after: str, now: int) -> I
 def _one(store: Store, work: Work, name: str, key: bytes, value: bytes) -> KnownWork:
     if work is Work.STAGE:
         stage = layout.decode_stage(value)
-        return KnownStage(name, stage.count, stage.size, due.end_of(key) / 1000)
+        return KnownStage(name, stage.count, stage.size, due.expiry_of(key) / 1000)
     if work is Work.FENCE:
         return KnownFence(name, int.from_bytes(value), _moment(store.get("default", ADVANCED + key)))
     batch = layout.decode_batch(value)
@@ -204,9 +208,9 @@ def _moment(value: bytes | None) -> float | None:
 def usage(store: Store, project: str) -> tuple[int, int]:
     """Return the count and body size of the project's staged messages, including those of open commits."""
     prefix = layout.project_prefix(project)
-    found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.after(prefix))]
+    found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.prefix_end(prefix))]
     begun = COMMIT + prefix
-    opened = (decode_commit(value) for _, value in store.scan("default", begun, layout.after(begun)))
+    opened = (decode_commit(value) for _, value in store.scan("default", begun, layout.prefix_end(begun)))
     rests = [rest for commit in opened for rest in commit.rests]
     count = sum(stage.count for stage in found) + sum(rest.end - rest.at for rest in rests)
     return count, sum(stage.size for stage in found) + sum(max(0, rest.size) for rest in rests)
@@ -215,9 +219,9 @@ def usage(store: Store, project: str) -> tuple[int, int]:
 def work_names(store: Store, project: str, work: Work, now: int) -> set[str]:
     """Return the names of the project's fences, live stages or live producers."""
     prefix = layout.project_prefix(project)
-    keys = [key[len(prefix) :] for key, _ in store.scan(work.value, prefix, layout.after(prefix))]
+    keys = [key[len(prefix) :] for key, _ in store.scan(work.value, prefix, layout.prefix_end(prefix))]
     if work is not Work.FENCE:
-        keys = [key[:-9] for key in keys if due.end_of(key) > now]
+        keys = [key[:-9] for key in keys if due.expiry_of(key) > now]
     return {key.decode("utf-8", "surrogatepass") for key in keys}
 
 

@@ -296,7 +296,7 @@ def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
     entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, most)])
     records = (layout.decode_record(value) for value in values if value is not None)
-    return sum(1 for record in records if record.expires > now and not record.held(now))
+    return sum(1 for record in records if record.expires > now and not record.is_held(now))
 
 
 def _count(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:

@@ -34,7 +34,7 @@ from zq.storage.capabilities import BOUNDS, check_size, check_stage
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import due, layout, stages
 from zq.storage.ordered.changes import Change, End
-from zq.storage.ordered.claims import held_by, sequences_of
+from zq.storage.ordered.claims import find_held, find_sequences
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.idempotency import check_key
 from zq.storage.ordered.layout import Batch, Found, Stage, Staged
@@ -197,7 +197,7 @@ class CommitAttempt:
                 raise StageNotFound.of(name)
             check_stage(commit, name, stage[1].count)
         if known is not None:
-            self._former = due.traces("producers", known[0], due.end_of(known[0]))
+            self._former = due.removals("producers", known[0], due.expiry_of(known[0]))
         return self._open() or self._at_once()
 
     def _open(self) -> Committed | None:
@@ -208,7 +208,7 @@ class CommitAttempt:
         with registry.locked(*refs) as found:
             states = {ref: state for ref, state in zip(refs, found, strict=True) if state is not None}
             held = [
-                _held(sequences_of(store, states.get(claim.queue), claim.claim, self._now), claim)
+                _held(find_sequences(store, states.get(claim.queue), claim.claim, self._now), claim)
                 for claim in self._claims
             ]
             committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
@@ -227,7 +227,7 @@ class CommitAttempt:
         """Return the writes that decide a large commit and move its stages into the open commit's entry."""
         rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
-        taken = (write for key, _ in self._stages for write in due.traces("stages", key, due.end_of(key)))
+        taken = (write for key, _ in self._stages for write in due.removals("stages", key, due.expiry_of(key)))
         return [stages.commit_write(self._producer, decided), *self._former, *taken, *self._remembered(committed)]
 
     def _at_once(self) -> Committed:
@@ -240,7 +240,7 @@ class CommitAttempt:
             with registry.locked(*refs) as found:
                 states = {ref: state for ref, state in zip(refs, found, strict=True) if state is not None}
                 held = [
-                    _held(held_by(store, states.get(claim.queue), claim.claim, self._now), claim)
+                    _held(find_held(store, states.get(claim.queue), claim.claim, self._now), claim)
                     for claim in self._claims
                 ]
                 if len(states) == len(refs):
@@ -283,7 +283,7 @@ def _held(held: list[T], claim: ClaimRef) -> list[T]:
 
 def _producer(project: str, producer: str) -> bytes:
     """Return the key prefix of a producer's record, which the expiry follows."""
-    return layout.ended(layout.project_prefix(project), producer)
+    return layout.name_prefix(layout.project_prefix(project), producer)
 
 
 def _producer_lock(producer: bytes) -> bytes:
@@ -293,7 +293,7 @@ def _producer_lock(producer: bytes) -> bytes:
 
 def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | None:
     """Return the key of a producer's record and its last batch, or None if the producer is unknown."""
-    found = due.living(store, "producers", producer, now)
+    found = due.find_live(store, "producers", producer, now)
     if found is None:
         return None
     return found[0], stages.committed(store, producer, layout.decode_batch(found[1]))
