@@ -109,7 +109,7 @@ def test_what_fell_off_a_log_that_lies_quiet_gives_its_space_back(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch
 ):
     """A range that was removed makes RocksDB do nothing by itself; while more falls off, this does nothing either."""
-    monkeypatch.setattr(logs, "MUCH", 1 << 20)
+    monkeypatch.setattr(logs, "MIN_COMPACTED", 1 << 20)
 
     def size() -> int:
         with storage._handle as (store, _):
@@ -203,7 +203,7 @@ def test_what_was_swept_in_front_is_crossed_once(
 
 def test_the_remembered_beginnings_of_topics_are_bounded(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
     """Forgotten ones cost a walk, no message."""
-    monkeypatch.setattr(logs, "MOST_HEADS", 5)
+    monkeypatch.setattr(logs, "MAX_HEADS", 5)
     topics = [TopicRef("acme", f"t{number}") for number in range(20)]
     for topic in topics:
         publish(storage, 1, topic)

@@ -130,14 +130,14 @@ def test_a_reader_is_told_of_a_trim_while_it_reads(
 ):
     """Whether it met the batches or not: they are a gap, never missing in silence."""
     publish(storage, 85)
-    batches = topics._batches
+    batches = topics._scan_batches
 
     def overtaken(*arguments: Any) -> Iterator[tuple[int, Batch | None]]:
         met = [] if early else list(batches(*arguments))
         publish(storage, 6)
         return batches(*arguments) if early else iter(met)
 
-    monkeypatch.setattr(topics, "_batches", overtaken)
+    monkeypatch.setattr(topics, "_scan_batches", overtaken)
     found = storage.topics.read("acme", 0, 100, ALL)
     assert found.dropped == 11
     assert [batch.sequence for batch in found.batches] == list(range(12, 86))

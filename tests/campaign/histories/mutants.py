@@ -33,7 +33,7 @@ from zq.model import (
 from zq.model.expiry import Expiry
 from zq.storage.memory import MemoryStore
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import Change, End, Taken
+from zq.storage.ordered.changes import Change, End, ReadyMessage
 from zq.storage.ordered.claims import ClaimController, claim_message, find_held, release_message
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.messages import MessageController
@@ -88,13 +88,15 @@ def changing(handle: StoreHandle, queue: QueueRef) -> Iterator[tuple[Store, Queu
         change.commit()
 
 
-def ready_of(handle: StoreHandle, queue: QueueRef, limit: int, now: Seconds) -> list[Taken]:
+def ready_of(handle: StoreHandle, queue: QueueRef, limit: int, now: Seconds) -> list[ReadyMessage]:
     """What is ready, without doing anything with it."""
     with handle as (store, registry), registry.locked(queue) as (state,):
         return take(store, state, limit, layout.ms(now), Change(store, layout.ms(now))) if state is not None else []
 
 
-def hold_all(handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence[Taken], now: Seconds) -> Claimed:
+def hold_all(
+    handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence[ReadyMessage], now: Seconds
+) -> Claimed:
     """Claim these messages, whoever has claimed them since they were read."""
     moment = layout.ms(now)
     with changing(handle, queue) as (store, state, change):

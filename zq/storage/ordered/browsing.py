@@ -13,9 +13,9 @@ from typing import Final, NamedTuple
 
 from zq.model import Browsed, Message, Position, State
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import bodies
+from zq.storage.ordered.changes import read_bodies
 from zq.storage.ordered.layout import StoredMessage
-from zq.storage.ordered.ready import fresh
+from zq.storage.ordered.ready import scan_fresh
 from zq.storage.ordered.registry import RESERVED, QueueState
 from zq.storage.ordered.store import Store
 
@@ -28,7 +28,7 @@ MAX_RECORDS: Final = 512
 Candidate = tuple[int, int, StoredMessage]
 
 
-class Met(NamedTuple):
+class Match(NamedTuple):
     """A message in the requested state, and the position after which the next page begins."""
 
     position: Position
@@ -42,11 +42,13 @@ def page(
 
     The page ends before its bodies exceed ``most_bytes`` in total, but it has at least one message if there is any.
     """
-    met = _claimed(store, state, after, now) if wanted is State.CLAIMED else _waiting(store, state, wanted, after, now)
+    matches = (
+        _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
+    )
     items: list[Message] = []
     position: Position | None = None
-    while len(items) < limit and (some := list(islice(met, min(FIRST_RECORDS, limit - len(items))))):
-        texts = bodies(store, state.number, [(one.position.sequence, one.record) for one in some], spare=True)
+    while len(items) < limit and (some := list(islice(matches, min(FIRST_RECORDS, limit - len(items))))):
+        texts = read_bodies(store, state.number, [(one.position.sequence, one.record) for one in some], spare=True)
         for one, body in zip(some, texts, strict=True):
             if not body:  # the message was removed or has expired in the meantime, or its body is unreadable
                 continue
@@ -58,7 +60,7 @@ def page(
     return Browsed(items, position)
 
 
-def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Met]:
+def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Match]:
     """Yield claimed messages by sequence. The cost grows with the number of all claimed messages of the queue."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
@@ -67,10 +69,10 @@ def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iter
             held.update(sequence for sequence in sequences if sequence > after.sequence)
     for _, sequence, record in _records(store, state, ((0, sequence) for sequence in sorted(held)), now):
         if record.is_held(now):
-            yield Met(Position(0, sequence), record)
+            yield Match(Position(0, sequence), record)
 
 
-def _waiting(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Met]:
+def _unclaimed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Match]:
     """Yield ready or delayed messages in claim order."""
     lane = after.lane
     both = merge(
@@ -79,7 +81,7 @@ def _waiting(store: Store, state: QueueState, wanted: State, after: Position, no
     for available, sequence, record in both:
         if not record.indexed:
             lane = sequence
-        yield Met(Position(available, sequence, lane), record)
+        yield Match(Position(available, sequence, lane), record)
 
 
 def _indexed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
@@ -98,7 +100,7 @@ def _indexed(store: Store, state: QueueState, wanted: State, after: Position, no
 def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
     """Yield the fresh messages in the wanted state, in order."""
     if wanted is State.READY:
-        for available, sequence, expires, _, record in fresh(store, state, after.lane):
+        for available, sequence, expires, _, record in scan_fresh(store, state, after.lane):
             if available > now:  # so are all later ones, because the available-at increases with the sequence
                 return
             if record is not None and expires > now:

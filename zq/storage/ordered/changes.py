@@ -26,7 +26,7 @@ from zq.storage.ordered.store import Store, Write
 MAX_GAP: Final = 16
 # Maximum milliseconds by which the last fresh message's available-at may be in the future. A later one was caused by a
 # wrong clock and is ignored.
-BELIEVED: Final = FALSE_FUTURE * 1000
+MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
 class End(NamedTuple):
@@ -37,7 +37,7 @@ class End(NamedTuple):
     now: int
 
 
-class Taken(NamedTuple):
+class ReadyMessage(NamedTuple):
     """A ready message with its body."""
 
     sequence: int
@@ -88,7 +88,7 @@ class Change:
             record.available, record.indexed = now + delay, lane
             tally.fresh_gap += 1
         else:
-            _join(tally, record, now, lane)
+            _set_available(tally, record, now, lane)
         key = layout.pair.pack(state.number, sequence)
         if len(body) <= layout.SHORT:
             record.body = body
@@ -128,7 +128,7 @@ class Change:
     def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
         """Remove a message. If ``end`` has a history retention, add a history entry."""
         if end.history:
-            self._record(state, sequence, record, end)
+            self._add_history(state, sequence, record, end)
         self.remove(state, sequence, record)
 
     def rewrite(
@@ -148,7 +148,7 @@ class Change:
         if old.claim != new.claim or old.until != until:
             if old.claim:
                 self._left[number, old.claim, old.group].add(sequence)
-            new.group = self._join_group(state, sequence, new.claim, until) if new.claim else 0
+            new.group = self._add_to_group(state, sequence, new.claim, until) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
         self._writes += message_changes(key, old, new)
         if (
@@ -158,11 +158,11 @@ class Change:
         else:
             self.lines.shift(state, sequence, new, old.available)
         if old.expires != new.expires and new.body is None:
-            self._prolong(state, key, new, body)
+            self._rewrite_body(state, key, new, body)
         if new.available < old.available or until < old.until:
-            self.show(state, sequence)
+            self.invalidate_visibility(state, sequence)
 
-    def show(self, state: QueueState, sequence: int) -> None:
+    def invalidate_visibility(self, state: QueueState, sequence: int) -> None:
         """Invalidate the visibility index for a message that may become visible earlier than recorded."""
         self._lowered.setdefault(state, set()).add(sequence)
 
@@ -175,7 +175,7 @@ class Change:
         if fresh_head > state.tally.fresh_head:
             self._tally(state).fresh_head = fresh_head
 
-    def stay(self, state: QueueState) -> None:
+    def keep_ready_cursor(self, state: QueueState) -> None:
         """Do not move the ready cursor, because some of the skipped entries are still ready.
 
         The fresh cursor may move: the claim has indexed the skipped fresh messages, so the ready cursor covers them.
@@ -193,7 +193,7 @@ class Change:
             self._tally(state).kept += size
             self._writes += writes
 
-    def also(self, *writes: Write) -> None:
+    def add_writes(self, *writes: Write) -> None:
         """Add further writes to the batch."""
         self._writes += writes
 
@@ -235,8 +235,8 @@ class Change:
             tally = self._tallies[state] = structs.replace(state.tally)
         return tally
 
-    def _record(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
-        [body] = bodies(self._store, state.number, [(sequence, record)])
+    def _add_history(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
+        [body] = read_bodies(self._store, state.number, [(sequence, record)])
         if body is None:  # the message has just expired
             return
         tally = self._tally(state)
@@ -250,7 +250,7 @@ class Change:
         )
         self._writes += due.history_writes(state.history, tally.position, kept)
 
-    def _prolong(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
+    def _rewrite_body(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
         """Rewrite the body with the new expiry. Otherwise the compaction filter would drop it after the old expiry."""
         stored = None if body is not None else self._store.get("bodies", key)
         if stored is not None:
@@ -261,7 +261,7 @@ class Change:
     def _seal(self, state: QueueState, record: NewMessage, body: bytes) -> bytes:
         return layout.seal_body(body, record.expires, state.context.expiry.compaction_filter_grace)
 
-    def _join_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
+    def _add_to_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
         """Add a message to a claim group that ends at ``until``, and return the number of the group."""
         place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
@@ -291,14 +291,14 @@ class Change:
             self._writes.append(("claims", key, layout.group_value(ends, sequences, holder)))
 
 
-def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
+def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
     """Set the available-at of a message without a delay and, with ``lane``, make the message fresh.
 
     If a claim would have to skip too many other messages to reach this one, the message is indexed instead. ``lane`` is
     false in a grouped queue, which has no fresh messages.
     """
     fresh = tally.fresh
-    if fresh > now + BELIEVED:
+    if fresh > now + MAX_AHEAD:
         fresh, tally.fresh_gap = now, MAX_GAP + 1
     record.available = tally.fresh = fresh if fresh > now else now
     if not lane:
@@ -312,7 +312,7 @@ def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
         tally.fresh_tail, tally.fresh_gap = sequence, 0
 
 
-def bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
+def read_bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
     """Read the bodies of messages, in order.
 
     A body is None if the message was removed or has expired since its record was read. With ``spare``, a damaged body
@@ -348,42 +348,42 @@ class Routes(NamedTuple):
 
     def missing(self, moves: Iterable[Move]) -> list[QueueRef]:
         """Return the missing target queues of the moves."""
-        return [ref for ref in targets(self.source.ref, moves) if self.targets[ref.name] is None]
+        return [ref for ref in target_queues(self.source.ref, moves) if self.targets[ref.name] is None]
 
-    def carry_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
+    def move_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
         """Move messages to their target queues in the given order, and return the moves that were made.
 
         A message that has just expired has no body and is not moved.
         """
         carried = []
-        values = bodies(store, self.source.number, [found[move.id] for move in moves])
+        values = read_bodies(store, self.source.number, [found[move.id] for move in moves])
         for move, body in zip(moves, values, strict=True):
             if body is not None:
-                self.carry(change, *found[move.id], body, move)
+                self.move(change, *found[move.id], body, move)
                 carried.append(move)
         return carried
 
-    def carry(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
+    def move(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
         """Move one message to its target queue."""
         target = self.targets[move.to]
         assert target is not None, "the caller has created the missing queues"
         outcome = Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED
         change.finish(self.source, sequence, record, End(outcome, self.history, self.now))
-        moved = _moved(record, move, self.source.ref.name, self.now)
+        moved = _build_moved(record, move, self.source.ref.name, self.now)
         change.insert(target, moved, body if move.body is None else move.body, self.now, move.delay * 1000)
 
 
-def targets(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
+def target_queues(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
     """Return the target queues of the moves without duplicates."""
     return [QueueRef(queue.project, name) for name in dict.fromkeys(move.to for move in moves)]
 
 
-def by_name(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
+def map_states(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
     """Map the names of the queues to their states."""
     return {ref.name: state for ref, state in zip(refs, states, strict=True)}
 
 
-def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
+def _build_moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
     """Build the record of a moved message. ``Change.insert`` sets its available-at and index fields."""
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(

@@ -30,7 +30,7 @@ from zq.storage import inline
 from zq.storage.concurrency import StripedLocks
 from zq.storage.inline import LongWalk
 from zq.storage.ordered import layout, stages
-from zq.storage.ordered.changes import Change, End, Routes, Taken, bodies, by_name, targets
+from zq.storage.ordered.changes import Change, End, ReadyMessage, Routes, map_states, read_bodies, target_queues
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.handling import handle
 from zq.storage.ordered.idempotency import check_key
@@ -57,7 +57,7 @@ class ClaimController:
     def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
         with self._handle as session:
             attempt = ClaimAttempt(session, queue, request, layout.ms(now))
-            with self._stripes.locked(*stages.fence_names(queue.project, request.fence)):
+            with self._stripes.locked(*stages.fence_locks(queue.project, request.fence)):
                 stages.check_fence(session.store, queue.project, request.fence)
                 claimed = attempt.run()
             if claimed.claim is not None:
@@ -78,7 +78,7 @@ class ClaimController:
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         moment = layout.ms(now)
         with self._handle as (store, registry):
-            with self._stripes.locked(*stages.fence_names(queue.project, fence)), registry.locked(queue) as (state,):
+            with self._stripes.locked(*stages.fence_locks(queue.project, fence)), registry.locked(queue) as (state,):
                 stages.check_fence(store, queue.project, fence)
                 held = find_held(store, state, lease.claim, moment)
                 if state is None or not held:
@@ -112,10 +112,10 @@ class ClaimController:
         fence: Fence | None = None,
     ) -> Settled:
         moment = layout.ms(now)
-        refs = targets(queue, settlement.move)
+        refs = target_queues(queue, settlement.move)
         with self._handle as (store, registry):
             settled = None
-            with self._stripes.locked(*stages.fence_names(queue.project, fence)):
+            with self._stripes.locked(*stages.fence_locks(queue.project, fence)):
                 while settled is None:
                     with registry.locked(queue, *refs) as (state, *others):
                         check_key(store, state, idempotency_key, Settled, moment)
@@ -123,7 +123,7 @@ class ClaimController:
                         held = {found[1].id: found for found in find_held(store, state, claim, moment)}
                         if state is None or not held:
                             raise ClaimNotFound
-                        routes = Routes(state, by_name(refs, others), settlement.history, moment)
+                        routes = Routes(state, map_states(refs, others), settlement.history, moment)
                         missing = routes.missing(move for move in settlement.move if move.id in held)
                         if not missing:
                             change = Change(store, moment)
@@ -179,14 +179,14 @@ class ClaimAttempt:
             for item in take(store, state, request.limit, now, change, request.most_bytes):
                 self._claim_or_skip(change, state, item)
             if self._spent:
-                change.stay(state)
+                change.keep_ready_cursor(state)
             change.commit()
         if not self._messages:
             return Claimed(spent=self._spent)
         claim = Claim(request.lease.claim, request.lease.ttl, now / 1000, self._messages, self._lapsed)
         return Claimed(claim, spent=self._spent)
 
-    def _claim_or_skip(self, change: Change, state: QueueState, item: Taken) -> None:
+    def _claim_or_skip(self, change: Change, state: QueueState, item: ReadyMessage) -> None:
         """Claim a message. If it has reached the maximum number of claims, add it to the spent messages instead."""
         sequence, record, body = item
         request, now = self._request, self._now
@@ -246,7 +246,7 @@ def find_claim(store: Store, state: QueueState | None, claim: str, now: int) -> 
         return None
     messages = [
         layout.build_message(sequence, record, body, now)
-        for (sequence, record), body in zip(held, bodies(store, state.number, held), strict=True)
+        for (sequence, record), body in zip(held, read_bodies(store, state.number, held), strict=True)
         if body is not None
     ]
     terms = held[0][1]
@@ -378,7 +378,7 @@ def settle_held(
     released = [release for release in settlement.release if release.id in held]
     for release in released:
         release_message(change, routes.source, held[release.id], release.delay, routes.now)
-    moves = routes.carry_all(store, change, held, [move for move in settlement.move if move.id in held])
+    moves = routes.move_all(store, change, held, [move for move in settlement.move if move.id in held])
     buried = sum(1 for move in moves if move.reason)
     kept = held.keys() - {move.id for move in settlement.move} | {move.id for move in moves}
     lost = [message for message in named if message not in kept]

@@ -122,6 +122,6 @@ _RECORD_ENTRIES: Final[dict[str, Callable[[bytes, bytes], list[Write]]]] = {
     "keys": _key_entries,
     "stages": _stage_entries,
     "producers": _producer_entries,
-    "batches": logs.entries_of,
+    "batches": logs.batch_entries,
     "records": _document_entries,
 }

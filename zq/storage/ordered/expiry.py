@@ -32,15 +32,15 @@ LOG = logging.getLogger(__name__)
 # Maximum number of items that active expiry removes in one write, which blocks all threads for about a millisecond.
 SLICE: Final = 100
 # Pause in seconds after each slice. Without it, another thread would wait up to five milliseconds for the GIL.
-BREATH: Final = 0.0001
+SLICE_PAUSE: Final = 0.0001
 # Seconds after which active expiry reads both indexes from the beginning again.
-AFRESH: Final = 3600.0
+RESCAN_INTERVAL: Final = 3600.0
 # Number of messages that lazy expiry removes in one write.
 BATCH: Final = 100
 # Pause of lazy expiry as a multiple of the preceding working time, so that it works at most a fifth of the time.
-REST: Final = 4
+PAUSE_FACTOR: Final = 4
 # Maximum pause of lazy expiry in seconds.
-LONGEST: Final = 0.5
+MAX_PAUSE: Final = 0.5
 
 # Expiries by key in ``messages``. A message is not removed if its expiry has been extended in the meantime.
 Moments = dict[bytes, int]
@@ -59,11 +59,11 @@ class ActiveExpiry:
         New entries expire in the future, so they are above these keys. An entry is below them only if the verb that
         wrote it took longer than the TTL. Such an entry is found when the indexes are read from the beginning again.
         """
-        self._afresh = 0.0
+        self._rescan_at = 0.0
         self._first = 0
         self._pending_deletes = PendingDeletes()
         self._tombstones = Tombstones()
-        self._keys_went = True
+        self._keys_removed = True
         """Whether a hidden queue may have no idempotency keys left, because keys were removed; True at the start."""
         self.removed = 0
 
@@ -73,8 +73,8 @@ class ActiveExpiry:
         If the pace ends a round early, the next round begins with another type of data, so that none starves.
         """
         before = self.removed
-        if time.monotonic() > self._afresh:
-            self._afresh = time.monotonic() + AFRESH
+        if time.monotonic() > self._rescan_at:
+            self._rescan_at = time.monotonic() + RESCAN_INTERVAL
             self.position = self._due_position = b""
         kinds: list[Callable[[Session, int], int]] = [
             lambda session, size: self._pending_deletes.clear_queues(session.store, size, pace),
@@ -88,11 +88,11 @@ class ActiveExpiry:
                 lambda session, size: self._remove_due(session.store, now, size, pace),
             )
         first = self._first % len(kinds)
-        ended = [self._by_steps(pace, kind) for kind in kinds[first:] + kinds[:first]]
+        ended = [self._repeat(pace, kind) for kind in kinds[first:] + kinds[:first]]
         self._first = 0 if all(ended) else first + 1
         return self.removed - before
 
-    def _by_steps(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
+    def _repeat(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
         """Repeat the step until it finds less than its limit. Return False if the pace ends the round before that."""
         while left := pace.step():
             while left:
@@ -104,13 +104,13 @@ class ActiveExpiry:
                     except StoreDamaged:  # the store has recorded the damage; the round continues with other data
                         return True
                 left -= asked
-                time.sleep(BREATH)
+                time.sleep(SLICE_PAUSE)
         return False
 
     def _remove_expired(self, session: Session, now: int, size: int, pace: Pace) -> int:
         index = session.store.scan("expiry", self.position, layout.number.pack(now + 1), spare=True)
         entries = [key for key, _ in islice(index, size)]
-        for number, moments in by_queue((entry[8:], layout.number.unpack_from(entry)[0]) for entry in entries):
+        for number, moments in group_by_queue((entry[8:], layout.number.unpack_from(entry)[0]) for entry in entries):
             count, queue = remove_expired(session, number, moments, sweeping=True)
             if count:
                 self.removed += count
@@ -120,8 +120,8 @@ class ActiveExpiry:
         return len(entries)
 
     def _clear_numbers(self, session: Session, size: int, pace: Pace) -> int:
-        if self._keys_went:
-            self._keys_went = False
+        if self._keys_removed:
+            self._keys_removed = False
             forget_hidden(session)
         return self._pending_deletes.clear_numbers(session.store, size, pace)
 
@@ -138,11 +138,11 @@ class ActiveExpiry:
             if family == "history":
                 gone += due.history_traces(key, note)
             elif family == "batches":
-                gone.append(logs.topic_delete(key, note))
+                gone.append(logs.topic_removal(key, note))
             elif family == "keys":
-                self._keys_went = True
+                self._keys_removed = True
             elif family == "stages":
-                with self._stripes.locked(stages.name(key[:-8])):  # because a commit may be reading the stage
+                with self._stripes.locked(stages.stage_lock(key[:-8])):  # because a commit may be reading the stage
                     store.write([*gone, ("default", layout.PENDING_NUMBER + note, b"")])
             elif family == "records":
                 with self._stripes.locked(documents.lock_name(key)):  # because a verb may be extending the expiry
@@ -150,13 +150,13 @@ class ActiveExpiry:
                 continue
             writes += gone
         if entries:
-            store.write([*writes, *_counted(store, removed)])
+            store.write([*writes, *_counter_writes(store, removed)])
             pace.removed(len(entries))
             self._due_position = entries[-1][0] + b"\0"
         return len(entries)
 
 
-def _counted(store: Store, removed: Counter[bytes]) -> list[Write]:
+def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
     """Return the writes that add removed bytes, by history number, to the counters under ``layout.REMOVED``.
 
     Only active expiry writes these counters, so no lock is needed.
@@ -189,12 +189,12 @@ class LazyExpiry:
         while self._queue.wait():
             began = time.monotonic()
             self._remove(self._queue.take(BATCH))
-            time.sleep(min(LONGEST, REST * (time.monotonic() - began)))
+            time.sleep(min(MAX_PAUSE, PAUSE_FACTOR * (time.monotonic() - began)))
 
     def _remove(self, expired: Moments) -> None:
         try:
             with self._handle as session:
-                for number, its in by_queue(expired.items()):
+                for number, its in group_by_queue(expired.items()):
                     self.removed += remove_expired(session, number, its, sweeping=False)[0]
         except Unavailable:
             pass  # active expiry will find these messages
@@ -202,7 +202,7 @@ class LazyExpiry:
             LOG.critical("Removal failed for a reason that was not foreseen; active expiry will do it.", exc_info=True)
 
 
-def by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
+def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
     """Group expired messages by queue number."""
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
@@ -232,7 +232,7 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
                 change.remove(state, layout.pair.unpack(key)[1], record)
                 count += 1
             elif sweeping:
-                change.also(("expiry", layout.number.pack(moment) + key, None))
+                change.add_writes(("expiry", layout.number.pack(moment) + key, None))
         change.commit()
         return count, state.ref
 
@@ -240,7 +240,7 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
 @contextmanager
 def _locked(session: Session, number: int) -> Iterator[QueueState | None]:
     """Lock the queue with this number; a context manager that returns its state, or None for a missing queue."""
-    state = session.registry.by_number(number)
+    state = session.registry.find_by_number(number)
     if state is None:
         yield None
         return

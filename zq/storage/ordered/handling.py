@@ -42,7 +42,7 @@ def _hold(change: Change, state: QueueState, found: Found, seconds: int, now: in
     place = record.index_fields()
     wait = record.available - record.ends
     if not record.is_held(now):  # the claim has expired and the message is claimed again during its redelivery delay
-        change.show(state, sequence)
+        change.invalidate_visibility(state, sequence)
     record.ends = now + seconds * 1000
     record.available = record.ends + wait
     change.rewrite(state, sequence, place, record)

@@ -20,7 +20,7 @@ class LazyExpiryQueue:
     """A bounded queue of expired messages that readers have found, without duplicates. One thread removes them."""
 
     def __init__(self) -> None:
-        self._met: dict[bytes, int] = {}
+        self._keys: dict[bytes, int] = {}
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
         self.capacity = 0
@@ -28,7 +28,7 @@ class LazyExpiryQueue:
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._met)
+        return len(self._keys)
 
     def resize(self, capacity: int) -> None:
         """Change the capacity. Keys in the queue are kept, even if there are more."""
@@ -40,30 +40,30 @@ class LazyExpiryQueue:
             return
         with self._changed:
             for key in keys:
-                if len(self._met) < self.capacity:
-                    self._met.setdefault(key, now)
-                elif key not in self._met:
+                if len(self._keys) < self.capacity:
+                    self._keys.setdefault(key, now)
+                elif key not in self._keys:
                     self.dropped += 1
             self._changed.notify()
 
     def wait(self) -> bool:
         """Wait until the queue has keys and return True, or return False after ``close``."""
         with self._changed:
-            self._changed.wait_for(lambda: self._met or self._closed)
+            self._changed.wait_for(lambda: self._keys or self._closed)
             return not self._closed
 
     def take(self, most: int) -> dict[bytes, int]:
         """Remove and return up to ``most`` of the oldest keys, each with a time at which its message had expired."""
         with self._changed:
-            taken = dict(islice(self._met.items(), most))
+            taken = dict(islice(self._keys.items(), most))
             for key in taken:
-                del self._met[key]
+                del self._keys[key]
         return taken
 
     def close(self) -> None:
         """Discard all keys and wake the thread in ``wait``."""
         with self._changed:
-            self._met.clear()
+            self._keys.clear()
             self._closed = True
             self._changed.notify()
 
@@ -91,13 +91,13 @@ class ReadyCursor(NamedTuple):
         """Return whether any entry below the key ``upper`` may be ready."""
         return self.head < min(self.low, upper) or self.high < upper
 
-    def passed(self, head: bytes) -> "ReadyCursor":
+    def move_to(self, head: bytes) -> "ReadyCursor":
         """Return the cursor after a claim that has read up to the key ``head``."""
         return (
             ReadyCursor(head, self.low, self.high) if head < self.low else ReadyCursor(head, head, max(head, self.high))
         )
 
-    def joined(self, keys: Sequence[bytes]) -> "ReadyCursor":
+    def extend(self, keys: Sequence[bytes]) -> "ReadyCursor":
         """Return the cursor with its ranges extended to include new entries."""
         early = [key for key in keys if key < self.high]
         if not early:

@@ -7,7 +7,7 @@ from typing import Final
 
 from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, portion
 from zq.storage.ordered import due, layout
-from zq.storage.ordered.changes import bodies
+from zq.storage.ordered.changes import read_bodies
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.layout import StoredEntry
 from zq.storage.ordered.registry import QueueState
@@ -132,7 +132,7 @@ def _read_message(store: Store, state: QueueState, key: bytes, value: bytes, now
         state.context.lazy_queue.offer([key], now)
         return None
     sequence = layout.pair.unpack(key)[1]
-    [body] = bodies(store, state.number, [(sequence, record)])
+    [body] = read_bodies(store, state.number, [(sequence, record)])
     return None if body is None else HistoryEntry(layout.build_message(sequence, record, body, now))
 
 

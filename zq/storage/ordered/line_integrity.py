@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from zq.model import Grouping
 from zq.storage.ordered import layout
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
-from zq.storage.ordered.lines import LINE, entry_of, line_of, slot_of
+from zq.storage.ordered.lines import LINE, line_entry, line_key, slot_of
 from zq.storage.ordered.log_integrity import Findings
 from zq.storage.ordered.store import Write
 
@@ -14,7 +14,7 @@ from zq.storage.ordered.store import Write
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
     """Return the key in ``lines`` of a message, given its key in ``messages``."""
     number, sequence = layout.pair.unpack(key)
-    return line_of(number, record.line) + slot_of(grouping, record.available, sequence)
+    return line_key(number, record.line) + slot_of(grouping, record.available, sequence)
 
 
 def grouping_of(key: bytes) -> Grouping:
@@ -42,10 +42,10 @@ class LineIntegrity:
                 self._check_former(key)
             elif len(key) == LINE:
                 line, head = key, value
-                if self._store.get("available", entry_of(key, value)[0]) != entry_of(key, value)[1]:
-                    self._findings.found(f"available: nothing of the line {key.hex()}")
+                if self._store.get("available", line_entry(key, value)[0]) != line_entry(key, value)[1]:
+                    self._findings.contradict(f"available: nothing of the line {key.hex()}")
                 if self._store.get("lines", key + value[layout.number.size :]) is None:
-                    self._findings.found(f"lines: the head of {key.hex()} stands nowhere in it")
+                    self._findings.contradict(f"lines: the head of {key.hex()} stands nowhere in it")
             else:
                 self._check_place(key, has_head=bool(head) and key.startswith(line))
 
@@ -53,25 +53,25 @@ class LineIntegrity:
         """Check that an entry in ``available`` matches the head of its line."""
         line = key[: layout.number.size] + value
         head = self._store.get("lines", line) or b""
-        if len(head) != layout.triple.size or entry_of(line, head)[0] != key:
-            self._findings.found(f"available: {key.hex()} is no line's entry")
+        if len(head) != layout.triple.size or line_entry(line, head)[0] != key:
+            self._findings.contradict(f"available: {key.hex()} is no line's entry")
 
     def _check_place(self, key: bytes, has_head: bool) -> None:
         number = key[: layout.number.size]
         message = number + key[-layout.number.size :]
         stored = self._store.get("messages", message)
         if stored is None or slot(self.grouping(number), message, layout.decode_record(stored)) != key:
-            self._findings.found(f"lines: {key.hex()} is no message's place")
+            self._findings.contradict(f"lines: {key.hex()} is no message's place")
         elif not has_head:
-            self._findings.found(f"lines: {key.hex()} stands in a line without a head")
+            self._findings.contradict(f"lines: {key.hex()} stands in a line without a head")
 
     def _check_former(self, key: bytes) -> None:
         number = key[: layout.number.size]
         if self._store.get("default", layout.PENDING_QUEUE + number) is None:
-            self._findings.found(f"lines: {key.hex()} is of no grouped queue")
+            self._findings.contradict(f"lines: {key.hex()} is of no grouped queue")
 
 
-class NewLines:
+class RebuiltLines:
     """Lines that a salvage rebuilds from their messages."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
@@ -94,4 +94,4 @@ class NewLines:
             if head[layout.number.size :] != within:
                 head = layout.number.pack(available) + within
             yield "lines", line, head
-            yield "available", *entry_of(line, head)
+            yield "available", *line_entry(line, head)

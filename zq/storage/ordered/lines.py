@@ -28,7 +28,7 @@ MAX_GONE: Final = 64
 PATIENCE: Final = 4096
 
 
-def line_of(queue: int, group: str) -> bytes:
+def line_key(queue: int, group: str) -> bytes:
     """Return the key of a group's line."""
     name = group.encode("utf-8", "surrogatepass")
     return layout.number.pack(queue) + blake2b(name, digest_size=LINE - layout.number.size).digest()
@@ -39,13 +39,13 @@ def slot_of(grouping: Grouping, available: int, sequence: int) -> bytes:
     return layout.pair.pack(available if grouping == Grouping.FAIR else 0, sequence)
 
 
-def entry_of(line: bytes, head: bytes) -> tuple[bytes, bytes]:
+def line_entry(line: bytes, head: bytes) -> tuple[bytes, bytes]:
     """Return the entry (key, value) in ``available`` of a line with this head."""
     moment, _, sequence = layout.triple.unpack(head)
     return line[: layout.number.size] + layout.pair.pack(moment, sequence), line[layout.number.size :]
 
 
-class Met:
+class ScannedRecords:
     """The records of a line that a claim has read, by slot in ascending order.
 
     A record is None if the message was removed or is unreadable. ``is_all`` is true if the whole line was read.
@@ -72,13 +72,13 @@ class _Line:
         stored: The slots in ``slots`` that the store already has.
     """
 
-    __slots__ = ("key", "met", "slots", "state", "stored")
+    __slots__ = ("key", "scanned", "slots", "state", "stored")
 
     def __init__(self, state: QueueState, key: bytes) -> None:
         self.state, self.key = state, key
         self.slots: dict[bytes, StoredMessage | None] = {}
         self.stored: set[bytes] = set()
-        self.met: Met | None = None
+        self.scanned: ScannedRecords | None = None
         """The records that the current claim has read."""
 
 
@@ -105,9 +105,9 @@ class Lines:
         _leave(line, slot_of(grouping, available, sequence))
         line.slots[slot_of(grouping, record.available, sequence)] = record
 
-    def walked(self, state: QueueState, key: bytes, met: Met) -> None:
+    def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
         """Add the records that a claim has read, so that the line gets a new head if its head is gone."""
-        self._lines.setdefault(key, _Line(state, key)).met = met
+        self._lines.setdefault(key, _Line(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
         """Yield the queue, the writes and the new key in ``available`` of each line; b"" if that key is unchanged."""
@@ -117,14 +117,14 @@ class Lines:
                 for slot, record in line.slots.items()
                 if record is None or slot not in line.stored
             ]
-            head = line.met.head if line.met else self._store.get("lines", key) or b""
+            head = line.scanned.head if line.scanned else self._store.get("lines", key) or b""
             new = self._head(line, head, now)
             entry = b""
             if new != head:
                 if head:
-                    writes.append(("available", entry_of(key, head)[0], None))
+                    writes.append(("available", line_entry(key, head)[0], None))
                 if new:
-                    entry, hashed = entry_of(key, new)
+                    entry, hashed = line_entry(key, new)
                     writes.append(("available", entry, hashed))
                 writes.append(("lines", key, new or None))
             yield line.state, writes, entry
@@ -134,16 +134,16 @@ class Lines:
 
         ``head`` is the old head. No stored message of the line precedes it.
         """
-        kept, met = head[layout.number.size :], line.met
+        kept, scanned = head[layout.number.size :], line.scanned
         joined = sorted(slot for slot, record in line.slots.items() if record is not None)
         if joined and (not head or joined[0] <= kept):
             first = line.slots[joined[0]]
             if first is not None and first.expires > now:
                 return layout.number.pack(max(now, first.available)) + joined[0]
-        elif head and met is None and kept not in line.slots:
+        elif head and scanned is None and kept not in line.slots:
             return head
-        most = MAX_GONE if met is None else PATIENCE
-        slots = (slot for slot in self._places(line, kept) if slot not in line.slots) if head else ()
+        most = MAX_GONE if scanned is None else PATIENCE
+        slots = (slot for slot in self._stored_slots(line, kept) if slot not in line.slots) if head else ()
         for slot in merge(joined, slots):
             record = line.slots.get(slot) or self._record(line, slot)
             if record is None or record.expires <= now:
@@ -158,25 +158,25 @@ class Lines:
     def _line(self, state: QueueState, group: str) -> _Line:
         line = self._groups.get((state.number, group))
         if line is None:
-            key = line_of(state.number, group)
+            key = line_key(state.number, group)
             line = self._groups[state.number, group] = self._lines.setdefault(key, _Line(state, key))
         return line
 
-    def _places(self, line: _Line, kept: bytes) -> Iterator[bytes]:
+    def _stored_slots(self, line: _Line, kept: bytes) -> Iterator[bytes]:
         """Yield the stored slots of the line from ``kept`` on."""
         lower = line.key + kept
-        if line.met:
-            yield from line.met.records
-            if line.met.is_all:
+        if line.scanned:
+            yield from line.scanned.records
+            if line.scanned.is_all:
                 return
-            lower = line.key + next(reversed(line.met.records), kept) + b"\0"
+            lower = line.key + next(reversed(line.scanned.records), kept) + b"\0"
         for key, _ in self._store.scan("lines", lower, layout.prefix_end(line.key), spare=True):
             yield key[LINE:]
 
     def _record(self, line: _Line, slot: bytes) -> StoredMessage | None:
         """Return the record of the message in a slot, or None if it is missing or unreadable."""
-        if line.met and slot in line.met.records:
-            return line.met.records[slot]
+        if line.scanned and slot in line.scanned.records:
+            return line.scanned.records[slot]
         key = line.key[: layout.number.size] + slot[layout.number.size :]
         [value] = self._store.get_many("messages", [key], spare=True)
         return layout.decode_record(value) if value else None

@@ -59,7 +59,7 @@ class Header(Struct, array_like=True):
     messages: int
 
 
-class Stored(Header, array_like=True):
+class StoredBatch(Header, array_like=True):
     """A stored batch. Its entries are decoded on demand."""
 
     entries: Raw
@@ -73,17 +73,17 @@ class Stored(Header, array_like=True):
 
 decode_log = msgpack.Decoder(LogRecord).decode
 decode_header = msgpack.Decoder(Header).decode
-decode_stored = msgpack.Decoder(Stored).decode
+decode_stored = msgpack.Decoder(StoredBatch).decode
 decode_entries = msgpack.Decoder(list[Entry]).decode
 
 
-def key_of(number: int, topic: str) -> bytes:
+def topic_key(number: int, topic: str) -> bytes:
     """Return the key prefix of a topic's batches in ``topics``, which is also its key in ``floors``."""
     return layout.number.pack(number) + layout.project_prefix(topic)
 
 
 def topic_of(key: bytes) -> str:
-    """Return the topic of a key that ``key_of`` has built."""
+    """Return the topic of a key that ``topic_key`` has built."""
     return layout.project_of(key[layout.number.size :])
 
 
@@ -92,38 +92,38 @@ def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
     topic = batch.topic.encode("utf-8", "surrogatepass")
     entries = Raw(layout.encode(batch.entries))
     created = layout.ms(batch.created)
-    stored = Stored(topic, batch.sequence, created, before.size, before.messages, entries)
+    stored = StoredBatch(topic, batch.sequence, created, before.size, before.messages, entries)
     lives = [entry.ttl * 1000 for entry in batch.entries]
     expires, key = created + max(lives), layout.pair.pack(before.number, batch.last)
-    index = key_of(before.number, batch.topic)
+    index = topic_key(before.number, batch.topic)
     return [
         *due.writes("batches", key, layout.encode(stored), expires, index[8:]),
         ("topics", index + key[8:], layout.triple.pack(expires, batch.sequence, created + min(lives))),
     ]
 
 
-def entries_of(key: bytes, value: bytes) -> list[Write]:
+def batch_entries(key: bytes, value: bytes) -> list[Write]:
     """Return the writes that store a batch and its index entries, given its entry in ``batches``."""
     stored = decode_stored(value)
     before = LogRecord(layout.pair.unpack(key)[0], size=stored.size, messages=stored.messages)
     return batch_writes(stored.batch, before)
 
 
-def batch_deletes(key: bytes, value: bytes) -> list[Write]:
+def batch_removal(key: bytes, value: bytes) -> list[Write]:
     """Return the writes that remove a batch, given its entry in ``topics``."""
     batch = key[:8] + key[-8:]
     return [("topics", key, None), *due.removals("batches", batch, layout.number.unpack_from(value)[0])]
 
 
-def topic_delete(batch: bytes, note: bytes) -> Write:
+def topic_removal(batch: bytes, note: bytes) -> Write:
     """Return the write that removes a batch's entry in ``topics``, given the batch's key and its note in ``due``."""
     return ("topics", batch[:8] + note + batch[8:], None)
 
 
 # Maximum number of topics per log with a cached ``Log.head``.
-MOST_HEADS: Final = 10_000
+MAX_HEADS: Final = 10_000
 # Minimum number of bytes in a trimmed range that the store compacts on request.
-MUCH: Final = 8 << 20
+MIN_COMPACTED: Final = 8 << 20
 
 
 class LogView(NamedTuple):
@@ -147,7 +147,7 @@ class Log:
         "_compacted",
         "_forgotten",
         "_heads",
-        "_learning",
+        "_heads_lock",
         "_seen",
         "_trimming",
         "history",
@@ -168,8 +168,8 @@ class Log:
         self.lock = threading.Lock()
         self.notifying = threading.Lock()
         self.pending: deque[tuple[int, Batch | None]] = deque()
-        self._heads: FIFOCache[str | None, int] = FIFOCache(MOST_HEADS)
-        self._learning = threading.Lock()
+        self._heads: FIFOCache[str | None, int] = FIFOCache(MAX_HEADS)
+        self._heads_lock = threading.Lock()
         self._trimming = 0
         self._forgotten: set[str] = set()
         self._compacted = self._seen = LogRecord(self.history)
@@ -182,9 +182,9 @@ class Log:
         """
         return max(self._trimming, self.view.record.dropped)
 
-    def learn(self, topic: str | None, head: int) -> None:
+    def cache_head(self, topic: str | None, head: int) -> None:
         """Record that a topic, or the whole log (None), has no batches up to the sequence ``head``."""
-        with self._learning:
+        with self._heads_lock:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
@@ -200,7 +200,7 @@ class Log:
         grown = structs.replace(
             old, last=batch.last, size=old.size + batch.size, messages=old.messages + len(batch.entries)
         )
-        record = _less_trimmed(store, grown, old, keep)
+        record = _trim(store, grown, old, keep)
         writes = [("logs", self.key, layout.encode(record)), *batch_writes(batch, old), *also]
         gone: list[Range] = []
         if record.dropped > old.dropped:
@@ -222,7 +222,7 @@ class Log:
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
-        if record.dropped != seen.dropped or record.gone_size - former.gone_size < MUCH:
+        if record.dropped != seen.dropped or record.gone_size - former.gone_size < MIN_COMPACTED:
             return None
         self._compacted = record
         return self._range(former.dropped, record.dropped)
@@ -233,7 +233,7 @@ class Log:
 
     def set_floor(self, store: Store, topic: str, floor: int) -> None:
         """Hide the topic's messages up to the sequence ``floor`` from readers."""
-        key = key_of(self.history, topic)
+        key = topic_key(self.history, topic)
         store.write([("floors", key, layout.number.pack(floor) + self.key)])
         self.view.floors[topic] = floor
         self._forgotten.discard(topic)
@@ -298,7 +298,7 @@ class Logs:
         )
 
 
-def _less_trimmed(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
+def _trim(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
     """Return the record ``grown``, which includes the new batch, after a trim to ``keep``.
 
     The log is trimmed only when it exceeds its limit by an eighth, so that one range removal covers many batches.

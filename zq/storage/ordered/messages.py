@@ -23,7 +23,7 @@ from zq.model import (
 )
 from zq.storage import browsing as inherited
 from zq.storage.ordered import browsing, layout, scans
-from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, targets
+from zq.storage.ordered.changes import Change, End, Routes, map_states, read_bodies, target_queues
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.idempotency import check_keys
 from zq.storage.ordered.layout import Found
@@ -55,7 +55,7 @@ class MessageController:
             while not posted:
                 with registry.locked(*queues) as states:
                     state = states[0]
-                    check_keys(store, state or registry.hidden(queue), idempotency_key, drafts, moment)
+                    check_keys(store, state or registry.find_hidden(queue), idempotency_key, drafts, moment)
                     if state is None and not create:
                         raise QueueNotFound
                     metadata = NO_METADATA if state is None else state.metadata
@@ -84,7 +84,7 @@ class MessageController:
             if state is None:
                 return []
             found = locate(store, state, ids, moment)
-            texts = bodies(store, state.number, found)
+            texts = read_bodies(store, state.number, found)
         return [
             layout.build_message(sequence, record, body, moment)
             for (sequence, record), body in zip(found, texts, strict=True)
@@ -166,7 +166,7 @@ class MessageController:
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment = layout.ms(now)
-        refs = targets(queue, moves)
+        refs = target_queues(queue, moves)
         with self._handle as (store, registry):
             while True:
                 with registry.locked(queue, *refs) as (state, *others):
@@ -175,11 +175,11 @@ class MessageController:
                     if state is None or not ready:
                         return []
                     chosen = list({move.id: move for move in moves if move.id in ready}.values())
-                    routes = Routes(state, by_name(refs, others), history, moment)
+                    routes = Routes(state, map_states(refs, others), history, moment)
                     missing = routes.missing(chosen)
                     if not missing:
                         change = Change(store, moment)
-                        chosen = routes.carry_all(store, change, ready, chosen)
+                        chosen = routes.move_all(store, change, ready, chosen)
                         change.commit()
                         break
                 for ref in missing:

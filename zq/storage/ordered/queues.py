@@ -6,7 +6,7 @@ from itertools import islice, takewhile
 from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.storage.ordered import groups, layout, scans, startup
 from zq.storage.ordered.handle import StoreHandle
-from zq.storage.ordered.ready import fresh_moments
+from zq.storage.ordered.ready import scan_fresh_times
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store
 
@@ -77,9 +77,9 @@ class QueueController:
         with self._handle as (store, registry), registry.locked(queue) as (state,):
             if state is None:
                 return Stats()
-            total = state.tally.count - _expired(store, state, moment)
-            claimed = _claimed(store, state, moment)
-            ends = [scans.edge(store, state, moment, newest) if total else None for newest in (False, True)]
+            total = state.tally.count - _count_expired(store, state, moment)
+            claimed = _count_claimed(store, state, moment)
+            ends = [scans.find_edge(store, state, moment, newest) if total else None for newest in (False, True)]
         oldest, newest = (edge and Edge(edge[1].id, edge[1].created / 1000, edge[0]) for edge in ends)
         return Stats(claimed, total - claimed, oldest, newest, state.tally.sequence - startup.origin(state.tally.start))
 
@@ -91,14 +91,14 @@ class QueueController:
                 return Ready()
             if state.grouping:
                 with registry.locked(queue):
-                    return groups.ready(store, state, most, moment)
+                    return groups.count_ready(store, state, most, moment)
             present = layout.pair.pack(state.number, moment + 1)
             came = state.ready_cursor.entries(store, present) if most else iter(())
             ready = (
-                1 for key, expires in came if _moment(expires) > moment and _moment(key[-8:]) not in state.reserved
+                1 for key, expires in came if _decode(expires) > moment and _decode(key[-8:]) not in state.reserved
             )
             count = sum(1 for _ in islice(ready, most))
-            fresh = fresh_moments(store, state, moment)
+            fresh = scan_fresh_times(store, state, moment)
             count += sum(1 for _ in islice(takewhile(lambda available: available <= moment, fresh), most - count))
             later = next(store.scan("available", present, state.bounds()[1], spare=True), None)
             moments = [] if later is None else [layout.triple.unpack(later[0])[1]]
@@ -106,7 +106,7 @@ class QueueController:
         return Ready(count, min(moments) / 1000 if moments else None)
 
 
-def _expired(store: Store, state: QueueState, now: int) -> int:
+def _count_expired(store: Store, state: QueueState, now: int) -> int:
     """Count the queue's expired messages that are not removed yet.
 
     The cost grows with the number of unremoved expired messages in the whole store.
@@ -116,7 +116,7 @@ def _expired(store: Store, state: QueueState, now: int) -> int:
     return sum(1 for key, _ in due if key[8:16] == number)
 
 
-def _claimed(store: Store, state: QueueState, now: int) -> int:
+def _count_claimed(store: Store, state: QueueState, now: int) -> int:
     """Count the messages that have a live claim or are reserved by a commit.
 
     The cost grows with the number of messages in the claim index, which includes expired claims.
@@ -127,5 +127,5 @@ def _claimed(store: Store, state: QueueState, now: int) -> int:
     )
 
 
-def _moment(value: bytes) -> int:
+def _decode(value: bytes) -> int:
     return int.from_bytes(value)

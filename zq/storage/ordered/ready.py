@@ -18,7 +18,7 @@ from typing import Final
 from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED
 from zq.storage.ordered import groups, layout
-from zq.storage.ordered.changes import Change, Taken, bodies
+from zq.storage.ordered.changes import Change, ReadyMessage, read_bodies
 from zq.storage.ordered.hints import NEVER
 from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.registry import QueueState
@@ -43,7 +43,7 @@ Candidate = tuple[int, int, int, bool, StoredMessage | None]
 
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
-) -> list[Taken]:
+) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages in claim order. The caller must claim or remove all of them in ``change``.
 
     - The search ends before the bodies exceed ``most_bytes`` in total, but it returns at least one message if it can.
@@ -60,7 +60,7 @@ def take(
         scan = _Scan(store, state, limit, now)
         if scan.expired:
             state.context.lazy_queue.offer(scan.expired, now)
-        ready, unread, read = _read(store, state, scan.live, most_bytes)
+        ready, unread, read = _read_messages(store, state, scan.live, most_bytes)
         scan.go_back(scan.live[read:])
         change.advance(state, scan.head, scan.fresh_head)
         if ready or not unread:
@@ -73,27 +73,27 @@ def take(
     return ready
 
 
-def _read(
+def _read_messages(
     store: Store, state: QueueState, candidates: Sequence[Candidate], most_bytes: int
-) -> tuple[list[Taken], int, int]:
+) -> tuple[list[ReadyMessage], int, int]:
     """Read the candidates until the bodies would exceed ``most_bytes`` in total.
 
     Return the readable messages, the number of unreadable messages, and the number of processed candidates.
     """
-    ready: list[Taken] = []
+    ready: list[ReadyMessage] = []
     unread, left = 0, most_bytes
-    for at, (sequence, record, body) in enumerate(_contents(store, state.number, candidates)):
+    for at, (sequence, record, body) in enumerate(_read_contents(store, state.number, candidates)):
         if record is not None and body is not None:
             left -= len(body)
             if left < 0 and ready:
                 return ready, unread, at
-            ready.append(Taken(sequence, record, body))
+            ready.append(ReadyMessage(sequence, record, body))
         elif body is not None:
             unread += 1
     return ready, unread, len(candidates)
 
 
-def _contents(
+def _read_contents(
     store: Store, queue: int, candidates: Sequence[Candidate]
 ) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
     """Yield the sequence, record and body of each candidate.
@@ -108,7 +108,9 @@ def _contents(
         for _, sequence, _, _, record in some:
             value = next(values) if record is None else None
             read.append((sequence, layout.decode_record(value) if value else record, value))
-        texts = iter(bodies(store, queue, [(item[0], item[1]) for item in read if item[1] is not None], spare=True))
+        texts = iter(
+            read_bodies(store, queue, [(item[0], item[1]) for item in read if item[1] is not None], spare=True)
+        )
         for sequence, record, value in read:
             body = value if record is None else next(texts)
             yield sequence, record if record is None or body or record.body is not None else None, body
@@ -175,8 +177,8 @@ class _Scan:
         first = next(indexed, None)
         if first is None:
             self.head = max(self.head, self._horizon)  # the next claims can skip the index up to there
-            return fresh(self._store, self._state)
-        return heapq.merge(chain((first,), indexed), fresh(self._store, self._state), key=itemgetter(0, 1))
+            return scan_fresh(self._store, self._state)
+        return heapq.merge(chain((first,), indexed), scan_fresh(self._store, self._state), key=itemgetter(0, 1))
 
     def _indexed(self) -> Iterator[Candidate]:
         for key, value in self._state.ready_cursor.entries(self._store, self._horizon):
@@ -184,7 +186,7 @@ class _Scan:
             yield available, sequence, layout.number.unpack(value)[0], True, None
 
 
-def fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
+def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
     """Yield the fresh messages above the sequence ``after``, in order. Unreadable messages have no record."""
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
@@ -209,6 +211,6 @@ def fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate
         at += PROBED
 
 
-def fresh_moments(store: Store, state: QueueState, now: int) -> Iterator[int]:
+def scan_fresh_times(store: Store, state: QueueState, now: int) -> Iterator[int]:
     """Yield the available-at of unexpired fresh messages, in order."""
-    return (available for available, _, expires, _, record in fresh(store, state) if record and expires > now)
+    return (available for available, _, expires, _, record in scan_fresh(store, state) if record and expires > now)

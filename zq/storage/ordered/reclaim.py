@@ -17,7 +17,7 @@ from zq.model.expiry import Pace
 from zq.storage.ordered import layout, logs
 from zq.storage.ordered.entries import message_removal, record_entries, removal
 from zq.storage.ordered.handle import Session
-from zq.storage.ordered.lines import entry_of
+from zq.storage.ordered.lines import line_entry
 from zq.storage.ordered.logs import Log
 from zq.storage.ordered.store import Store, Write
 
@@ -34,7 +34,7 @@ class PendingDeletes:
     """The removal of purged and deleted queues, of histories, and of stages."""
 
     def __init__(self) -> None:
-        self._begin: dict[tuple[str, bytes], bytes] = {}
+        self._next_keys: dict[tuple[str, bytes], bytes] = {}
         """The first remaining key, by family and number."""
 
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
@@ -43,7 +43,7 @@ class PendingDeletes:
 
     def clear_numbers(self, store: Store, size: int, pace: Pace) -> int:
         """Remove up to ``size`` records of removed histories and stages. Return the number of steps."""
-        return self._clear(store, layout.PENDING_NUMBER, self._entries_left, size, pace)
+        return self._clear(store, layout.PENDING_NUMBER, self._records, size, pace)
 
     def _clear(
         self,
@@ -66,9 +66,9 @@ class PendingDeletes:
             store.write(writes)
             if batch:
                 pace.removed(len(batch))
-            self._begin |= {(each.family, number): each.key + b"\0" for each in batch}
+            self._next_keys |= {(each.family, number): each.key + b"\0" for each in batch}
             if last:
-                self._begin = {place: key for place, key in self._begin.items() if place[1] != number}
+                self._next_keys = {place: key for place, key in self._next_keys.items() if place[1] != number}
             found += len(batch) or 1
             if found >= size:
                 break
@@ -84,10 +84,10 @@ class PendingDeletes:
                 writes.append(("claims", layout.claim_key(queue, record.claim, record.group), None))
             yield Removal("messages", key, writes)
         for key, head in self._rest(store, "lines", number):
-            entry: list[Write] = [("available", entry_of(key, head)[0], None)] if head else []
+            entry: list[Write] = [("available", line_entry(key, head)[0], None)] if head else []
             yield Removal("lines", key, [*entry, ("lines", key, None)])
 
-    def _entries_left(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:
+    def _records(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:
         for family in ("history", "keys"):
             for key, value in self._rest(store, family, number):
                 yield Removal(family, key, removal(record_entries(family, key, value)))
@@ -95,7 +95,7 @@ class PendingDeletes:
             yield Removal("staged", key, [("staged", key, None)])
 
     def _rest(self, store: Store, family: str, number: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return store.scan(family, self._begin.get((family, number), number), layout.prefix_end(number))
+        return store.scan(family, self._next_keys.get((family, number), number), layout.prefix_end(number))
 
 
 def forget_hidden(session: Session) -> None:
@@ -103,7 +103,7 @@ def forget_hidden(session: Session) -> None:
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.queue_ref(key)
         with session.registry.locked_or_hidden(ref) as state:
-            if state is not None and state is session.registry.hidden(ref):
+            if state is not None and state is session.registry.find_hidden(ref):
                 numbers = (layout.number.pack(state.history), layout.number.pack(state.history + 1))
                 if next(session.store.scan("keys", *numbers), None) is None:
                     session.registry.drop(state)
@@ -119,11 +119,11 @@ class Tombstones:
     def __init__(self) -> None:
         self._passes: dict[bytes, tuple[int, bytes]] = {}
         """The pass over each log: the trimmed sequence when it began, and the next key."""
-        self._turn = layout.TRIMMED_LOG
+        self._last_note = layout.TRIMMED_LOG
         """The key in ``default`` of the log that was processed last."""
-        self._served: set[bytes] = set()
+        self._done_notes: set[bytes] = set()
         """The keys in ``default`` of the logs whose pass has ended in this round."""
-        self._begin: dict[bytes, bytes] = {}
+        self._next_keys: dict[bytes, bytes] = {}
         """The first remaining key of each purged topic, by the topic's key."""
 
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
@@ -132,19 +132,19 @@ class Tombstones:
         A step removes one batch's entries or only proceeds to the next topic. Each call therefore begins with the log
         after the last one, and each log is read once per round.
         """
-        scan, middle = session.store.scan, self._turn + b"\0"
+        scan, middle = session.store.scan, self._last_note + b"\0"
         notes = chain(
             scan("default", middle, layout.prefix_end(layout.TRIMMED_LOG)), scan("default", layout.TRIMMED_LOG, middle)
         )
         found = 0
         for note, key in notes:
-            log = None if note in self._served else session.registry.logs.find(layout.project_of(key))
+            log = None if note in self._done_notes else session.registry.logs.find(layout.project_of(key))
             if log is not None:
-                self._turn = note
+                self._last_note = note
                 found += self._clear_log(session.store, log, note, size - found, pace) or 1
             if found >= size:
                 return found
-        self._served.clear()
+        self._done_notes.clear()
         return found
 
     def clear_purged(self, session: Session, size: int, pace: Pace) -> int:
@@ -168,7 +168,7 @@ class Tombstones:
             self._passes[number] = dropped, steps[-1][0]
         else:
             self._passes.pop(number, None)
-            self._served.add(note)
+            self._done_notes.add(note)
             with log.lock:
                 if dropped == log.view.record.dropped:
                     store.write([("default", note, None)])
@@ -177,13 +177,13 @@ class Tombstones:
     def _clear_topic(self, store: Store, log: Log, floor: tuple[bytes, bytes], size: int, pace: Pace) -> int:
         prefix, value = floor
         end = prefix + layout.number.pack(layout.number.unpack_from(value)[0] + 1)
-        entries = list(islice(store.scan("topics", self._begin.get(prefix, prefix), end), size))
-        store.write([*chain.from_iterable(logs.batch_deletes(*entry) for entry in entries)])
+        entries = list(islice(store.scan("topics", self._next_keys.get(prefix, prefix), end), size))
+        store.write([*chain.from_iterable(logs.batch_removal(*entry) for entry in entries)])
         pace.removed(len(entries))
         if len(entries) == size:
-            self._begin[prefix] = entries[-1][0] + b"\0"
+            self._next_keys[prefix] = entries[-1][0] + b"\0"
         else:
-            self._begin.pop(prefix, None)
+            self._next_keys.pop(prefix, None)
             with log.lock:
                 if store.get("floors", prefix) == value:
                     store.write([("floors", prefix, None)])
@@ -196,6 +196,6 @@ def _trimmed_entries(store: Store, number: bytes, begin: bytes, dropped: int) ->
     while (entry := next(store.scan("topics", begin, layout.prefix_end(number)), None)) is not None:
         topic = entry[0][:-8]
         for key, value in store.scan("topics", entry[0], topic + layout.number.pack(dropped + 1)):
-            yield key + b"\0", [write for write in logs.batch_deletes(key, value) if write[0] != "batches"]
+            yield key + b"\0", [write for write in logs.batch_removal(key, value) if write[0] != "batches"]
         begin = layout.prefix_end(topic)
         yield begin, []

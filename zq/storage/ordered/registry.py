@@ -55,7 +55,7 @@ class EngineContext:
 class QueueState:
     """The state of one queue in memory.
 
-    Claims use ``ready_cursor``. Listings use ``visibility`` and, for long scans, the lock ``walking``.
+    Claims use ``ready_cursor``. Listings use ``visibility`` and, for long scans, the lock ``long_scan_lock``.
     """
 
     __slots__ = (
@@ -65,6 +65,7 @@ class QueueState:
         "history",
         "key",
         "lock",
+        "long_scan_lock",
         "metadata",
         "number",
         "project",
@@ -73,7 +74,6 @@ class QueueState:
         "reserved",
         "tally",
         "visibility",
-        "walking",
     )
 
     def __init__(self, ref: QueueRef, record: QueueRecord, tally: Tally, context: EngineContext) -> None:
@@ -90,13 +90,13 @@ class QueueState:
         self.gone = False
         self.ready_cursor = ReadyCursor(*[layout.number.pack(record.number)] * 3)
         self.visibility = VisibilityIndex()
-        self.walking = threading.Lock()
+        self.long_scan_lock = threading.Lock()
         self.reserved: set[int] = set()
         """Sequences of messages that an open commit will delete. No other verb changes these messages."""
 
     def advance(self, head: bytes) -> None:
         """Move the ready cursor to ``head``, because no message before it is ready."""
-        self.ready_cursor = self.ready_cursor.passed(head)
+        self.ready_cursor = self.ready_cursor.move_to(head)
 
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``, beyond unreadable messages."""
@@ -111,7 +111,7 @@ class QueueState:
 
     def join_available(self, keys: Sequence[bytes]) -> None:
         """Extend the ready cursor to include new entries of ``available``."""
-        self.ready_cursor = self.ready_cursor.joined(keys)
+        self.ready_cursor = self.ready_cursor.extend(keys)
 
     def bounds(self) -> tuple[bytes, bytes]:
         """Return the range of this queue's keys (lower, upper) in families whose keys begin with the queue number."""
@@ -167,7 +167,7 @@ class Registry:
         self._hidden: dict[QueueRef, QueueState] = {}
         self.logs = Logs(store, self.new_number, start)
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
-        self._reserved = stages.reserved_sequences(store)
+        self._reserved = stages.find_reserved(store)
         """Reserved sequences of queues that are not loaded yet, by queue number."""
         for key, value in store.scan("hidden", b"", layout.END, spare=True):
             ref = layout.queue_ref(key)
@@ -179,11 +179,11 @@ class Registry:
         """Return the queue, or None if it does not exist."""
         return self._states.get(ref) or self._load(ref)
 
-    def hidden(self, ref: QueueRef) -> QueueState | None:
+    def find_hidden(self, ref: QueueRef) -> QueueState | None:
         """Return the hidden state of a missing queue, or None. A hidden state only owns idempotency keys."""
         return self._hidden.get(ref)
 
-    def by_number(self, number: int) -> QueueState | None:
+    def find_by_number(self, number: int) -> QueueState | None:
         """Return the queue with this number, or None if the queue was purged or deleted."""
         key = self._store.get("numbers", layout.number.pack(number))
         if not key:
@@ -233,7 +233,7 @@ class Registry:
             record = QueueRecord(self._last_number + 1, state.metadata, state.history, state.grouping)
             empty = structs.replace(state.tally, count=0, bytes=0, fresh_head=state.tally.fresh_tail, fresh_gap=0)
             successor = QueueState(state.ref, record, empty, self.context)
-            self._store.write([*self._births(successor, record), *self._deaths(state)])
+            self._store.write([*self._creation_writes(successor, record), *self._removal_writes(state)])
             self._last_number = record.number
             self._states[state.ref] = successor
             state.gone = True
@@ -243,7 +243,7 @@ class Registry:
         with self._lock:
             dropped: Write = ("default", layout.PENDING_NUMBER + layout.number.pack(state.history), b"")
             family, states = ("hidden", self._hidden) if state.ref in self._hidden else ("queues", self._states)
-            self._store.write([(family, state.key, None), dropped, *self._deaths(state)])
+            self._store.write([(family, state.key, None), dropped, *self._removal_writes(state)])
             del states[state.ref]
             state.gone = True
 
@@ -307,14 +307,14 @@ class Registry:
             tally.kept = hidden.tally.kept
             shown = [("hidden", hidden.key, None), ("tallies", layout.number.pack(hidden.number), None)]
         state = QueueState(ref, record, tally, self.context)
-        self._store.write([*self._births(state, record), *shown])
+        self._store.write([*self._creation_writes(state, record), *shown])
         self._last_number = number
         self._states[ref] = state
         if hidden is not None:
             del self._hidden[ref]
             hidden.gone = True
 
-    def _births(self, state: QueueState, record: QueueRecord) -> list[Write]:
+    def _creation_writes(self, state: QueueState, record: QueueRecord) -> list[Write]:
         number = layout.number.pack(record.number)
         return [
             ("default", b"numbers", number),
@@ -323,7 +323,7 @@ class Registry:
             ("tallies", number, layout.encode(state.tally)),
         ]
 
-    def _deaths(self, state: QueueState) -> list[Write]:
+    def _removal_writes(self, state: QueueState) -> list[Write]:
         number = layout.number.pack(state.number)
         return [
             ("default", layout.PENDING_QUEUE + number, state.key),

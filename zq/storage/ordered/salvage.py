@@ -14,8 +14,8 @@ from msgspec import structs
 from zq.storage.ordered import layout, logs, startup
 from zq.storage.ordered.entries import record_entries
 from zq.storage.ordered.logs import LogRecord
-from zq.storage.ordered.salvage_commits import NamedThings, OpenCommits
-from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy, Wreck
+from zq.storage.ordered.salvage_commits import NamedRecords, OpenCommits
+from zq.storage.ordered.salvage_copy import LOST_COUNTER, DamagedStore, SalvageState
 from zq.storage.ordered.salvage_queues import Queues
 from zq.storage.ordered.store import TOP
 
@@ -23,20 +23,20 @@ from zq.storage.ordered.store import TOP
 LOST_NUMBERS: Final = 1_000_000
 
 
-class Salvage(Copy):
+class Salvage(SalvageState):
     """The salvage of a whole store. Its results are ``saved`` and ``lost``."""
 
     def run(self) -> None:
         """Copy all readable data to the new store."""
         startup.check_readable(self.rescue)
-        starts, numbers, clock = (self.noted(key) for key in (b"starts", b"numbers", b"clock"))
+        starts, numbers, clock = (self.read_number(key) for key in (b"starts", b"numbers", b"clock"))
         logs_part = Logs(self)
         self.starts = starts if starts is not None else _latest_start(self.rescue)
         commits = OpenCommits(self)
         queues = Queues(self, commits.reserved)
         queues.run()
         logs_part.run()
-        named = NamedThings(self, queues.histories | logs_part.numbers, commits)
+        named = NamedRecords(self, queues.histories | logs_part.numbers, commits)
         named.run()
         queues.write_tallies(named.kept)
         commits.copy(queues.numbers, named.producers)
@@ -52,7 +52,7 @@ class Salvage(Copy):
         self.flush()
 
 
-def _latest_start(rescue: Wreck) -> int:
+def _latest_start(rescue: DamagedStore) -> int:
     """Return one more than the largest boot epoch in a readable counter."""
     tallies = (layout.decode_tally(value).start for _, value in rescue.entries("tallies") if value is not None)
     records = (logs.decode_log(value).start for _, value in rescue.entries("logs") if value is not None)
@@ -62,12 +62,12 @@ def _latest_start(rescue: Wreck) -> int:
 class Logs:
     """The salvage of topic logs. ``numbers`` has the numbers of all logs in the new store."""
 
-    def __init__(self, salvage: Copy) -> None:
+    def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
         self._rescue = salvage.rescue
         self._logs: dict[bytes, tuple[bytes, LogRecord]] = {}
         """The key and the record of each log, by log number."""
-        self._strangers: Counter[bytes] = Counter()
+        self._unknown_logs: Counter[bytes] = Counter()
 
     @property
     def numbers(self) -> set[bytes]:
@@ -76,7 +76,7 @@ class Logs:
     def run(self) -> None:
         names = self._names()
         for key, value in self._rescue.entries("logs", lambda: names):
-            record = logs.decode_log(value) if value is not None else self._estimated(key, names[key])
+            record = logs.decode_log(value) if value is not None else self._estimate_record(key, names[key])
             self._logs[layout.number.pack(record.number)] = key, record
             self._salvage.raise_top(record.number)
         for key, value in self._rescue.entries("batches", self._batch_keys):
@@ -85,8 +85,8 @@ class Logs:
             if value is not None and key[:8] in self._logs:
                 self._salvage.save("purged topics", [("floors", key, value)])
         for number, (key, record) in self._logs.items():
-            self._salvage.save("logs of topics", [("logs", key, layout.encode(self._raised(number, record)))])
-        for number, count in self._strangers.items():
+            self._salvage.save("logs of topics", [("logs", key, layout.encode(self._raise_totals(number, record)))])
+        for number, count in self._unknown_logs.items():
             log = layout.number.unpack(number)[0]
             self._salvage.lost.append(f"{count} batches of topics, in log {log} of which the project is not known")
             self._salvage.raise_top(log)
@@ -97,7 +97,7 @@ class Logs:
         notes = self._rescue.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
 
-    def _estimated(self, key: bytes, number: bytes) -> LogRecord:
+    def _estimate_record(self, key: bytes, number: bytes) -> LogRecord:
         """Estimate a lost log record from the log's batches, and report the loss."""
         self._salvage.lost.append(f"The counters of the topics of project {layout.project_of(key)!r}")
         start = self._salvage.starts
@@ -118,7 +118,7 @@ class Logs:
         found = self._logs.get(key[:8])
         last = layout.pair.unpack(key)[1]
         if found is None:
-            self._strangers[key[:8]] += 1
+            self._unknown_logs[key[:8]] += 1
         elif last > found[1].dropped and value is None:
             project = layout.project_of(found[0])
             self._salvage.lost.append(f"The batch of topics of project {project!r} that ends at sequence {last}")
@@ -137,7 +137,7 @@ class Logs:
             )
             self._salvage.save("batches", record_entries("batches", key, value))
 
-    def _raised(self, number: bytes, record: LogRecord) -> LogRecord:
+    def _raise_totals(self, number: bytes, record: LogRecord) -> LogRecord:
         """Return the record with a last sequence and totals that are consistent with the log's floors and trims."""
         floors = self._rescue.scan("floors", number, layout.prefix_end(number))
         last = max([record.last, *(layout.number.unpack_from(value)[0] for _, value in floors)])

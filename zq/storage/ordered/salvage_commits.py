@@ -12,7 +12,7 @@ from typing import Final
 from zq.storage.ordered import due, layout, stages
 from zq.storage.ordered.entries import record_entries
 from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch
-from zq.storage.ordered.salvage_copy import Copy
+from zq.storage.ordered.salvage_copy import SalvageState
 from zq.storage.ordered.stages import OpenCommit, StageRest
 from zq.storage.ordered.store import TOP
 
@@ -26,7 +26,7 @@ UNKNOWN: Final = (
 )
 
 
-def described(producer: bytes) -> str:
+def describe_producer(producer: bytes) -> str:
     """Return the producer's name and project for the list of losses."""
     prefix = layout.prefix_of(producer)
     return f"{producer[len(prefix) : -1].decode('utf-8', 'replace')} of project {layout.project_of(prefix)!r}"
@@ -35,7 +35,7 @@ def described(producer: bytes) -> str:
 class OpenCommits:
     """The salvage of open commits. ``reserved`` has the sequences that they will delete, by queue number."""
 
-    def __init__(self, salvage: Copy) -> None:
+    def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
         self._rescue = salvage.rescue
         self._open: dict[bytes, OpenCommit] = {}
@@ -82,8 +82,8 @@ class OpenCommits:
         missing = sorted(set(range(rest.at, rest.end)).difference(indexes))
         if missing:
             self._salvage.lost.append(
-                f"{len(missing)} messages that producer {described(producer)} has committed and nobody had seen yet: "
-                f"of {rest.end} in a stage numbers {_ranges(missing)}, from 0"
+                f"{len(missing)} messages that producer {describe_producer(producer)} has committed and nobody had "
+                f"seen yet: of {rest.end} in a stage numbers {_ranges(missing)}, from 0"
             )
         begin = max(0, rest.end - len(indexes))
         size = 0
@@ -132,21 +132,21 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def named(key: bytes) -> str:
+def describe_key(key: bytes) -> str:
     """Return the name and project of a key of ``stages`` or ``producers`` for the list of losses."""
     prefix = layout.prefix_of(key)
     name = key[len(prefix) : -9].decode("utf-8", "replace")
     return f"{name} of project {layout.project_of(prefix)!r}"
 
 
-class NamedThings:
+class NamedRecords:
     """The salvage of idempotency keys, stages, producers, fences and documents.
 
     ``owners`` has the numbers of the histories and logs in the new store. ``producers`` has the key prefixes of the
     copied producers.
     """
 
-    def __init__(self, salvage: Copy, owners: set[bytes], commits: OpenCommits) -> None:
+    def __init__(self, salvage: SalvageState, owners: set[bytes], commits: OpenCommits) -> None:
         self._salvage = salvage
         self._rescue = salvage.rescue
         self._owners = owners
@@ -201,7 +201,9 @@ class NamedThings:
             if value is None and batch is not None:
                 value = layout.encode(batch)
             if value is None:
-                self._salvage.lost.append(f"The last batch of producer {named(key)}: a repeat would be done again")
+                self._salvage.lost.append(
+                    f"The last batch of producer {describe_key(key)}: a repeat would be done again"
+                )
             else:
                 self.producers.add(key[:-8])
                 self._salvage.save("producers", record_entries("producers", key, value))
@@ -223,7 +225,7 @@ class NamedThings:
                     for place, staged in self._staged(number):
                         self._salvage.save("staged messages", [("staged", place, staged)])
                     continue
-            self._salvage.lost.append(f"The stage {named(key)}, which must be staged again")
+            self._salvage.lost.append(f"The stage {describe_key(key)}, which must be staged again")
 
     def _staged(self, number: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self._rescue.scan("staged", number, layout.prefix_end(number))

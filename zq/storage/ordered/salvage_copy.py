@@ -27,7 +27,7 @@ class Gaps(Protocol):
         ...
 
 
-class Wreck(Readable, Protocol):
+class DamagedStore(Readable, Protocol):
     """The readable part of a damaged store. ``scan`` skips damaged ranges; ``get`` raises ``StoreDamaged``."""
 
     def gaps(self, family: str) -> Gaps:
@@ -42,10 +42,10 @@ class Wreck(Readable, Protocol):
         ...
 
 
-class Copy:
+class SalvageState:
     """The state of a running salvage."""
 
-    def __init__(self, rescue: Wreck, store: Store, now: int) -> None:
+    def __init__(self, rescue: DamagedStore, store: Store, now: int) -> None:
         self.rescue = rescue
         self.now = now
         self.saved: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class Copy:
         self._store.write(self._writes)
         self._writes, self._size = [], 0
 
-    def noted(self, key: bytes) -> int | None:
+    def read_number(self, key: bytes) -> int | None:
         """Return a number from the family ``default``: 0 if it is missing, None if it is unreadable."""
         try:
             return int.from_bytes(self.rescue.get("default", key) or b"")

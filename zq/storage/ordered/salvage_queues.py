@@ -13,10 +13,10 @@ from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout, startup
 from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
-from zq.storage.ordered.line_integrity import NewLines, grouping_of
+from zq.storage.ordered.line_integrity import RebuiltLines, grouping_of
 from zq.storage.ordered.lines import LINE
 from zq.storage.ordered.registry import NO_METADATA
-from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy
+from zq.storage.ordered.salvage_copy import LOST_COUNTER, SalvageState
 from zq.storage.ordered.store import TOP, Write
 
 
@@ -37,7 +37,7 @@ class Trace(Struct):
             self.available = layout.triple.unpack(key)[1]
 
 
-def named(key: bytes) -> str:
+def describe_queue(key: bytes) -> str:
     """Return the queue's name and project for the list of losses."""
     ref = layout.queue_ref(key)
     return f"queue {ref.name} of project {ref.project!r}"
@@ -50,7 +50,7 @@ class Queues:
     of the queues in the new store.
     """
 
-    def __init__(self, salvage: Copy, reserved: Mapping[int, set[int]]) -> None:
+    def __init__(self, salvage: SalvageState, reserved: Mapping[int, set[int]]) -> None:
         self._salvage = salvage
         self._rescue = salvage.rescue
         self._reserved = reserved
@@ -60,7 +60,7 @@ class Queues:
         self._groups: defaultdict[bytes, tuple[int, list[int]]] = defaultdict(lambda: (0, []))
         """The end and the sequences of each claim group, by key in ``claims``."""
         self._group_numbers: Counter[bytes] = Counter()
-        self._lines = NewLines(self._head)
+        self._lines = RebuiltLines(self._head)
         self._counts: Counter[bytes] = Counter()
         self._bytes: Counter[bytes] = Counter()
         self._kept: Counter[bytes] = Counter()
@@ -95,14 +95,14 @@ class Queues:
             if value is None:
                 number = layout.number.unpack(numbers[key])[0]
                 record = QueueRecord(number, NO_METADATA, number, self._grouping(numbers[key]))
-                self._salvage.lost.append(f"The metadata and the former history of {named(key)}")
+                self._salvage.lost.append(f"The metadata and the former history of {describe_queue(key)}")
             else:
                 record = layout.decode_queue(value)
-            self._add(key, record)
+            self._add_queue(key, record)
         for key, value in self._rescue.entries("hidden"):
             if value is not None:
                 record = layout.decode_queue(value)
-                self._own(record)
+                self._add_history(record)
                 self._salvage.save("hidden", [("hidden", key, value)])
                 self._hidden.append(record)
 
@@ -113,13 +113,13 @@ class Queues:
                 return grouping_of(key)
         return Grouping.NONE
 
-    def _add(self, key: bytes, record: QueueRecord) -> None:
+    def _add_queue(self, key: bytes, record: QueueRecord) -> None:
         number = layout.number.pack(record.number)
-        self._own(record)
+        self._add_history(record)
         self._records[number] = key, record
         self._salvage.save("queues", [("queues", key, layout.encode(record)), ("numbers", number, key)])
 
-    def _own(self, record: QueueRecord) -> None:
+    def _add_history(self, record: QueueRecord) -> None:
         self.histories.add(layout.number.pack(record.history))
         self._salvage.raise_top(record.number, record.history)
 
@@ -150,7 +150,7 @@ class Queues:
                 self._salvage.lost.append(f"Message {key.hex()}, of a queue of which nothing is known")
                 continue
             self._last[number] = max(self._last[number], layout.pair.unpack(key)[1])
-            record = self._restored(key) if value is None else layout.decode_record(value)
+            record = self._rebuild_record(key) if value is None else layout.decode_record(value)
             if record is not None:
                 if not record.indexed and not self._records[number][1].grouping:
                     self._available[number] = max(self._available[number], record.available)
@@ -168,10 +168,12 @@ class Queues:
             apart = self._rescue.get("bodies", key) if record.body is None else None
         except StoreDamaged:
             apart = None
-            self._salvage.lost.append(f"Message {record.id} of {named(queue)}: its body{self._fate(key)}")
+            self._salvage.lost.append(
+                f"Message {record.id} of {describe_queue(queue)}: its body{self._describe_fate(key)}"
+            )
         else:
             if apart is record.body is None and record.expires > self._salvage.now:
-                self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
+                self._salvage.lost.append(f"Message {record.id} of {describe_queue(queue)}: it has no body")
         body = record.body if apart is None else layout.unseal_body(apart)
         if body is not None:
             size = len(body) + len(record.attributes) + OVERHEAD
@@ -185,11 +187,11 @@ class Queues:
                 writes.append(self._lines.join(grouping, key, record))
             self._salvage.save("messages", [*writes, *message_entries(layout.prefix_of(queue), key, record)])
             if record.claim:
-                self._list(key, record)
+                self._add_to_group(key, record)
             self._counts[key[:8]] += 1
             self._bytes[key[:8]] += record.size
 
-    def _restored(self, key: bytes) -> StoredMessage | None:
+    def _rebuild_record(self, key: bytes) -> StoredMessage | None:
         """Rebuild a lost record from its index entries, as if the message had never been claimed.
 
         If index entries or the body are missing, report the loss and return None.
@@ -198,19 +200,19 @@ class Queues:
         trace, now = self._traces[key], self._salvage.now
         if not trace.id or not trace.expires or not self._has_body(key):
             message = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
-            self._salvage.lost.append(f"{message} of {named(queue)}: its record{self._fate(key)}")
+            self._salvage.lost.append(f"{message} of {describe_queue(queue)}: its record{self._describe_fate(key)}")
             return None
         # A message without an entry in ``available`` is fresh and is claimed by its sequence.
         available = trace.available or self._available[key[:8]] or 1
         created = min(available, trace.expires, now)
         ttl = max(1, round((trace.expires - created) / 1000))
         self._salvage.lost.append(
-            f"Of message {trace.id} of {named(queue)}, which was saved: client, group, claim and counts"
+            f"Of message {trace.id} of {describe_queue(queue)}, which was saved: client, group, claim and counts"
         )
         indexed = trace.available > 0 and not self._records[key[:8]][1].grouping
         return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=indexed)
 
-    def _list(self, key: bytes, record: StoredMessage) -> None:
+    def _add_to_group(self, key: bytes, record: StoredMessage) -> None:
         """Add a claimed message to its claim group."""
         number, sequence = layout.pair.unpack(key)
         group = layout.claim_key(number, record.claim, record.group)
@@ -229,7 +231,7 @@ class Queues:
         except StoreDamaged:
             return False
 
-    def _fate(self, key: bytes) -> str:
+    def _describe_fate(self, key: bytes) -> str:
         """Return a clause for the list of losses if an open commit would have deleted the message, or ""."""
         number, sequence = layout.pair.unpack(key)
         return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
@@ -238,8 +240,12 @@ class Queues:
         """Create a queue for the messages of a lost queue. Return False if the project is unknown."""
         key = self._orphans.get(number)
         if key is not None:
-            self._salvage.lost.append(f"Name, metadata and history of a queue, whose messages are in {named(key)} now")
-            self._add(key, QueueRecord(layout.number.unpack(number)[0], NO_METADATA, layout.number.unpack(number)[0]))
+            self._salvage.lost.append(
+                f"Name, metadata and history of a queue, whose messages are in {describe_queue(key)} now"
+            )
+            self._add_queue(
+                key, QueueRecord(layout.number.unpack(number)[0], NO_METADATA, layout.number.unpack(number)[0])
+            )
         return key is not None
 
     @cached_property
@@ -272,7 +278,9 @@ class Queues:
 
     def _owner(self, history: bytes) -> str:
         number = layout.number.unpack(history)[0]
-        return next((named(key) for key, record in self._records.values() if record.history == number), "no queue")
+        return next(
+            (describe_queue(key) for key, record in self._records.values() if record.history == number), "no queue"
+        )
 
     def _history_keys(self) -> Iterator[bytes]:
         """Yield the keys of all history entries that have an index entry."""
@@ -298,7 +306,7 @@ class Queues:
             if tally is None:
                 beyond = startup.origin(start) + LOST_COUNTER
                 tally = Tally(self._last[number] + beyond, 0, 0, self._positions[history] + beyond, 0, start)
-                self._salvage.lost.append(f"The counters of {named(key)}; they go on far above what is known")
+                self._salvage.lost.append(f"The counters of {describe_queue(key)}; they go on far above what is known")
             tally = structs.replace(
                 tally,
                 count=self._counts[number],

@@ -10,7 +10,7 @@ from zq.model import ListFilter, Message
 from zq.storage import inline
 from zq.storage.inline import LongWalk
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import bodies
+from zq.storage.ordered.changes import read_bodies
 from zq.storage.ordered.hints import BLOCK, NEVER
 from zq.storage.ordered.layout import Found, StoredMessage
 from zq.storage.ordered.registry import RESERVED, QueueState
@@ -34,8 +34,8 @@ def page(
     messages: list[Message] = []
     left = most_bytes
     while (want := limit - len(messages)) > 0:
-        found = _visible(store, state, marker, want, list_filter, now)
-        for (sequence, record), body in zip(found, _texts(store, state.number, found), strict=True):
+        found = _find_visible(store, state, marker, want, list_filter, now)
+        for (sequence, record), body in zip(found, _read_texts(store, state.number, found), strict=True):
             if body is not None:  # otherwise the message was removed or has expired in the meantime
                 left -= len(body)
                 if left < 0 and messages:
@@ -47,12 +47,12 @@ def page(
     return messages
 
 
-def _texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[bytes | None]:
+def _read_texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[bytes | None]:
     for start in range(0, len(found), AHEAD):
-        yield from bodies(store, queue, found[start : start + AHEAD])
+        yield from read_bodies(store, queue, found[start : start + AHEAD])
 
 
-def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
+def find_edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
     """Return the oldest or the newest unexpired message, or None."""
     for key, value in store.scan("messages", *state.bounds(), backwards=newest, spare=True):
         record = layout.decode_record(value)
@@ -61,7 +61,7 @@ def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | Non
     return None
 
 
-def _visible(
+def _find_visible(
     store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int
 ) -> list[Found]:
     """Return up to ``limit`` records above ``marker`` that match the filter."""
@@ -71,7 +71,7 @@ def _visible(
         if inline.current() is not None:
             raise LongWalk
         # Long scans run one at a time, so that the next scan skips the blocks that the last scan has recorded.
-        with state.walking:
+        with state.long_scan_lock:
             _advance(store, state, position, limit, list_filter, now, found, NEVER)
     return found
 
@@ -92,16 +92,16 @@ def _advance(
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
-        walk = _Walk(state, list_filter, now, blocks)
-        for sequence, record, is_shown in walk.records(store, position):
+        scan = _Scan(state, list_filter, now, blocks)
+        for sequence, record, is_shown in scan.records(store, position):
             if is_shown:
                 found.append((sequence, record))
                 if len(found) == limit:
                     break
-        walk.record_blocks()
-        if walk.position is None or len(found) == limit:
+        scan.record_blocks()
+        if scan.position is None or len(found) == limit:
             break
-        position, blocks = walk.position, walk.blocks
+        position, blocks = scan.position, scan.blocks
         if not blocks:
             return position
     return None
@@ -123,7 +123,7 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
     return 0
 
 
-class _Walk:
+class _Scan:
     """A scan of the messages up to the next block that can be skipped. It records further such blocks."""
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
@@ -133,8 +133,8 @@ class _Walk:
         self._invalidations = state.visibility.invalidations
         self._open_block = state.tally.sequence // BLOCK
         """The block of the last sequence. Messages may still be added to this block and to later ones."""
-        self._learnt: dict[int, int] = {}
-        self._learnt_own: dict[int, int] = {}
+        self._times: dict[int, int] = {}
+        self._own_times: dict[int, int] = {}
         """Times for the client whose messages the filter hides, of blocks in which other clients see messages."""
         self._expired: list[bytes] = []
         self.position: int | None = None
@@ -173,12 +173,12 @@ class _Walk:
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
         """Collect the times of a block that was read and of the empty blocks between it and ``next_block``."""
         if until > self._now and block < self._open_block:
-            self._learnt[block] = until
+            self._times[block] = until
         elif own > self._now and block < self._open_block:
-            self._learnt_own[block] = own
+            self._own_times[block] = own
         for empty in range(block + 1, min(next_block, self._open_block, block + MAX_EMPTY)):
-            self._learnt[empty] = NEVER
-        if len(self._learnt) + len(self._learnt_own) >= HANDFUL:
+            self._times[empty] = NEVER
+        if len(self._times) + len(self._own_times) >= HANDFUL:
             self.record_blocks()  # early, so that concurrent scans of the same blocks can use them
 
     def record_blocks(self) -> None:
@@ -189,11 +189,11 @@ class _Walk:
         if self._expired:
             self._state.context.lazy_queue.offer(self._expired, self._now)
             self._expired = []
-        if self._learnt or self._learnt_own:
+        if self._times or self._own_times:
             with self._state.lock:
                 if self._state.visibility.invalidations == self._invalidations:
-                    self._state.visibility.record(self._filter, self._learnt, self._learnt_own)
-            self._learnt, self._learnt_own = {}, {}
+                    self._state.visibility.record(self._filter, self._times, self._own_times)
+            self._times, self._own_times = {}, {}
 
 
 def locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, StoredMessage]]:

@@ -28,7 +28,7 @@ def prefix(project: str, stage: str) -> bytes:
     return layout.name_prefix(layout.project_prefix(project), stage)
 
 
-def name(prefix: bytes) -> bytes:
+def stage_lock(prefix: bytes) -> bytes:
     """Return the name of a stage's lock."""
     return b"stage " + prefix
 
@@ -39,14 +39,14 @@ def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
     return None if found is None else (found[0], layout.decode_stage(found[1]))
 
 
-def open_until(
+def find_or_create(
     store: Store, new_number: Callable[[], int], prefix: bytes, now: int, expires: int
 ) -> tuple[bytes, Stage]:
     """Return the key and the record of a live stage, or of a new stage that is not stored yet."""
     return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(new_number()))
 
 
-def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
+def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
     """Return the writes that append drafts for a queue to a stage.
 
     ``most`` is the maximum size of the stage in (bytes, messages). Raises ``StageFull``.
@@ -67,29 +67,29 @@ def messages(store: Readable, stage: Stage) -> Iterator[Staged]:
     return (layout.decode_staged(value) for _, value in store.scan("staged", *bounds))
 
 
-def item(value: bytes) -> Staged:
+def decode_message(value: bytes) -> Staged:
     """Decode a staged message."""
     return layout.decode_staged(value)
 
 
-def removal(key: bytes, stage: Stage) -> list[Write]:
+def removal_writes(key: bytes, stage: Stage) -> list[Write]:
     """Return the writes that remove a stage. Active expiry removes its messages later."""
     dropped = layout.PENDING_NUMBER + layout.number.pack(stage.number)
     return [*due.removals("stages", key, due.expiry_of(key)), ("default", dropped, b"")]
 
 
-def removal_of_all(store: Store, prefix: bytes) -> list[Write]:
+def removal_writes_by_prefix(store: Store, prefix: bytes) -> list[Write]:
     """Return the writes that remove all live and expired stages with this key prefix."""
     found = store.scan("stages", prefix, layout.prefix_end(prefix))
-    return [write for key, value in found for write in removal(key, layout.decode_stage(value))]
+    return [write for key, value in found for write in removal_writes(key, layout.decode_stage(value))]
 
 
-def fence_names(project: str, fence: Fence | None) -> list[bytes]:
+def fence_locks(project: str, fence: Fence | None) -> list[bytes]:
     """Return the name of the fence's lock in a list, which is empty without a fence."""
-    return [] if fence is None else [fence_name(project, fence.name)]
+    return [] if fence is None else [fence_lock(project, fence.name)]
 
 
-def fence_name(project: str, fence: str) -> bytes:
+def fence_lock(project: str, fence: str) -> bytes:
     return b"fence " + _fence_key(project, fence)
 
 
@@ -158,7 +158,7 @@ def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
     return None if value is None else decode_commit(value)
 
 
-def every_commit(store: Readable) -> Iterator[tuple[bytes, bytes]]:
+def scan_commits(store: Readable) -> Iterator[tuple[bytes, bytes]]:
     """Yield the key prefix of the producer and the entry of each open commit."""
     for key, value in store.scan("default", COMMIT, layout.prefix_end(COMMIT)):
         yield key[len(COMMIT) :], value
@@ -170,7 +170,7 @@ def commit_write(producer: bytes, commit: OpenCommit) -> Write:
     return "default", COMMIT + producer, layout.encode(commit) if left else None
 
 
-def committed(store: Store, producer: bytes, batch: Batch) -> Committed:
+def build_result(store: Store, producer: bytes, batch: Batch) -> Committed:
     """Build the result of a producer's last batch."""
     is_open = find_commit(store, producer) is not None
     return Committed(batch.batch, batch.published, batch.deleted, open=is_open)
@@ -188,20 +188,20 @@ def list_work(store: Store, project: str, work: Work, after: str, now: int) -> I
     for key, value in store.scan(work.value, behind if after else prefix, layout.prefix_end(prefix)):
         if not ends or due.expiry_of(key) > now:
             name = key[len(prefix) : -9 if ends else None].decode("utf-8", "surrogatepass")
-            yield _one(store, work, name, key, value)
+            yield _describe(store, work, name, key, value)
 
 
-def _one(store: Store, work: Work, name: str, key: bytes, value: bytes) -> KnownWork:
+def _describe(store: Store, work: Work, name: str, key: bytes, value: bytes) -> KnownWork:
     if work is Work.STAGE:
         stage = layout.decode_stage(value)
         return KnownStage(name, stage.count, stage.size, due.expiry_of(key) / 1000)
     if work is Work.FENCE:
-        return KnownFence(name, int.from_bytes(value), _moment(store.get("default", ADVANCED + key)))
+        return KnownFence(name, int.from_bytes(value), _decode_time(store.get("default", ADVANCED + key)))
     batch = layout.decode_batch(value)
-    return KnownProducer(name, committed(store, key[:-8], batch), batch.decided / 1000 or None)
+    return KnownProducer(name, build_result(store, key[:-8], batch), batch.decided / 1000 or None)
 
 
-def _moment(value: bytes | None) -> float | None:
+def _decode_time(value: bytes | None) -> float | None:
     return None if value is None else int.from_bytes(value) / 1000
 
 
@@ -216,7 +216,7 @@ def usage(store: Store, project: str) -> tuple[int, int]:
     return count, sum(stage.size for stage in found) + sum(max(0, rest.size) for rest in rests)
 
 
-def work_names(store: Store, project: str, work: Work, now: int) -> set[str]:
+def list_names(store: Store, project: str, work: Work, now: int) -> set[str]:
     """Return the names of the project's fences, live stages or live producers."""
     prefix = layout.project_prefix(project)
     keys = [key[len(prefix) :] for key, _ in store.scan(work.value, prefix, layout.prefix_end(prefix))]
@@ -225,10 +225,10 @@ def work_names(store: Store, project: str, work: Work, now: int) -> set[str]:
     return {key.decode("utf-8", "surrogatepass") for key in keys}
 
 
-def reserved_sequences(store: Store) -> dict[int, set[int]]:
+def find_reserved(store: Store) -> dict[int, set[int]]:
     """Return the sequences that all open commits have reserved, by queue number."""
     found: defaultdict[int, set[int]] = defaultdict(set)
-    for _, value in every_commit(store):
+    for _, value in scan_commits(store):
         for part in decode_commit(value).reserved:
             found[part.number].update(part.sequences)
     return found

@@ -61,7 +61,7 @@ class StorageClock:
         """The time of the machine's boot according to the trusted clock."""
         return self._offset or 0.0
 
-    def believe(self, offset: Seconds) -> None:
+    def trust(self, offset: Seconds) -> None:
         """Trust the offset that an earlier process has recorded instead of the current one."""
         with self._lock:
             self._offset, self.latest = offset, 0.0
@@ -69,12 +69,12 @@ class StorageClock:
     def now(self) -> Seconds:
         with self._lock:
             ran = uptime()
-            self._look(time.time() - ran, ran)
+            self._judge_offset(time.time() - ran, ran)
             moment = max(self.seen, ran + self.offset)
             self.latest = max(self.latest, moment)
             return moment
 
-    def _look(self, offset: Seconds, ran: Seconds) -> None:
+    def _judge_offset(self, offset: Seconds, ran: Seconds) -> None:
         """Decide whether this offset of the machine's clock is trusted. ``ran`` is the current ``uptime``."""
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
@@ -161,26 +161,26 @@ def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
                 f"This machine's clock says {today}, but the store was in use at {then}. Set the clock; if it is right "
                 "now and was wrong then, start once with --force-clock."
             )
-        _recall(store, clock)
+        _restore_offset(store, clock)
     clock.seen = min(seen, now + STEP_BACK_MS) / 1000
     clock.now()  # determine immediately whether the machine's clock is trusted
 
 
-def boot() -> bytes:
+def read_boot_id() -> bytes:
     """Return the id of the machine's current boot, or b"" if the operating system has none."""
     with suppress(OSError):
         return BOOT.read_bytes().strip()
     return b""
 
 
-def _recall(store: Store, clock: StorageClock) -> None:
+def _restore_offset(store: Store, clock: StorageClock) -> None:
     """Restore the recorded offset if the clock has jumped ahead since the store's last use in this boot.
 
     Without it, a restart of the server would make it trust the jump immediately.
     """
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
-    if known and known == boot() and clock.offset - int(believed) / 1000 > LEAP:
-        clock.believe(int(believed) / 1000)
+    if known and known == read_boot_id() and clock.offset - int(believed) / 1000 > LEAP:
+        clock.trust(int(believed) / 1000)
 
 
 def last_seen(store: Store) -> int:
@@ -191,7 +191,9 @@ def last_seen(store: Store) -> int:
 def record_clock(store: Store, clock: StorageClock) -> None:
     """Record the clock's largest time and its trusted offset, which ``check_clock`` reads at the next start."""
     moment, offset = layout.ms(clock.latest), layout.ms(clock.offset)
-    store.write([("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (boot(), offset))])
+    store.write(
+        [("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (read_boot_id(), offset))]
+    )
 
 
 # Number of sequences and history positions that each start skips. If a power failure loses more of them, markers of

@@ -54,7 +54,7 @@ class TransactionController:
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         with self._handle as (store, _):
-            with self._stripes.locked(stages.fence_name(project, name)):
+            with self._stripes.locked(stages.fence_lock(project, name)):
                 epoch = stages.advance_fence(store, project, name, layout.ms(now))
             store.wait_durable()
         return epoch
@@ -76,11 +76,11 @@ class TransactionController:
         with self._handle as (store, registry):
             staged = False
             while not staged:
-                with self._stripes.locked(stages.name(prefix)), registry.locked_or_hidden(queue) as state:
+                with self._stripes.locked(stages.stage_lock(prefix)), registry.locked_or_hidden(queue) as state:
                     check_key(store, state, idempotency_key, list[str], moment)
-                    key, rest = stages.open_until(store, registry.new_number, prefix, moment, moment + ttl * 1000)
+                    key, rest = stages.find_or_create(store, registry.new_number, prefix, moment, moment + ttl * 1000)
                     change = Change(store, moment)
-                    change.also(*stages.addition(key, rest, queue.name, drafts, (most_bytes, most_messages)))
+                    change.add_writes(*stages.append_writes(key, rest, queue.name, drafts, (most_bytes, most_messages)))
                     if state is not None:
                         change.remember(state, idempotency_key, [draft.id for draft in drafts], moment, posted=False)
                     if idempotency_key is None or state is not None:
@@ -93,8 +93,8 @@ class TransactionController:
     def drop_stage(self, project: str, stage: str) -> None:
         prefix = stages.prefix(project, stage)
         with self._handle as (store, _):
-            with self._stripes.locked(stages.name(prefix)):
-                writes = stages.removal_of_all(store, prefix)
+            with self._stripes.locked(stages.stage_lock(prefix)):
+                writes = stages.removal_writes_by_prefix(store, prefix)
                 if not writes:
                     return
                 store.write(writes)
@@ -109,10 +109,10 @@ class TransactionController:
         return committed
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        prefix = _producer(project, producer)
+        prefix = _producer_prefix(project, producer)
         with self._handle as session:
             with self._stripes.locked(_producer_lock(prefix)):
-                left = _carry_slice(session, prefix, most, layout.ms(now))
+                left = _process_slice(session, prefix, most, layout.ms(now))
             session.registry.context.housekeeping.bound_memory()
             if not left:
                 session.store.wait_durable()
@@ -120,11 +120,11 @@ class TransactionController:
 
     def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
         with self._handle as (store, _):
-            return [_unfinished(producer, value) for producer, value in stages.every_commit(store)]
+            return [_describe_commit(producer, value) for producer, value in stages.scan_commits(store)]
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         with self._handle as (store, _):
-            names = stages.work_names(store, project, work, layout.ms(now))
+            names = stages.list_names(store, project, work, layout.ms(now))
         return WorkCount(len(names), name in names)
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
@@ -134,7 +134,7 @@ class TransactionController:
 
     def last(self, project: str, producer: str, now: Seconds) -> Committed:
         with self._handle as (store, _):
-            found = _last(store, _producer(project, producer), layout.ms(now))
+            found = _find_last(store, _producer_prefix(project, producer), layout.ms(now))
             store.wait_durable()  # the batch must be durable, because a client that sees it does not send it again
         if found is None:
             raise ProducerNotFound
@@ -159,7 +159,7 @@ class CommitAttempt:
         self._commit = commit
         self._now = now
         self._bounds = bounds
-        self._producer = _producer(commit.project, commit.producer)
+        self._producer_prefix = _producer_prefix(commit.project, commit.producer)
         self._claims = list({(claim.queue, claim.claim): claim for claim in commit.settle}.values())
         # The keys and records of all stages to publish.
         self._stages: list[tuple[bytes, Stage]] = []
@@ -171,13 +171,13 @@ class CommitAttempt:
     def locks(self) -> list[bytes]:
         """Return the names of the locks that ``run`` requires."""
         commit = self._commit
-        names = [stages.name(stages.prefix(commit.project, stage)) for stage in (*commit.publish, *commit.beside)]
-        return [_producer_lock(self._producer), *names, *stages.fence_names(commit.project, commit.fence)]
+        names = [stages.stage_lock(stages.prefix(commit.project, stage)) for stage in (*commit.publish, *commit.beside)]
+        return [_producer_lock(self._producer_prefix), *names, *stages.fence_locks(commit.project, commit.fence)]
 
     def run(self) -> Committed:
         """Decide the batch, and complete it if it is small. For a repeated batch, return the last batch's result."""
         commit, store = self._commit, self._session.store
-        known = _last(store, self._producer, self._now)
+        known = _find_last(store, self._producer_prefix, self._now)
         found, beside = (
             {name: stages.find(store, stages.prefix(commit.project, name), self._now) for name in names}
             for names in (commit.publish, commit.beside)
@@ -189,7 +189,7 @@ class CommitAttempt:
             if replayed and self._stages:
                 store.write(self._stage_removals())
             return structs.replace(known[1], replayed=replayed)
-        if known is None and stages.find_commit(store, self._producer) is not None:
+        if known is None and stages.find_commit(store, self._producer_prefix) is not None:
             raise CommitRunning
         stages.check_fence(store, commit.project, commit.fence)
         for name, stage in found.items():
@@ -198,9 +198,9 @@ class CommitAttempt:
             check_stage(commit, name, stage[1].count)
         if known is not None:
             self._former = due.removals("producers", known[0], due.expiry_of(known[0]))
-        return self._open() or self._at_once()
+        return self._decide_large() or self._commit_small()
 
-    def _open(self) -> Committed | None:
+    def _decide_large(self) -> Committed | None:
         """Decide a batch that is too large for one write, and return it as open. For a small batch, return None."""
         store, registry = self._session
         refs = list(dict.fromkeys(claim.queue for claim in self._claims))
@@ -208,7 +208,7 @@ class CommitAttempt:
         with registry.locked(*refs) as found:
             states = {ref: state for ref, state in zip(refs, found, strict=True) if state is not None}
             held = [
-                _held(find_sequences(store, states.get(claim.queue), claim.claim, self._now), claim)
+                _require_held(find_sequences(store, states.get(claim.queue), claim.claim, self._now), claim)
                 for claim in self._claims
             ]
             committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
@@ -228,9 +228,14 @@ class CommitAttempt:
         rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
         taken = (write for key, _ in self._stages for write in due.removals("stages", key, due.expiry_of(key)))
-        return [stages.commit_write(self._producer, decided), *self._former, *taken, *self._remembered(committed)]
+        return [
+            stages.commit_write(self._producer_prefix, decided),
+            *self._former,
+            *taken,
+            *self._batch_writes(committed),
+        ]
 
-    def _at_once(self) -> Committed:
+    def _commit_small(self) -> Committed:
         """Complete the whole batch in one change. Create missing target queues first."""
         store, registry = self._session
         staged = [item for _, stage in self._stages for item in stages.messages(store, stage)]
@@ -240,15 +245,15 @@ class CommitAttempt:
             with registry.locked(*refs) as found:
                 states = {ref: state for ref, state in zip(refs, found, strict=True) if state is not None}
                 held = [
-                    _held(find_held(store, states.get(claim.queue), claim.claim, self._now), claim)
+                    _require_held(find_held(store, states.get(claim.queue), claim.claim, self._now), claim)
                     for claim in self._claims
                 ]
                 if len(states) == len(refs):
-                    return self._carry_out(states, staged, held)
+                    return self._apply(states, staged, held)
             for ref in refs:
                 registry.ensure(ref)
 
-    def _carry_out(
+    def _apply(
         self, states: dict[QueueRef, QueueState], staged: Sequence[Staged], held: Sequence[list[Found]]
     ) -> Committed:
         """Publish the staged messages and delete the claimed ones in one change. The caller holds the queues' locks."""
@@ -260,28 +265,30 @@ class CommitAttempt:
             for sequence, record in found:
                 change.finish(states[claim.queue], sequence, record, end)
         committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
-        change.also(*self._former, *self._stage_removals(), *self._remembered(committed))
+        change.add_writes(*self._former, *self._stage_removals(), *self._batch_writes(committed))
         change.commit()
         return committed
 
     def _stage_removals(self) -> list[Write]:
-        return [write for stage in self._stages for write in stages.removal(*stage)]
+        return [write for stage in self._stages for write in stages.removal_writes(*stage)]
 
-    def _remembered(self, committed: Committed) -> list[Write]:
+    def _batch_writes(self, committed: Committed) -> list[Write]:
         """Return the writes that store the batch as the producer's last batch."""
         expires = self._now + self._commit.ttl * 1000
         value = Batch(committed.batch, committed.published, committed.deleted, self._now)
-        return due.writes("producers", self._producer + layout.number.pack(expires), layout.encode(value), expires)
+        return due.writes(
+            "producers", self._producer_prefix + layout.number.pack(expires), layout.encode(value), expires
+        )
 
 
-def _held(held: list[T], claim: ClaimRef) -> list[T]:
+def _require_held(held: list[T], claim: ClaimRef) -> list[T]:
     """Return ``held`` unchanged. Raises ``ClaimLapsed`` if it is empty."""
     if not held:
         raise ClaimLapsed.of(claim.claim)
     return held
 
 
-def _producer(project: str, producer: str) -> bytes:
+def _producer_prefix(project: str, producer: str) -> bytes:
     """Return the key prefix of a producer's record, which the expiry follows."""
     return layout.name_prefix(layout.project_prefix(project), producer)
 
@@ -291,21 +298,21 @@ def _producer_lock(producer: bytes) -> bytes:
     return b"producer " + producer
 
 
-def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | None:
+def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | None:
     """Return the key of a producer's record and its last batch, or None if the producer is unknown."""
     found = due.find_live(store, "producers", producer, now)
     if found is None:
         return None
-    return found[0], stages.committed(store, producer, layout.decode_batch(found[1]))
+    return found[0], stages.build_result(store, producer, layout.decode_batch(found[1]))
 
 
-def _unfinished(producer: bytes, value: bytes) -> Unfinished:
+def _describe_commit(producer: bytes, value: bytes) -> Unfinished:
     """Describe an open commit. The length and checksum of its entry change with each slice."""
     prefix = layout.prefix_of(producer)
     return Unfinished(layout.project_of(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}")
 
 
-def _carry_slice(session: Session, producer: bytes, most: int, now: int) -> bool:
+def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bool:
     """Process one slice of the producer's open commit. Return whether the commit is still open."""
     commit = stages.find_commit(session.store, producer)
     if commit is None:
@@ -324,7 +331,7 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
     part, first.sequences = first.sequences[:most], first.sequences[most:]
     if not first.sequences:
         del commit.reserved[0]
-    state = registry.by_number(first.number)
+    state = registry.find_by_number(first.number)
     with registry.locked(*([state.ref] if state is not None else [])) as held:
         change = Change(store, now)
         if state is not None and held == [state]:
@@ -333,7 +340,7 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
                 if value is not None:
                     end = End(Outcome.DELETED, first.history, now)
                     change.finish(state, sequence, layout.decode_record(value), end)
-        change.also(stages.commit_write(producer, commit))
+        change.add_writes(stages.commit_write(producer, commit))
         change.commit()
         if state is not None:
             state.reserved.difference_update(part)
@@ -353,7 +360,7 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
                 change = Change(store, now)
                 for item in items:
                     change.post(states[item.queue], item.draft, now)
-                change.also(*(("staged", key, None) for key in keys), stages.commit_write(producer, commit))
+                change.add_writes(*(("staged", key, None) for key in keys), stages.commit_write(producer, commit))
                 change.commit()
                 return
         for ref in refs:
@@ -367,7 +374,7 @@ def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[byt
     size = 0
     entries = store.scan("staged", layout.pair.pack(rest.number, rest.at), layout.number.pack(rest.number + 1))
     for key, value in islice(entries, most):
-        item = stages.item(value)
+        item = stages.decode_message(value)
         size += item.draft.size
         if items and size > CAPACITY:
             break

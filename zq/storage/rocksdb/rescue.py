@@ -58,7 +58,7 @@ def _copy(file: Path, to: Path) -> None:
 
 
 class Rescue:
-    """The readable data of one damaged store; see ``ordered.salvage_copy.Wreck``.
+    """The readable data of one damaged store; see ``ordered.salvage_copy.DamagedStore``.
 
     ``workshop`` is a directory for copies, which the caller removes.
     """
@@ -79,7 +79,7 @@ class Rescue:
                 self._rest = Survey(repaired(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """See ``Wreck.entries``. Keys in gaps are also taken from the repaired copy."""
+        """See ``DamagedStore.entries``. Keys in gaps are also taken from the repaired copy."""
         yield from self.survey.scan(family, b"", TOP)
         spans = self.gaps(family)
         if not spans:
