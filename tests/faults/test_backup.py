@@ -79,7 +79,7 @@ def bodies(store: str) -> list[object]:
 
 
 def only(target: Path) -> Path:
-    (found,) = backups.whole(target)
+    (found,) = backups.complete_backups(target)
     return found
 
 
@@ -154,7 +154,7 @@ def test_every_backup_under_load_restores_with_all_that_was_acknowledged(
     # Beside a whole suite some of a few may wait for the processor: the long form has the machine for itself.
     assert (max(pauses) if LONG else min(pauses)) < LONGEST_PAUSE
     print(f"{len(made)} backups, {len(load.stored)} messages, pauses {sorted(pauses)} s")  # noqa: T201
-    judged = backups.whole(target)
+    judged = backups.complete_backups(target)
     assert len(judged) == len(made)
     for number, (folder, (began, ended)) in enumerate(zip(judged, made, strict=True)):
         verified = run("backup", "verify", folder)
@@ -198,7 +198,7 @@ main(sys.argv[3:])
 
 
 @pytest.mark.parametrize(
-    ("at", "call", "whole"), rotated([("_copied", 1, 0), ("_copied", 5, 0), ("sync", 1, 0), ("sync", 2, 1)], 2)
+    ("at", "call", "whole"), rotated([("_copy", 1, 0), ("_copy", 5, 0), ("sync", 1, 0), ("sync", 2, 1)], 2)
 )
 def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
     at: str, call: int, whole: int, zq: ZqServer, uri: str, target: Path
@@ -207,7 +207,7 @@ def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
     removes the rest."""
     command = [sys.executable, "-c", KILLED, at, str(call), "backup", str(target), "--store", uri]
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -signal.SIGKILL
-    assert len(backups.whole(target)) == whole
+    assert len(backups.complete_backups(target)) == whole
     partial = list(target.glob("*.partial"))
     assert len(partial) == 1 - whole
     for left in partial:
@@ -215,7 +215,7 @@ def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
         assert "it was not finished" in run("backup", "verify", left).error
     wait_for(lambda: not list(Path(uri[10:]).glob(".zq-snapshot-*")), 60, "the snapshot is gone")
     wait_for(lambda: run("backup", target, "--store", uri).code == 0, 60, "the next backup is made")
-    assert len(backups.whole(target)) == whole + 1
+    assert len(backups.complete_backups(target)) == whole + 1
     assert not list(target.glob("*.partial"))
 
 
@@ -280,7 +280,7 @@ def test_a_backup_takes_the_space_of_what_is_new_and_old_ones_go(zq: ZqServer, u
         assert run("backup", target, "--store", uri, "--keep", 2).code == 0
         if number == 1:
             (target / "20200101T000000.000Z").mkdir()  # not whole: none of ours
-    first, second = backups.whole(target)
+    first, second = backups.complete_backups(target)
     shared = [file for file in first.glob("*.sst") if (second / file.name).exists()]
     assert shared
     assert all(file.samefile(second / file.name) for file in shared)

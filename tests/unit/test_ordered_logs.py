@@ -121,7 +121,7 @@ def test_what_fell_off_a_log_that_lies_quiet_gives_its_space_back(
     publish(storage, 1, keep=Retention(1000, 80))
     sizes = []
     for _ in range(2):
-        storage._housekeeping._looked = -math.inf
+        storage._housekeeping._checked_at = -math.inf
         storage.maintain(NOW)
         sizes.append(size())
     assert sizes[0] > 4_000_000

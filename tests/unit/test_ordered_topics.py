@@ -157,7 +157,7 @@ def test_the_space_of_removed_batches_comes_back_without_more_writes(storage: Or
     storage._handle.reopen()  # which writes what is in memory to files
     assert size() > 2_000_000
     for _ in range(2):
-        storage._housekeeping._looked = -math.inf
+        storage._housekeeping._checked_at = -math.inf
         storage.maintain(NOW + 60)
     wait_for(lambda: size() < 100_000, 60, "the space is back")
 

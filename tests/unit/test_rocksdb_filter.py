@@ -212,7 +212,7 @@ def test_a_round_makes_an_idle_store_compact(storage: OrderedStorage):
     deadline = time.monotonic() + 30
     while bodies(storage):
         assert time.monotonic() < deadline
-        storage._housekeeping._looked = -math.inf
+        storage._housekeeping._checked_at = -math.inf
         storage.maintain(PAST)
         time.sleep(0.2)
 

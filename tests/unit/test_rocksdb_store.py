@@ -196,7 +196,7 @@ def test_a_large_commit_does_not_fill_the_write_buffers(tmp_path: Path, monkeypa
     """What is published is flushed between two slices, as soon as the buffers hold more than that bound, and what they
     held is given back."""
     trimmed = []
-    monkeypatch.setattr(rocksdb, "MOST_BUFFERED", 8 << 20)
+    monkeypatch.setattr(rocksdb, "MAX_BUFFERED", 8 << 20)
     monkeypatch.setattr(tuning, "trim_heap", lambda: trimmed.append(len(buffered)))
     storage: Any = connect(f"rocksdb:{tmp_path}/store")
     now, queue = storage.now(), QueueRef("p", "out")

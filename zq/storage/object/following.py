@@ -167,7 +167,7 @@ class Standby:
     def drop(self) -> None:
         """Delete the copy, if it exists."""
         if self._store is not None:
-            self._store.let_go()
+            self._store.close_unflushed()
             shutil.rmtree(self._path, ignore_errors=True)
         self._store = self._manifest = None
 

@@ -27,7 +27,7 @@ from zq.storage.object.epochs import (
 from zq.storage.object.objects import Objects
 from zq.storage.object.restoring import followed, said, whole_log
 from zq.storage.object.store import ShippedStore
-from zq.storage.rocksdb.files import Damage, made_in_place
+from zq.storage.rocksdb.files import Damage, create_directory
 from zq.storage.rocksdb.store import Store
 
 NOT_THERE: Final = "There is no store at this place in the object store."
@@ -63,7 +63,7 @@ def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, p
     kept: Kept = read(objects, f"head/{epoch}", Head) or opening
     latest = None if at is None else int(at * 1000)
     mark = _newest(kept, latest, position)
-    with made_in_place(to) as folder:
+    with create_directory(to) as folder:
         if mark is not None:
             download(objects, mark, folder)
         reached, moment = (mark.position, mark.moment) if mark else (kept.removed, 0)

@@ -101,7 +101,7 @@ class Place:
         file.flush()
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def let_go(self) -> None:
+    def unlock(self) -> None:
         """Unlock the directory."""
         if self._file is not None:
             self._file.close()
@@ -161,7 +161,7 @@ class Owner(Directory):
                 standby = self._standby()
         except BaseException as error:
             standby.drop()
-            self._place.let_go()
+            self._place.unlock()
             if isinstance(error, OSError):
                 raise Unavailable from error
             raise
@@ -227,7 +227,7 @@ class Owner(Directory):
             self._serve(store, epoch, position, began, copy.manifest)
         except BaseException:
             if store is not None:
-                store.let_go()
+                store.close_unflushed()
             raise
         return store
 
@@ -349,5 +349,5 @@ class Owner(Directory):
         checkpointer.start()
         proof.start()
         shipper.start()
-        store.serve(proof, shipper, checkpointer, self._place.let_go)
+        store.serve(proof, shipper, checkpointer, self._place.unlock)
         LOG.info("This server owns the store as number %d, from position %d on.", epoch, position)

@@ -30,21 +30,21 @@ from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range
 from zq.storage.rocksdb import admission, backups, write_ahead
-from zq.storage.rocksdb.files import Damage, hold_lock, made_in_place, refusal, warn_of_others
+from zq.storage.rocksdb.files import Damage, create_directory, hold_lock, refusal, warn_of_others
 from zq.storage.rocksdb.rescue import Rescue
 from zq.storage.rocksdb.store import SYNC_MODES, Store
 from zq.storage.rocksdb.survey import Survey
 
 # Maximum size in bytes of the write buffers between two slices of a large commit. RocksDB's own limit is 256 MiB.
-MOST_BUFFERED: Final = 64 << 20
+MAX_BUFFERED: Final = 64 << 20
 # Name prefix of snapshot folders in the store.
 SNAPSHOT: Final = ".zq-snapshot-"
 # A file in the store. Its modification time is the time of the last complete backup.
 BACKED_UP: Final = ".zq-backed-up"
 # Seconds between two checks for due compactions.
-LOOK: Final = 60.0
+CHECK_INTERVAL: Final = 60.0
 # Seconds of compactions after which a check begins no further one.
-LONGEST: Final = 1.0
+MAX_COMPACTING: Final = 1.0
 
 
 def connect(
@@ -66,10 +66,10 @@ def connect(
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
     path = path_of(uri)
     warn_of_others(path)
-    return _opened(path, sync, sync_interval, max_clock_jump, expiry or Expiry())
+    return _open(path, sync, sync_interval, max_clock_jump, expiry or Expiry())
 
 
-def _opened(path: Path, sync: str, sync_interval: float, max_clock_jump: int, expiry: Expiry) -> OrderedStorage:
+def _open(path: Path, sync: str, sync_interval: float, max_clock_jump: int, expiry: Expiry) -> OrderedStorage:
     directory = Directory(
         path, layout.FAMILIES, (sync, sync_interval), expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED
     )
@@ -92,10 +92,10 @@ def admit(path: Path) -> None:
 
 def check(uri: str) -> Report:
     """Check the integrity of a store. Raises ``StartRefused`` if the store is in use or does not exist."""
-    return _checked(path_of(uri))
+    return _check(path_of(uri))
 
 
-def _checked(path: Path) -> Report:
+def _check(path: Path) -> Report:
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
     try:
@@ -170,7 +170,7 @@ class Backups:
         backups.check_target(target, path_of(uri))
 
     @staticmethod
-    def make(snapshot: Snapshot, target: Path, keep: int | None) -> backups.Made:
+    def make(snapshot: Snapshot, target: Path, keep: int | None) -> backups.NewBackup:
         """See ``backups.make``."""
         return backups.make(snapshot, target, layout.VERSION.decode(), keep)
 
@@ -181,14 +181,14 @@ class Backups:
         Raises ``StartRefused`` if the folder is not a complete backup.
         """
         manifest = backups.read(folder)
-        if found := backups.damage(folder, manifest):
+        if found := backups.find_damage(folder, manifest):
             return Report({}, 0, [], found)
         with tempfile.TemporaryDirectory(prefix="zq-verify-") as made:
             for file in manifest.files:
                 source, to = folder.resolve() / file.name, Path(made, file.name)
                 # RocksDB never modifies table files. It may modify all other files when it opens the store.
                 to.symlink_to(source) if to.suffix == ".sst" else shutil.copyfile(source, to)
-            return _checked(Path(made))
+            return _check(Path(made))
 
     @staticmethod
     def restore(
@@ -204,16 +204,16 @@ class Backups:
             StartRefused: No store was created.
         """
         path, manifest = path_of(uri), backups.read(folder)
-        with made_in_place(path) as unfinished:
+        with create_directory(path) as unfinished:
             try:
                 unfinished.mkdir(mode=0o700, parents=True)
-                found = backups.damage(folder, manifest, unfinished)
+                found = backups.find_damage(folder, manifest, unfinished)
             except OSError as error:
                 raise StartRefused(f"{path} cannot be written: {error.strerror}.") from error
             if found:
                 raise StartRefused(f"{folder} is damaged. {' '.join(found)}")
-            restored = _resumed(unfinished, manifest, shift, force_clock)
-            storage = _opened(unfinished, "never", 0, 0, Expiry(compaction_filter=False))
+            restored = _resume(unfinished, manifest, shift, force_clock)
+            storage = _open(unfinished, "never", 0, 0, Expiry(compaction_filter=False))
             try:
                 restored = structs.replace(restored, tokens=use(storage))
             finally:
@@ -223,7 +223,7 @@ class Backups:
         return restored
 
 
-def _resumed(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> Restored:
+def _resume(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> Restored:
     """Prepare the store of a backup for its next start."""
     admit(path)
     try:
@@ -281,7 +281,7 @@ class Directory(Housekeeping):
         self._trimmed = trimmed
         self._damage = Damage()
         self._allowed = False
-        self._looked = -math.inf
+        self._checked_at = -math.inf
         self._former: Counter[str] = Counter()
         self._store: Store | None = None
         self._pause = 0.0
@@ -293,22 +293,22 @@ class Directory(Housekeeping):
             self._former += self._store.totals()
         filtered = self._stamped if self._expiry.compaction_filter else ""
         store = self._store = self._make(filtered)
-        store.let_filter(self._allowed)
+        store.enable_filter(self._allowed)
         return store
 
     def _make(self, filtered: str) -> Store:
         admit(self._path)
         store = Store(self._path, self._families, *self._sync, filtered, self._damage)
-        write_ahead.remember(self._path)
+        write_ahead.record_files(self._path)
         return store
 
     def allow_destruction(self, allowed: bool) -> None:
         self._allowed = allowed
-        self._opened.let_filter(allowed)
+        self._opened.enable_filter(allowed)
 
     def configure(self, expiry: Expiry) -> bool:
         former, self._expiry = self._expiry, expiry
-        self._looked = -math.inf
+        self._checked_at = -math.inf
         return former.compaction_filter != expiry.compaction_filter
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
@@ -318,21 +318,21 @@ class Directory(Housekeeping):
         compactions.
         """
         moment = time.monotonic()
-        if moment - self._looked < LOOK:
+        if moment - self._checked_at < CHECK_INTERVAL:
             return
-        self._looked = moment
-        write_ahead.remember(self._path)
+        self._checked_at = moment
+        write_ahead.record_files(self._path)
         store = self._opened
         if store.filtering and store.may_compact(self._stamped):
             store.compact_after(self._stamped, self._expiry.compaction_interval)
         store.flush_removals(self._trimmed)
         for gone in trimmed if store.may_compact(self._trimmed) else ():
             store.compact_range(gone)
-            if time.monotonic() > moment + LONGEST:
+            if time.monotonic() > moment + MAX_COMPACTING:
                 break
 
     def bound_memory(self) -> None:
-        self._opened.flush_beyond(MOST_BUFFERED)
+        self._opened.flush_beyond(MAX_BUFFERED)
 
     @contextmanager
     def snapshot(self, moment: Seconds) -> Iterator[Snapshot]:

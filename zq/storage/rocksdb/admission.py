@@ -55,10 +55,10 @@ def admit(path: Path, check: Check) -> None:
     with hold_lock(path):
         try:
             families = frozenset(Rdict.list_cf(str(path)))
-            database, is_whole = _opened(path)
+            database, is_whole = _open(path)
             try:
                 check(families, database.get)
-                tear, gone = _examined(path, database, is_whole)
+                tear, gone = _inspect(path, database, is_whole)
             finally:
                 close_part(database)
         except StartRefused:
@@ -73,27 +73,27 @@ def admit(path: Path, check: Check) -> None:
         LOG.warning(TORN, tear.dropped, tear.file, tear.offset)
 
 
-def look_at_log(path: Path) -> tuple[Tear | None, list[str]]:
+def inspect_log(path: Path) -> tuple[Tear | None, list[str]]:
     """Return the position at which the log becomes unreadable, or None, and the names of missing log files.
 
     The caller holds the directory's lock. Raises RocksDB's error if anything except the log is unreadable.
     """
-    database, is_whole = _opened(path)
+    database, is_whole = _open(path)
     try:
-        return _examined(path, database, is_whole)
+        return _inspect(path, database, is_whole)
     finally:
         close_part(database)
 
 
-def _examined(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None, list[str]]:
+def _inspect(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None, list[str]]:
     least = int(database.property_int_value("rocksdb.min-log-number-to-keep") or 0)
     tear = None
     if not is_whole or write_ahead.end_in_zeros(path, least):
         tear = write_ahead.examine(path, int(database.latest_sequence_number()), least)
-    return tear, write_ahead.missing(path, least)
+    return tear, write_ahead.find_missing(path, least)
 
 
-def _opened(path: Path) -> tuple[Rdict, bool]:
+def _open(path: Path) -> tuple[Rdict, bool]:
     """Open the default column family read-only. Return the database, and whether the whole log was replayed.
 
     Raises RocksDB's error if anything except the log is unreadable.

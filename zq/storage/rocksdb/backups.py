@@ -36,7 +36,7 @@ LOCK: Final = "zq-backup.lock"
 # File names that a manifest may list. They cannot be paths.
 LISTED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 # Maximum size in bytes of a manifest.
-MOST: Final = 64 << 20
+MAX_MANIFEST_BYTES: Final = 64 << 20
 # The last second of the year 9999, the latest time that a backup's name can have.
 LATEST: Final = 253402300799
 # Number of bytes that are copied at a time.
@@ -69,7 +69,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     checksum: str = ""
 
 
-class Made(NamedTuple):
+class NewBackup(NamedTuple):
     """A new backup, its total size, and the size of the files that were not linked, in bytes."""
 
     folder: Path
@@ -77,16 +77,16 @@ class Made(NamedTuple):
     copied: int
 
 
-def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Made:
+def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> NewBackup:
     """Create a backup in the folder ``target``, then remove the oldest backups so that ``keep`` remain.
 
     Without ``keep``, all backups remain. Raises ``StartRefused`` if the backup or a removal fails.
     """
-    with _held(target):
+    with _locked(target):
         partial = target / f"{_name_of(snapshot.moment)}{PARTIAL}"
         try:
             partial.mkdir(mode=0o700)
-            made = _filled(partial, snapshot, layout, _former(target))
+            made = _fill(partial, snapshot, layout, _known_files(target))
             folder = partial.with_suffix("")
             partial.rename(folder)
             sync(target)
@@ -98,7 +98,7 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Mad
             raise StartRefused(f"No backup was made: {_reason(error)}.") from error
         snapshot.whole = True
         try:
-            for old in whole(target)[: -keep if keep else 0]:
+            for old in complete_backups(target)[: -keep if keep else 0]:
                 _remove(old)
         except OSError as error:
             raise StartRefused(f"The backup {folder} was made, and older ones stay: {_reason(error)}.") from error
@@ -119,8 +119,8 @@ def read(folder: Path) -> Manifest:
     if os.path.realpath(folder).endswith(PARTIAL):
         raise StartRefused(f"{folder} is no whole backup: it was not finished.")
     try:
-        with _opened(folder / MANIFEST) as file:
-            text = file.read(MOST)
+        with _open(folder / MANIFEST) as file:
+            text = file.read(MAX_MANIFEST_BYTES)
     except OSError as error:
         raise StartRefused(f"{folder} is no backup: {MANIFEST} cannot be read ({error.strerror}).") from error
     try:
@@ -137,7 +137,7 @@ def read(folder: Path) -> Manifest:
     return manifest
 
 
-def damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
+def find_damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
     """Compare the files of a backup with its manifest, and copy them to the folder ``to``, if given.
 
     Return a sentence for each missing or changed file. Raises ``OSError`` if ``to`` is not writable.
@@ -145,18 +145,18 @@ def damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str
     found = []
     for listed in manifest.files:
         try:
-            source = _opened(folder / listed.name)
+            source = _open(folder / listed.name)
         except OSError as error:
             found.append(f"{listed.name} cannot be read: {error.strerror}.")
             continue
         with source:
-            size, digest = _copied(source, None if to is None else to / listed.name)
+            size, digest = _copy(source, None if to is None else to / listed.name)
         if (size, digest) != (listed.size, listed.sha256):
             found.append(f"{listed.name} is not as it was: its size or its SHA-256 is another one.")
     return found
 
 
-def whole(target: Path) -> list[Path]:
+def complete_backups(target: Path) -> list[Path]:
     """Return the complete backups in a folder, oldest first."""
     found = (path for path in target.iterdir() if NAME.fullmatch(path.name) and not path.is_symlink())
     return sorted(path for path in found if (path / MANIFEST).is_file())
@@ -172,7 +172,7 @@ def sync(folder: Path) -> None:
 
 
 @contextmanager
-def _held(target: Path) -> Iterator[None]:
+def _locked(target: Path) -> Iterator[None]:
     """Lock the folder against concurrent backups, and remove incomplete backups."""
     with ExitStack() as kept:
         try:
@@ -188,16 +188,16 @@ def _held(target: Path) -> Iterator[None]:
         yield
 
 
-def _filled(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> Made:
+def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> NewBackup:
     """Write and sync the files and the manifest of a backup. ``known`` has the files that may be linked."""
     files, copied = [], 0
     for source in sorted(Path(snapshot.folder).iterdir()):
-        with _opened(source) as content:
+        with _open(source) as content:
             size, digest = source.stat().st_size, hashlib.file_digest(content, "sha256").hexdigest()
             files.append(File(source.name, size, digest))
-            if not _linked(known.get((source.name, size, digest)), partial / source.name):
+            if not _link(known.get((source.name, size, digest)), partial / source.name):
                 content.seek(0)
-                if _copied(content, partial / source.name) != (size, digest):
+                if _copy(content, partial / source.name) != (size, digest):
                     raise OSError(0, "it changed while it was copied", str(source))
                 copied += size
     manifest = Manifest(
@@ -209,19 +209,19 @@ def _filled(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[st
         file.flush()
         os.fsync(file.fileno())
     sync(partial)
-    return Made(partial, sum(file.size for file in files), copied)
+    return NewBackup(partial, sum(file.size for file in files), copied)
 
 
-def _former(target: Path) -> dict[tuple[str, int, str], Path]:
+def _known_files(target: Path) -> dict[tuple[str, int, str], Path]:
     """Return the files of all complete backups by (name, size, checksum)."""
     found: dict[tuple[str, int, str], Path] = {}
-    for folder in whole(target):
+    for folder in complete_backups(target):
         with suppress(StartRefused):
             found |= {(file.name, file.size, file.sha256): folder / file.name for file in read(folder).files}
     return found
 
 
-def _linked(former: Path | None, to: Path) -> bool:
+def _link(former: Path | None, to: Path) -> bool:
     """Link a file of a former backup. Return False if there is none or it cannot be linked."""
     if former is None:
         return False
@@ -231,7 +231,7 @@ def _linked(former: Path | None, to: Path) -> bool:
     return False
 
 
-def _copied(source: BufferedReader, to: Path | None) -> tuple[int, str]:
+def _copy(source: BufferedReader, to: Path | None) -> tuple[int, str]:
     """Read a file to its end and copy it to ``to``, if given. Return its size and checksum."""
     digest, size = hashlib.sha256(), 0
     with to.open("xb") if to is not None else open(os.devnull, "wb") as file:
@@ -245,7 +245,7 @@ def _copied(source: BufferedReader, to: Path | None) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _opened(path: Path) -> BufferedReader:
+def _open(path: Path) -> BufferedReader:
     """Open a regular file for reading. Raises ``OSError`` for a symbolic link or another type of file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):

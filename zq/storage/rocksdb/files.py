@@ -30,7 +30,7 @@ TABLE: Final = re.compile(r"([0-9]+)\.sst")
 # The offset of a block in an error message of RocksDB.
 OFFSET: Final = re.compile(r"\boffset ([0-9]+)")
 # Parts of RocksDB's error messages about a missing or unreadable table file.
-GONE: Final = ("No such file", "Input/output error")
+MISSING: Final = ("No such file", "Input/output error")
 # The mode of new directories. The mode of the files in them depends on the umask of the process.
 OWNER_ONLY: Final = 0o700
 # Seconds between two attempts to lock a directory that another process has open.
@@ -40,7 +40,7 @@ LOCK_PATIENCE: Final = 3.0
 # A flush that takes fewer seconds leaves few new writes in the write buffers.
 QUICK: Final = 0.1
 # Maximum number of flushes before the files are linked.
-MOST_FLUSHES: Final = 6
+MAX_FLUSHES: Final = 6
 # Directories that this process has open. If it closed another descriptor of the LOCK file, it would lose the lock.
 _opened: Final[set[Path]] = set()
 
@@ -48,10 +48,10 @@ _opened: Final[set[Path]] = set()
 def is_damage(error: BaseException) -> bool:
     """Return whether an error of RocksDB reports a corrupt, missing or unreadable file."""
     text = str(error)
-    return text.startswith("Corruption") or (TABLE.search(text) is not None and any(word in text for word in GONE))
+    return text.startswith("Corruption") or (TABLE.search(text) is not None and any(word in text for word in MISSING))
 
 
-def place_of(error: Exception) -> tuple[int, int]:
+def damage_location(error: Exception) -> tuple[int, int]:
     """Return the table file number and the block offset in RocksDB's error message; -1 for a missing number."""
     table, offset = TABLE.search(str(error)), OFFSET.search(str(error))
     return int(table[1]) if table else -1, int(offset[1]) if offset else -1
@@ -74,19 +74,19 @@ class Damage:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places: set[tuple[int, int]] = set()
+        self._locations: set[tuple[int, int]] = set()
         self.families: frozenset[str] = frozenset()
         """Families with damaged data. If RocksDB compacted them, it would stop all writes."""
         self.count = 0
         """Number of reads that have failed."""
 
-    def meet(self, error: Exception, family: str, key: bytes | None = None) -> bool:
+    def record(self, error: Exception, family: str, key: bytes | None = None) -> bool:
         """Record and log damage in a family at or above ``key``. Return whether it is the first of the family."""
-        place = place_of(error)
+        place = damage_location(error)
         with self._lock:
             self.count += 1
-            known, first = place in self._places, family not in self.families
-            self._places.add(place)
+            known, first = place in self._locations, family not in self.families
+            self._locations.add(place)
             self.families |= {family}
         if not known:
             where = "" if key is None else f", from key {key.hex() or 'the first'} on"
@@ -156,7 +156,7 @@ def hold_lock(path: Path) -> IO[bytes]:
 
 
 @contextmanager
-def made_in_place(path: Path) -> Iterator[Path]:
+def create_directory(path: Path) -> Iterator[Path]:
     """Provide a path for a new directory, and rename it to ``path`` if the context ends without an error.
 
     Raises ``StartRefused`` if ``path`` exists.
@@ -199,7 +199,7 @@ def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple
 
     Return the duration of linking in seconds, and the last RocksDB sequence number that the files surely contain.
     """
-    for _ in range(MOST_FLUSHES):
+    for _ in range(MAX_FLUSHES):
         began = time.monotonic()
         flush_all(views)
         if time.monotonic() - began < QUICK:
@@ -208,9 +208,9 @@ def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple
     return link_files(database, folder), last
 
 
-def let_go(path: Path) -> None:
+def note_closed(path: Path) -> None:
     """Record that the directory was closed, and list its log files for the check at the next opening."""
-    write_ahead.remember(path)
+    write_ahead.record_files(path)
     _opened.discard(path.resolve())
 
 

@@ -26,7 +26,7 @@ MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG", write_ahead
 Known = Callable[[], Iterable[bytes]]
 
 
-def repaired(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
+def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
     """Copy a store except for the files ``without``, and let RocksDB rebuild the manifest of the copy."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
@@ -36,12 +36,12 @@ def repaired(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
     return to
 
 
-def mended(path: Path, to: Path) -> Path:
+def copy_intact(path: Path, to: Path) -> Path:
     """Copy a store. The log of the copy has only the intact writes."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.suffix == ".log":
-            write_ahead.mend(file, to / file.name)
+            write_ahead.copy_intact(file, to / file.name)
         elif file.is_file():
             _copy(file, to)
     return to
@@ -76,7 +76,7 @@ class Rescue:
         damaged = {gap.file for gap in self.survey.gaps()}
         if damaged:
             with suppress(Exception):  # the repaired copy is optional, because it only helps to find more keys
-                self._rest = Survey(repaired(self._source, workshop / "rest", damaged))
+                self._rest = Survey(repair(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
         """See ``DamagedStore.entries``. Keys in gaps are also taken from the repaired copy."""
@@ -129,7 +129,7 @@ class Rescue:
             if not survey.unlisted and survey.tear is not None and survey.tear.has_records:
                 notes += survey.notes
                 survey.close()
-                self._source = mended(path, self._workshop / "mended")
+                self._source = copy_intact(path, self._workshop / "mended")
                 survey = Survey(self._source)
             if not survey.unlisted:
                 return survey
@@ -141,7 +141,7 @@ class Rescue:
             cause = str(error).splitlines()[0].strip(" .")
             notes.append(f"The list of files cannot be read and was made anew from the files that are whole ({cause})")
         try:
-            self._source = repaired(path, self._workshop / "repaired")
+            self._source = repair(path, self._workshop / "repaired")
             survey = Survey(self._source)
         except Exception as error:
             raise refusal(path, error) from error

@@ -32,11 +32,11 @@ from zq.storage.rocksdb.files import (
     Damage,
     check_end,
     close_part,
+    damage_location,
     is_damage,
-    let_go,
     link_flushed,
+    note_closed,
     open_database,
-    place_of,
     unavailable,
 )
 from zq.storage.rocksdb.tuning import Tuning
@@ -59,7 +59,7 @@ COUNTED: Final = {
 }
 
 
-class _Turn:
+class _Waiter:
     """A thread that waits for a flush or to become the next leader."""
 
     __slots__ = ("gate", "leads", "served")
@@ -80,13 +80,13 @@ class GroupSync:
     def __init__(self, flush: Callable[[], None]) -> None:
         self._flush = flush
         self._lock = threading.Lock()
-        self._waiting: list[_Turn] = []
+        self._waiting: list[_Waiter] = []
         self._busy = False
 
     def wait(self) -> None:
         """Wait for a flush that begins after this call. Raises ``Unavailable`` if that flush fails."""
         with self._lock:
-            turn = _Turn() if self._busy else None
+            turn = _Waiter() if self._busy else None
             if turn is None:
                 self._busy = True
             else:
@@ -143,7 +143,7 @@ class Store(ordered.Store):
         """Open the store.
 
         Args:
-            filtered: The family with the compaction filter, which ``let_filter`` enables; see ``tuning``.
+            filtered: The family with the compaction filter, which ``enable_filter`` enables; see ``tuning``.
             damage: The damage found so far, if the store is reopened.
             logged: Whether writes are appended to a log file. Without one, the caller makes them durable.
         """
@@ -188,7 +188,7 @@ class Store(ordered.Store):
         try:
             value: bytes | None = self._views[family].get(key)
         except Exception as error:
-            raise self._unread(error, family, key) from error
+            raise self._read_error(error, family, key) from error
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
@@ -199,8 +199,8 @@ class Store(ordered.Store):
             return [get(key) for key in keys]
         except Exception as error:
             if not spare or not is_damage(error):
-                raise self._unread(error, family, keys[0]) from error
-        return [self._spared(family, key) for key in keys]
+                raise self._read_error(error, family, keys[0]) from error
+        return [self._get_spare(family, key) for key in keys]
 
     def scan(
         self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
@@ -223,7 +223,7 @@ class Store(ordered.Store):
             # The binding's iterators end at a damaged block without an error, as at the end of the data.
             check_end(view.iter(bounds), lower, last, backwards)
         except Exception as error:
-            refusal = self._unread(error, family, lower if last is None else last)
+            refusal = self._read_error(error, family, lower if last is None else last)
             if not spare or not isinstance(refusal, StoreDamaged):
                 raise refusal from error
 
@@ -245,7 +245,7 @@ class Store(ordered.Store):
                 if "stall" not in str(error):
                     self.failure = error
                     if is_damage(error):  # a compaction found it, and RocksDB refuses writes until it is reopened
-                        self._damage.meet(error, self._family_of(place_of(error)[0]))
+                        self._damage.record(error, self._family_of(damage_location(error)[0]))
                     raise unavailable() from error
                 if time.monotonic() > deadline:
                     raise Unavailable("The store is too busy to take writes. Try again later.") from error
@@ -265,14 +265,14 @@ class Store(ordered.Store):
         else:
             self._group_sync.wait()
 
-    def let_filter(self, work: bool) -> None:
+    def enable_filter(self, work: bool) -> None:
         """Enable or disable the compactions that run the compaction filter. Raises ``Unavailable``.
 
         The filter removes data permanently. Compactions that are already running continue.
         """
         if self.filtering:
             allowed = work and self.may_compact(self._filtered)
-            self._set_options(self._filtered, tuning.GO if allowed else tuning.STOP)
+            self._set_options(self._filtered, tuning.COMPACTIONS_ON if allowed else tuning.COMPACTIONS_OFF)
 
     def may_compact(self, family: str) -> bool:
         """Return whether the family has no known damage. A compaction of damaged data would stop all writes."""
@@ -351,18 +351,18 @@ class Store(ordered.Store):
             if self.failure is None:
                 self._flush()
         finally:
-            self.let_go()
+            self.close_unflushed()
 
-    def _unread(self, error: Exception, family: str, key: bytes) -> Unavailable:
+    def _read_error(self, error: Exception, family: str, key: bytes) -> Unavailable:
         """Return the error for a failed read."""
         if not is_damage(error):
             return unavailable()
-        if self._damage.meet(error, family, key):
+        if self._damage.record(error, family, key):
             with suppress(Unavailable):
-                self._set_options(family, tuning.STOP)
+                self._set_options(family, tuning.COMPACTIONS_OFF)
         return StoreDamaged(UNREADABLE)
 
-    def _spared(self, family: str, key: bytes) -> bytes | None:
+    def _get_spare(self, family: str, key: bytes) -> bytes | None:
         try:
             return self.get(family, key)
         except StoreDamaged:
@@ -375,7 +375,7 @@ class Store(ordered.Store):
                 return name
         return ""
 
-    def let_go(self) -> None:
+    def close_unflushed(self) -> None:
         """Close the directory without a flush."""
         # The directory stays locked as long as any view or handle exists, so all are closed even if one of them fails.
         parts = [*self._views.values(), self._db]
@@ -384,7 +384,7 @@ class Store(ordered.Store):
         while parts:
             close_part(parts.pop(0))
         gc.collect()
-        let_go(self._path)
+        note_closed(self._path)
 
     def _batch(self, writes: Iterable[Write], gone: Iterable[Range]) -> WriteBatch:
         batch, handles = WriteBatch(raw_mode=True), self._handles

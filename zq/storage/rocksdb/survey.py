@@ -16,8 +16,8 @@ from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, ReadOptions
 
 from zq.errors import StoreDamaged
 from zq.storage.ordered.store import UNREADABLE
-from zq.storage.rocksdb.admission import look_at_log
-from zq.storage.rocksdb.files import close_part, hold_lock, is_damage, place_of, unavailable
+from zq.storage.rocksdb.admission import inspect_log
+from zq.storage.rocksdb.files import close_part, damage_location, hold_lock, is_damage, unavailable
 from zq.storage.rocksdb.tuning import Tuning
 from zq.storage.rocksdb.write_ahead import Tear
 
@@ -102,7 +102,9 @@ class Survey:
         self._views = [{name: db.get_column_family(name) for name in names} for db, names in self._databases()]
         self._tables = {_number(file["name"]): _table(file) for file in self._plain[0].live_files()}
         newest = max(self._tables, default=0)
-        self.unlisted = sorted(file.name for file in path.glob("*.sst") if _number(file) > newest and _ends_well(file))
+        self.unlisted = sorted(
+            file.name for file in path.glob("*.sst") if _number(file) > newest and _is_complete(file)
+        )
         """Complete table files that are newer than all files in the manifest. RocksDB would remove them."""
         if self.unlisted:
             self.notes.append(UNLISTED.format(files=", ".join(self.unlisted)))
@@ -114,7 +116,7 @@ class Survey:
     def _note_log(self, path: Path) -> None:
         """Note damage to the log and missing log files."""
         try:
-            self.tear, gone = look_at_log(path)
+            self.tear, gone = inspect_log(path)
         except Exception:  # noqa: BLE001  (the binding raises no subclass; with an unreadable manifest, nothing is known)
             return
         self.notes += (MISSING.format(name=name) for name in gone)
@@ -147,7 +149,7 @@ class Survey:
             error = cursor.failure()
             if error is None:
                 return
-            lower = self._step_over(family, view, lower, upper, error)
+            lower = self._skip_gap(family, view, lower, upper, error)
 
     def gaps(self, family: str = "") -> list[Gap]:
         """Return the gaps found so far, in one family or in all families ("")."""
@@ -171,21 +173,21 @@ class Survey:
     def _databases(self) -> list[tuple[Rdict, list[str]]]:
         return [self._plain, self._filtered]
 
-    def _step_over(self, family: str, view: Rdict, lower: bytes, upper: bytes, error: Exception) -> bytes:
+    def _skip_gap(self, family: str, view: Rdict, lower: bytes, upper: bytes, error: Exception) -> bytes:
         """Record the gap that begins at ``lower``. Return its upper bound."""
         if not is_damage(error):
             raise unavailable() from error
-        place = place_of(error)
+        place = damage_location(error)
 
         def fails(key: bytes) -> bool:
             found = _Cursor(view, upper).failure(key)  # a new cursor, because a failed one may keep its error
-            return found is not None and place_of(found) == place
+            return found is not None and damage_location(found) == place
 
         table = self._tables.get(place[0])
         end = upper if table is None or not lower <= table.end < upper else table.end + b"\0"
-        beyond = _first_not(fails, lower, upper if fails(end) else end)
+        beyond = _find_end(fails, lower, upper if fails(end) else end)
         file = f"{place[0]:06d}.sst" if place[0] >= 0 else "a file"
-        gap = Gap(family, file, lower, beyond, table, _lost(table, error), str(error).splitlines()[0].strip())
+        gap = Gap(family, file, lower, beyond, table, _estimate_loss(table, error), str(error).splitlines()[0].strip())
         self._gaps.setdefault((family, place), gap)
         return beyond
 
@@ -249,7 +251,7 @@ class _Cursor:
         return None
 
 
-def _first_not(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
+def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
     """Return the smallest key between the bounds for which ``fails`` is false. It must be false for ``upper``."""
     width = max(len(lower), len(upper)) + SLACK
     low, high = (int.from_bytes(key.ljust(width, b"\0")) for key in (lower, upper))
@@ -263,17 +265,17 @@ def _first_not(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> by
     return upper if upper.ljust(width, b"\0") == found else found
 
 
-def _lost(table: Table | None, error: Exception) -> int:
+def _estimate_loss(table: Table | None, error: Exception) -> int:
     """Estimate the number of entries in the unreadable block, or in the table if all of it is unreadable."""
     if table is None:
         return 0
     size = str(error).rpartition(" size ")[2].split()[:1]
-    if place_of(error)[1] < 0 or not size or not size[0].isdigit():
+    if damage_location(error)[1] < 0 or not size or not size[0].isdigit():
         return table.entries
     return max(1, round(table.entries * int(size[0]) / max(table.size, 1)))
 
 
-def _ends_well(file: Path) -> bool:
+def _is_complete(file: Path) -> bool:
     with file.open("rb") as content:
         content.seek(max(0, file.stat().st_size - len(MAGIC)))
         return content.read() == MAGIC

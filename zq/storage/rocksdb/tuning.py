@@ -9,8 +9,8 @@ knows that name only after the process has opened a database with a TTL. If the 
 filter silently, so check ``is_active`` after a store was opened.
 
 **Safety.** The filter removes data permanently, even if the clock is wrong, and compactions may start while a store is
-being opened. The family is therefore opened with compactions disabled. ``GO`` enables them after the store and the
-clock have been checked.
+being opened. The family is therefore opened with compactions disabled. ``COMPACTIONS_ON`` enables them after the store
+and the clock have been checked.
 """
 
 import atexit
@@ -96,23 +96,23 @@ UNFILTERED: Final = (
 )
 
 # Options that enable the compactions of a family.
-GO: Final = {"disable_auto_compactions": "false"}
+COMPACTIONS_ON: Final = {"disable_auto_compactions": "false"}
 # Options that disable the compactions of a family. Writers are then not blocked by a growing number of files.
-STOP: Final = {"disable_auto_compactions": "true"}
+COMPACTIONS_OFF: Final = {"disable_auto_compactions": "true"}
 
 PREFIX: Final = "zq-options-"
 # The name of a file in the folder that is locked while the folder is in use.
 OWNER: Final = "owner"
 
-_arming = threading.Lock()
+_registering = threading.Lock()
 # The folder from which this process loads the options, as a list of one item; empty until the folder is created.
-_armed: list[str] = []
+_registered: list[str] = []
 
 
 def filtered_options() -> Options:
     """Return options with the compaction filter and with compactions disabled, or default options if loading fails."""
     try:
-        families: dict[str, Options] = Options.load_latest(_arm())[1]
+        families: dict[str, Options] = Options.load_latest(_register_filter())[1]
         return families["filtered"]
     except Exception:  # the binding raises no subclass, and another version of it may not support these options
         LOG.exception("The compaction filter's options cannot be loaded.")
@@ -156,14 +156,14 @@ def _own_folder() -> str:
     return folder
 
 
-def _arm() -> str:
+def _register_filter() -> str:
     """Register the filter's class with RocksDB and write the options file, once per process. Return its folder."""
-    with _arming:
-        if not _armed:
+    with _registering:
+        if not _registered:
             folder = _own_folder()
             Rdict(f"{folder}/store", Options(raw_mode=True), access_type=AccessType.with_ttl(1)).close()
             shutil.rmtree(f"{folder}/store")
             Path(folder, "OPTIONS-000001").write_text(OPTIONS)
             Path(folder, "rocksdict-config.json").write_text(json.dumps(BINDING))
-            _armed.append(folder)
-        return _armed[0]
+            _registered.append(folder)
+        return _registered[0]

@@ -178,7 +178,7 @@ class LogFile:
                 first, last = first or batch.sequence, batch.last
         return min(self._next(at), self.size), first, last
 
-    def intact_behind(self, at: int, known: int) -> Iterator[Batch]:
+    def intact_after(self, at: int, known: int) -> Iterator[Batch]:
         """Yield the intact writes at or after a damaged offset whose sequence numbers are above ``known``."""
         for start in self._starts(at):
             found = self.batch(start)
@@ -256,7 +256,7 @@ def _examine(path: Path, recovered: int, least: int) -> Tear | None:
         known = max(known, last)
         if end == file.size:
             continue
-        lost = next(file.intact_behind(end, known), None)
+        lost = next(file.intact_after(end, known), None)
         place = tear or Tear(file.name, end, 0, False)
         tear = place._replace(dropped=place.dropped + file.size - end, has_records=lost is not None)
         if lost is not None:
@@ -264,7 +264,7 @@ def _examine(path: Path, recovered: int, least: int) -> Tear | None:
     return tear
 
 
-def mend(file: Path, to: Path) -> None:
+def copy_intact(file: Path, to: Path) -> None:
     """Copy all intact writes of a damaged log file to a new log file.
 
     RocksDB itself would skip the rest of each damaged block.
@@ -274,7 +274,7 @@ def mend(file: Path, to: Path) -> None:
         while True:
             batch = source.batch(at)
             if batch is None or not source.is_intact(batch):
-                batch = next(source.intact_behind(at, last), None)
+                batch = next(source.intact_after(at, last), None)
             if batch is None:
                 return
             if batch.entries:
@@ -297,8 +297,8 @@ def _records(content: bytes, at: int) -> bytes:
     return written
 
 
-def missing(path: Path, least: int) -> list[str]:
-    """Return the names of the log files that ``remember`` has listed and that are missing.
+def find_missing(path: Path, least: int) -> list[str]:
+    """Return the names of the log files that ``record_files`` has listed and that are missing.
 
     Files with numbers below ``least`` are ignored, because RocksDB does not need them.
     """
@@ -309,8 +309,8 @@ def missing(path: Path, least: int) -> list[str]:
     return [name for number in listed if number >= least and not (path / (name := f"{number:06d}.log")).exists()]
 
 
-def remember(path: Path) -> None:
-    """Write the list of existing log files for ``missing``. Ignore errors.
+def record_files(path: Path) -> None:
+    """Write the list of existing log files for ``find_missing``. Ignore errors.
 
     The list matches an undamaged directory even after a power failure: a file is listed after its directory entry was
     synced, and RocksDB syncs the manifest before it removes a file.
