@@ -223,7 +223,7 @@ def test_a_server_that_is_killed_costs_no_backup_that_was_begun(
     zq: ZqServer, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it linked stays, until the next start, which removes it, and what one left that was killed while it did."""
-    former, left = backups._copied, [3]
+    former, left = backups._copy, [3]
 
     def then_killed(*given: object) -> tuple[int, str]:
         left[0] -= 1
@@ -231,7 +231,7 @@ def test_a_server_that_is_killed_costs_no_backup_that_was_begun(
             zq.kill()
         return former(*given)
 
-    monkeypatch.setattr(backups, "_copied", then_killed)
+    monkeypatch.setattr(backups, "_copy", then_killed)
     done = run("backup", target, "--store", uri)
     assert (done.code, done.error) == (0, "")
     assert run("backup", "verify", only(target)).code == 0
@@ -245,7 +245,7 @@ def test_a_server_that_is_started_anew_ends_a_backup(
     zq: ZqServer, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command says so, and leaves nothing."""
-    former, left = backups._copied, [3]
+    former, left = backups._copy, [3]
 
     def then_anew(*given: object) -> tuple[int, str]:
         left[0] -= 1
@@ -254,7 +254,7 @@ def test_a_server_that_is_started_anew_ends_a_backup(
             zq.start()
         return former(*given)
 
-    monkeypatch.setattr(backups, "_copied", then_anew)
+    monkeypatch.setattr(backups, "_copy", then_anew)
     done = run("backup", target, "--store", uri)
     assert done.code == 2
     assert "was the server started anew?" in done.error
@@ -268,7 +268,7 @@ def test_one_backup_at_a_time(zq: ZqServer, uri: str, target: Path, tmp_path: Pa
     with control.snapshot(f"{uri[10:]}/control.sock"):
         done = run("backup", other, "--store", uri)
         assert (done.code, "A backup of this store is already running" in done.error) == (2, True)
-    with backups._held(target):
+    with backups._locked(target):
         done = run("backup", target, "--store", uri)
         assert (done.code, "Another backup is being made in" in done.error) == (2, True)
     wait_for(lambda: run("backup", target, "--store", uri).code == 0, 60, "a backup is made again")

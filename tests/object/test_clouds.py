@@ -25,7 +25,7 @@ from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.object import objects_of
 from zq.storage.object.cloud import CloudObjects
-from zq.storage.object.objects import ObjectStoreRefuses
+from zq.storage.object.objects import ObjectStoreRejection
 
 pytestmark = pytest.mark.slow
 
@@ -168,7 +168,7 @@ def test_a_store_that_elects_everybody_is_refused(store: str) -> None:
 @pytest.mark.parametrize(("status", "sentence"), [(403, "credentials"), (507, "status 507"), (404, "no such bucket")])
 def test_what_is_refused_is_named(store: str, status: int, sentence: str) -> None:
     """No rights, no space, no bucket."""
-    with answering(status) as endpoint, pytest.raises(ObjectStoreRefuses, match=sentence):
+    with answering(status) as endpoint, pytest.raises(ObjectStoreRejection, match=sentence):
         CloudObjects(f"{store}?endpoint={endpoint}").put("name", b"value")
 
 

@@ -16,7 +16,7 @@ from zq.storage.object.checkpoints import (
     checkpoint_name,
     download,
 )
-from zq.storage.object.epochs import Head, Kept, Proof, Span, log_name, read
+from zq.storage.object.epochs import Head, Proof, RestorePoints, Span, log_name, read
 from zq.storage.object.objects import Objects
 
 KEEP = 100.0
@@ -94,12 +94,12 @@ class Owner:
     def __init__(self, objects: Table, folder: Path, epoch: int, clock: list[float]) -> None:
         self.epoch = epoch
         self._clock = clock
-        kept: Kept = read(objects, f"head/{epoch - 1}", Head) or Head()
+        kept: RestorePoints = read(objects, f"head/{epoch - 1}", Head) or Head()
         manifest = read(objects, checkpoint_name(kept.checkpoints[-1]), Manifest) if kept.checkpoints else None
         chain = [Span(each, max(positions(objects, each), default=0)) for each in range(1, epoch)]
         self.log = Log(objects, epoch, chain[-1].last if chain else 0)
         proof = Proof(objects, epoch, 1e9, lambda: 0.0)
-        proof.look()
+        proof.check_fence()
         head = Head(removed=kept.removed, checkpoints=kept.checkpoints, unsettled=kept.unsettled)
         log: Any = self.log
         self.checkpointer = Checkpointer(

@@ -219,7 +219,7 @@ def test_a_round_makes_an_idle_store_compact(storage: OrderedStorage):
 
 def test_a_filter_that_is_missing_is_told_and_the_rest_works(tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture):
     """Its class is not known to RocksDB: the start warns loudly, and the store serves and sweeps."""
-    monkeypatch.setattr(tuning, "_armed", [])
+    monkeypatch.setattr(tuning, "_registered", [])
     monkeypatch.setattr(tuning, "OPTIONS", tuning.OPTIONS.replace(tuning.FACTORY, "NobodysFilterFactory"))
     with caplog.at_level(logging.CRITICAL):
         opened = connect(f"rocksdb://{tmp_path}/store", max_clock_jump=0, expiry=AT_ONCE)

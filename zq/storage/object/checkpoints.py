@@ -95,7 +95,7 @@ def file_name(digest: str) -> str:
     return f"sst/{digest}"
 
 
-def described(folder: Path, known: dict[str, File]) -> list[File]:
+def describe_files(folder: Path, known: dict[str, File]) -> list[File]:
     """Describe the files of a folder.
 
     ``known`` has the files of the last checkpoint by name. Its table files are not read again, because RocksDB never
@@ -113,7 +113,7 @@ def described(folder: Path, known: dict[str, File]) -> list[File]:
     return [one(path) for path in sorted(folder.iterdir()) if path.is_file()]
 
 
-def apart(files: Sequence[File]) -> list[str]:
+def object_names(files: Sequence[File]) -> list[str]:
     """Return the object names of the files whose content is not in the manifest."""
     return [file_name(file.digest) for file in files if file.size and not file.value]
 
@@ -126,7 +126,7 @@ def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callabl
         objects.put(file_name(file.digest), (folder / file.name).read_bytes())
 
     with ThreadPoolExecutor(AT_ONCE, "zq-checkpoint") as writers:
-        list(writers.map(one, (file for file in files if apart([file]))))
+        list(writers.map(one, (file for file in files if object_names([file]))))
 
 
 def download(objects: Objects, mark: Mark, folder: Path) -> Manifest:
@@ -136,7 +136,7 @@ def download(objects: Objects, mark: Mark, folder: Path) -> Manifest:
         raise StoreDamaged(f"The object {checkpoint_name(mark)} is missing.")
 
     def one(file: File) -> None:
-        names = apart([file])
+        names = object_names([file])
         value = objects.get(names[0]) if names else file.value
         if value is None:
             raise StoreDamaged(f"The object {names[0]} is missing.")
@@ -189,14 +189,14 @@ class Checkpointer:
         self._last_bytes = 0
         self._began = self._made = self._tried = time.monotonic()
         self._closing = threading.Event()
-        self._saying = threading.Lock()
+        self._head_lock = threading.Lock()
         self._threads = [
             threading.Thread(target=self._repeat, args=(what, pause), name="zq-checkpoint", daemon=True)
-            for what, pause in ((self._keep_house, TICK), (self._say, rules.beat))
+            for what, pause in ((self._run_due, TICK), (self._write_head, rules.beat))
         ]
 
     def start(self) -> None:
-        self._say()
+        self._write_head()
         for thread in self._threads:
             thread.start()
 
@@ -224,18 +224,18 @@ class Checkpointer:
         """
         if position >= 0 and not self._proof.fenced:
             with suppress(Unavailable):
-                self._say(released=position)
+                self._write_head(released=position)
 
     def make(self) -> Mark:
         """Create a checkpoint of the current state. Raises ``Unavailable``."""
         size = self._shipper.stored_bytes
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
-            position = self._shipper.reached(self._directory.snapshot(self._folder))
+            position = self._shipper.wait_for_cut(self._directory.snapshot(self._folder))
             mark = Mark(position, int(self._now() * 1000), self._proof.epoch)
-            files = described(self._folder, self._known)
-            names = [checkpoint_name(mark), *apart(files)]
-            self._say(unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
+            files = describe_files(self._folder, self._known)
+            names = [checkpoint_name(mark), *object_names(files)]
+            self._write_head(unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
             new = [file for file in files if self._known.get(file.name) != file]
             upload(self._objects, self._folder, new, self._proof.check)
         except OSError as error:
@@ -245,7 +245,7 @@ class Checkpointer:
         write(self._objects, checkpoint_name(mark), Manifest(position, mark.epoch, mark.moment, files))
         others = [known for known in self._head.checkpoints if checkpoint_name(known) != names[0]]
         left = [name for name in self._head.unsettled if name not in set(names)]
-        self._say(checkpoints=[*others, mark], unsettled=left)
+        self._write_head(checkpoints=[*others, mark], unsettled=left)
         self._known = {file.name: file for file in files}
         self._last, self._last_bytes, self._made = position, size, time.monotonic()
         LOG.info("A checkpoint holds the log up to position %d.", position)
@@ -261,24 +261,24 @@ class Checkpointer:
         old = [mark for mark in marks[:-1] if mark.moment <= oldest]
         if not old and (not self._head.unsettled or self._failing):
             return
-        self._proof.look()  # a deposed owner must remove nothing, because its successor may need the data
+        self._proof.check_fence()  # a deposed owner must remove nothing, because its successor may need the data
         if gone := old[:-1]:
             left = [mark for mark in marks if mark not in gone]
             names = [name for mark in gone for name in self._names(mark)]
-            self._say(checkpoints=left, unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
+            self._write_head(checkpoints=left, unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
         if self._head.unsettled:
             kept = {name for mark in self._head.checkpoints for name in self._names(mark)}
             self._delete([name for name in self._head.unsettled if name not in kept])
-            self._say(unsettled=[])
+            self._write_head(unsettled=[])
         first, end = self._head.removed + 1, min(old[-1].position if old else 0, self._head.removed + REMOVED_AT_ONCE)
         if end >= first and time.monotonic() >= self._began + self._rules.rest:
             self._delete([self._log_name(position) for position in range(first, end + 1)])
-            self._say(removed=end)
+            self._write_head(removed=end)
 
     def _names(self, mark: Mark) -> list[str]:
         """Return the names of a checkpoint's objects."""
         manifest = read(self._objects, checkpoint_name(mark), Manifest)
-        return [checkpoint_name(mark), *(apart(manifest.files) if manifest else ())]
+        return [checkpoint_name(mark), *(object_names(manifest.files) if manifest else ())]
 
     def _delete(self, names: Sequence[str]) -> None:
         with ThreadPoolExecutor(AT_ONCE, "zq-remove") as removers:
@@ -289,9 +289,9 @@ class Checkpointer:
         span = next((span for span in self._chain if position <= span.last), own)
         return log_name(span.epoch, position, span.by_position)
 
-    def _say(self, **changes: object) -> None:
+    def _write_head(self, **changes: object) -> None:
         known = {"acknowledged": self._shipper.acknowledged, "moment": int(self._now() * 1000)}
-        with self._saying:
+        with self._head_lock:
             self._head = msgspec.structs.replace(self._head, **known, **changes)
             write(self._objects, f"head/{self._proof.epoch}", self._head)
 
@@ -307,7 +307,7 @@ class Checkpointer:
             return False
         return records >= self._rules.records or size >= self._rules.size or self.age >= LONGEST
 
-    def _keep_house(self) -> None:
+    def _run_due(self) -> None:
         if self._due():
             self._tried = time.monotonic()
             self.make()

@@ -28,7 +28,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
-from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses, Requests
+from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRejection, Requests
 
 T = TypeVar("T")
 
@@ -123,32 +123,32 @@ class CloudObjects(Objects):
         _tried.add(self._bucket)
 
     def put(self, name: str, value: bytes) -> bool:
-        self._ask("PUT", lambda: obstore.put(self._store, name, value))
+        self._request("PUT", lambda: obstore.put(self._store, name, value))
         return True
 
     def put_new(self, name: str, value: bytes) -> bool:
         try:
-            self._ask("PUT", lambda: obstore.put(self._store, name, value, mode="create", use_multipart=False))
+            self._request("PUT", lambda: obstore.put(self._store, name, value, mode="create", use_multipart=False))
         except (AlreadyExistsError, PreconditionError):
             return False
         return True
 
     def get(self, name: str) -> bytes | None:
         try:
-            return self._ask("GET", lambda: bytes(obstore.get(self._store, name).bytes()))
+            return self._request("GET", lambda: bytes(obstore.get(self._store, name).bytes()))
         except FileNotFoundError:
             return None
 
     def exists(self, name: str) -> bool:
         try:
-            self._ask("HEAD", lambda: obstore.head(self._store, name))
+            self._request("HEAD", lambda: obstore.head(self._store, name))
         except FileNotFoundError:
             return False
         return True
 
     def delete(self, name: str) -> None:
         with suppress(FileNotFoundError):
-            self._ask("DELETE", lambda: obstore.delete(self._store, name))
+            self._request("DELETE", lambda: obstore.delete(self._store, name))
 
     def elect(self, number: int) -> bool:
         return self.put_new(f"epoch/{number}", b"zq")
@@ -159,8 +159,8 @@ class CloudObjects(Objects):
     def close(self) -> None:
         """Do nothing, because obstore keeps its connections until the process exits."""
 
-    def _ask(self, verb: str, act: Callable[[], T]) -> T:
-        """Run a request, count it, and convert obstore's errors to ``Unavailable`` or ``ObjectStoreRefuses``.
+    def _request(self, verb: str, act: Callable[[], T]) -> T:
+        """Run a request, count it, and convert obstore's errors to ``Unavailable`` or ``ObjectStoreRejection``.
 
         The errors for a missing object and for a failed condition are not converted.
         """
@@ -175,16 +175,16 @@ class CloudObjects(Objects):
             code = "404"
             if verb != "PUT":
                 raise
-            raise ObjectStoreRefuses("There is no such bucket or container in the object store.") from error
+            raise ObjectStoreRejection("There is no such bucket or container in the object store.") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
             code = "403"
-            raise ObjectStoreRefuses("The object store does not allow this to these credentials.") from error
+            raise ObjectStoreRejection("The object store does not allow this to these credentials.") from error
         except (BaseError, OSError) as error:
             found = REFUSALS.search(str(error))
             if found is None:
                 raise Unavailable from error
             code = found[1]
-            raise ObjectStoreRefuses(f"The object store answers with status {code}.") from error
+            raise ObjectStoreRejection(f"The object store answers with status {code}.") from error
         finally:
             self.requests.count(verb, code)
         return answer

@@ -35,7 +35,7 @@ PATIENCE: Final = 1.0
 RECENT: Final = 1.0
 
 
-class Taken(Exception):
+class TakenOver(Exception):
     """Raised when another server has taken over the store."""
 
 
@@ -61,7 +61,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class RestorePoints(msgspec.Struct, frozen=True, kw_only=True):
     """The data that is available for a restore.
 
     Attributes:
@@ -75,7 +75,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     unsettled: list[str] = []
 
 
-class Opening(Kept, frozen=True, kw_only=True):
+class Opening(RestorePoints, frozen=True, kw_only=True):
     """The record that opens an epoch, stored in ``open/<epoch>``.
 
     Attributes:
@@ -93,7 +93,7 @@ class Opening(Kept, frozen=True, kw_only=True):
     layout: str = UNNUMBERED
 
 
-class Head(Kept, frozen=True, kw_only=True):
+class Head(RestorePoints, frozen=True, kw_only=True):
     """The progress of an epoch's owner, which it regularly writes to ``head/<epoch>``.
 
     Attributes:
@@ -145,7 +145,7 @@ def newest(objects: Objects, known: int = 0) -> int:
     return low
 
 
-def win(objects: Objects) -> int:
+def win_election(objects: Objects) -> int:
     """Win a new election and return its number, which is the new epoch. Raises ``Unavailable``."""
     number = newest(objects) + 1
     while not objects.elect(number):
@@ -179,10 +179,10 @@ def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
 
 
 def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
-    """Write the opening of an epoch. Raises ``Taken`` if the epoch is already deposed."""
+    """Write the opening of an epoch. Raises ``TakenOver`` if the epoch is already deposed."""
     write(objects, f"open/{epoch}", opening)
     if objects.exists(fence_name(epoch)):
-        raise Taken
+        raise TakenOver
 
 
 def check_layout(opening: Opening, layout: str) -> None:
@@ -194,7 +194,7 @@ def check_layout(opening: Opening, layout: str) -> None:
         )
 
 
-def joined(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
+def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
     """Append a span to the chain, and leave out spans up to the position ``removed``."""
     return [known for known in (*chain, span) if known.last > removed]
 
@@ -212,14 +212,14 @@ class Proof:
         self._until = 0.0
         self._changed = threading.Condition()
         self._closing = False
-        self._asked = False
+        self._check_requested = False
         self._thread = threading.Thread(target=self._run, name="zq-owner", daemon=True)
 
     def start(self) -> None:
         """Start regular checks in a thread, so that a request after an idle time needs no check."""
         self._thread.start()
 
-    def look(self) -> None:
+    def check_fence(self) -> None:
         """Check for a fence in the object store and extend the proof. Raises ``Deposed`` or ``Unavailable``."""
         began = self._clock()
         fenced = self._objects.exists(fence_name(self.epoch))
@@ -232,13 +232,13 @@ class Proof:
             raise Deposed
 
     def after_put(self, by_position: bool) -> None:
-        """Confirm ownership after a record was stored. Raises the errors of ``look``.
+        """Confirm ownership after a record was stored. Raises the errors of ``check_fence``.
 
         With fencing by position, the creation of the record proves ownership, but only while the last proof is valid.
         Later, a successor may have fenced and then removed this part of the log, so that the name was free again.
         """
         if not by_position or not self.valid:
-            self.look()
+            self.check_fence()
 
     @property
     def now(self) -> float:
@@ -254,7 +254,7 @@ class Proof:
         """Extend the proof to one lease after ``moment``, a time at which this server owned the store."""
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
-    def give_up(self) -> None:
+    def mark_deposed(self) -> None:
         """Mark this server as deposed, without a check."""
         with self._changed:
             self.fenced = True
@@ -271,16 +271,16 @@ class Proof:
         Raises ``Deposed``, or ``Unavailable`` if there is no proof after ``PATIENCE`` seconds.
         """
         if not self.valid:
-            self._ask(lambda: self.valid)
+            self._request_check(lambda: self.valid)
 
     def confirm(self) -> None:
         """Check that the object store has responded recently. Raises the errors of ``check``."""
         if not self._closing and (self.fenced or self.age > RECENT):
-            self._ask(lambda: self.age <= RECENT)
+            self._request_check(lambda: self.age <= RECENT)
 
-    def _ask(self, proven: Callable[[], bool]) -> None:
+    def _request_check(self, proven: Callable[[], bool]) -> None:
         with self._changed:
-            self._asked = True
+            self._check_requested = True
             self._changed.notify_all()
             known = self._changed.wait_for(lambda: self.fenced or proven(), PATIENCE)
         if self.fenced:
@@ -299,11 +299,11 @@ class Proof:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._asked, self._lease / 4)
+                self._changed.wait_for(lambda: self._closing or self._check_requested, self._lease / 4)
                 if self._closing or self.fenced:
                     return
-                self._asked = False
+                self._check_requested = False
                 due = self.age >= min(self._lease / 4, RECENT)
             if due:
                 with suppress(Unavailable):
-                    self.look()
+                    self.check_fence()

@@ -25,9 +25,9 @@ from typing import Final, NamedTuple
 from zq.errors import StartRefused, StoreDamaged, Unavailable
 from zq.storage.object.checkpoints import Manifest, download
 from zq.storage.object.entries import Entry
-from zq.storage.object.epochs import Head, Kept, Opening, log_name
+from zq.storage.object.epochs import Head, Opening, RestorePoints, log_name
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import AHEAD, followed, said, whole_log
+from zq.storage.object.restoring import AHEAD, acknowledged_position, read_chain, read_epoch
 from zq.storage.object.store import ShippedStore
 
 LOG = logging.getLogger(__name__)
@@ -56,16 +56,18 @@ class Tail:
 
     def new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
         """Yield the records that have become safe to apply. Raises ``StoreDamaged`` if a record is missing."""
-        if not began(head):
+        if not is_confirmed(head):
             return
-        yield from self._noted(whole_log(self._objects, self.position, opening.chain))
+        yield from self._noted(read_chain(self._objects, self.position, opening.chain))
         self.position = max([self.position, *(span.last for span in opening.chain)])
         seen = self._read[1] if self._read[0] == epoch else 0
         following = log_name(epoch, max(self.position, seen) + 1, opening.by_position)
-        if said(head) <= self.position and not self._objects.exists(following):
+        if acknowledged_position(head) <= self.position and not self._objects.exists(following):
             return
-        log = followed(self._objects, epoch, self.position, None, said(head), by_position=opening.by_position)
-        yield from self._noted(acknowledged(self._remembered(log), said(head)))
+        log = read_epoch(
+            self._objects, epoch, self.position, None, acknowledged_position(head), by_position=opening.by_position
+        )
+        yield from self._noted(yield_acknowledged(self._remembered(log), acknowledged_position(head)))
 
     def _noted(self, records: Iterable[Entry]) -> Iterator[Entry]:
         for record in records:
@@ -78,12 +80,12 @@ class Tail:
             yield record
 
 
-def began(head: Head | None) -> bool:
+def is_confirmed(head: Head | None) -> bool:
     """Return whether every successor will extend the chain in the epoch's opening; see the module docstring."""
     return head is not None
 
 
-def acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
+def yield_acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
     """Yield the acknowledged records.
 
     ``known`` is an acknowledged position; the records may state higher ones. Up to ``AHEAD`` records are buffered.
@@ -128,7 +130,7 @@ class Standby:
         If the next records are removed or damaged, a new copy is created from a newer checkpoint. Errors are only
         logged, because a takeover does not depend on the copy. The next call tries again.
         """
-        kept: Kept = head or opening
+        kept: RestorePoints = head or opening
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         oldest = kept.checkpoints[0].position if kept.checkpoints else 0
         if self.position < oldest:  # the next records may have been removed, and their names may have been reused
@@ -171,7 +173,7 @@ class Standby:
             shutil.rmtree(self._path, ignore_errors=True)
         self._store = self._manifest = None
 
-    def _begin(self, newest: int, kept: Kept) -> None:
+    def _begin(self, newest: int, kept: RestorePoints) -> None:
         self._base = newest
         shutil.rmtree(self._path, ignore_errors=True)
         self._manifest = download(self._objects, kept.checkpoints[-1], self._path) if kept.checkpoints else None

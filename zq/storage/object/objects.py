@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from zq.errors import Unavailable
 
 
-class ObjectStoreRefuses(Unavailable):
+class ObjectStoreRejection(Unavailable):
     """Raised if the object store rejects a request, for example because of permissions or a quota.
 
     A retry helps only after the cause was fixed.

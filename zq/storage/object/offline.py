@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from zq.errors import StartRefused
-from zq.storage.object.checkpoints import Manifest, checkpoint_name, described, download, upload
+from zq.storage.object.checkpoints import Manifest, checkpoint_name, describe_files, download, upload
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import (
     Head,
-    Kept,
     Mark,
     Opening,
+    RestorePoints,
     check_layout,
     newest,
     newest_opened,
     open_epoch,
     read,
-    win,
+    win_election,
     write,
 )
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import followed, said, whole_log
+from zq.storage.object.restoring import acknowledged_position, read_chain, read_epoch
 from zq.storage.object.store import ShippedStore
 from zq.storage.rocksdb.files import Damage, create_directory
 from zq.storage.rocksdb.store import Store
@@ -60,7 +60,7 @@ def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, p
     if opening is None:
         raise StartRefused(NOT_THERE)
     check_layout(opening, shape.layout)
-    kept: Kept = read(objects, f"head/{epoch}", Head) or opening
+    kept: RestorePoints = read(objects, f"head/{epoch}", Head) or opening
     latest = None if at is None else int(at * 1000)
     mark = _newest(kept, latest, position)
     with create_directory(to) as folder:
@@ -101,10 +101,10 @@ def ship(path: Path, objects: Objects, shape: Shape, moment: int) -> int:
     folder = path.with_name(f"{path.name}.shipping")
     store = ShippedStore(path, shape.families, "", Damage())
     try:
-        epoch = win(objects)
+        epoch = win_election(objects)
         shutil.rmtree(folder, ignore_errors=True)
         store.link(folder)
-        files = described(folder, {})
+        files = describe_files(folder, {})
         upload(objects, folder, files)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -138,7 +138,7 @@ def _beyond(bound: int | None, value: int) -> bool:
     return bound is not None and value > bound
 
 
-def _newest(kept: Kept, latest: int | None, position: int | None) -> Mark | None:
+def _newest(kept: RestorePoints, latest: int | None, position: int | None) -> Mark | None:
     """Return the newest checkpoint up to the requested time or position, or None to replay the log from its beginning.
 
     Raises ``StartRefused`` if the requested state is not available any more.
@@ -151,7 +151,7 @@ def _newest(kept: Kept, latest: int | None, position: int | None) -> Mark | None
     return fitting[-1] if fitting else None
 
 
-def _log(objects: Objects, epoch: int, opening: Opening, kept: Kept, base: int) -> Iterator[Entry]:
-    yield from whole_log(objects, base, opening.chain)
+def _log(objects: Objects, epoch: int, opening: Opening, kept: RestorePoints, base: int) -> Iterator[Entry]:
+    yield from read_chain(objects, base, opening.chain)
     base = max([base, *(span.last for span in opening.chain)])
-    yield from followed(objects, epoch, base, None, said(kept), by_position=opening.by_position)
+    yield from read_epoch(objects, epoch, base, None, acknowledged_position(kept), by_position=opening.by_position)

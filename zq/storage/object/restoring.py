@@ -20,7 +20,7 @@ from typing import Final
 from zq.errors import StoreDamaged
 from zq.storage.object import entries
 from zq.storage.object.entries import Entry
-from zq.storage.object.epochs import Head, Span, Taken, log_name
+from zq.storage.object.epochs import Head, Span, TakenOver, log_name
 from zq.storage.object.objects import Objects
 
 # Number of records that are read concurrently.
@@ -31,17 +31,17 @@ MISSING: Final = "The object {} of the log is missing."
 NOT_NEXT: Final = "The object {} does not follow the record before it."
 
 
-def whole_log(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[Entry]:
+def read_chain(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[Entry]:
     """Yield the records in the chain after the position ``base``.
 
     Raises ``StoreDamaged`` with the name of a record that is missing, damaged or out of order.
     """
     for span in chain:
-        yield from followed(objects, span.epoch, base, span.last, by_position=span.by_position)
+        yield from read_epoch(objects, span.epoch, base, span.last, by_position=span.by_position)
         base = max(base, span.last)
 
 
-def followed(
+def read_epoch(
     objects: Objects,
     epoch: int,
     base: int,
@@ -61,7 +61,7 @@ def followed(
         StoreDamaged: A record is damaged, out of order, or missing although it precedes ``last`` or was acknowledged.
     """
     before: int | None = None
-    for record in sequence(objects, epoch, base, last, acknowledged, by_position):
+    for record in read_records(objects, epoch, base, last, acknowledged, by_position):
         if record.epoch > epoch:
             return  # a fence: the following records are void
         if record.epoch < epoch or not record.batches:
@@ -72,10 +72,10 @@ def followed(
         yield record
 
 
-def sequence(
+def read_records(
     objects: Objects, epoch: int, base: int, last: int | None, acknowledged: int, by_position: bool
 ) -> Iterator[Entry]:
-    """Yield the records that ``followed`` reads, including fences and void records."""
+    """Yield the records that ``read_epoch`` reads, including fences and void records."""
     with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
         while last is None or base < last:
             end = base + AHEAD if last is None else min(base + AHEAD, last)
@@ -103,13 +103,13 @@ def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: S
     return any(record.epoch == epoch and record.acknowledged >= position for record in records)
 
 
-def end_of(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
+def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
     """Find the end of a deposed epoch's log, and call ``each`` with every record. Return the last position.
 
     Records that may be unacknowledged are stored again, because not all readers may see them yet.
     """
     doubtful: deque[Entry] = deque()
-    for record in followed(objects, epoch, base, None, acknowledged):
+    for record in read_epoch(objects, epoch, base, None, acknowledged):
         each(record)
         base, acknowledged = record.position, max(acknowledged, record.acknowledged)
         doubtful.append(record)
@@ -130,7 +130,7 @@ def seal(
 ) -> int:
     """Close the log of an epoch that is fenced by position, and call ``each`` with every record.
 
-    Return the last position, including fences. Raises ``Taken`` if an epoch after ``successor`` has written a fence.
+    Return the last position, including fences. Raises ``TakenOver`` if a later successor has written a fence.
     """
 
     def fence(position: int) -> bool:
@@ -139,9 +139,9 @@ def seal(
 
     closed = False
     while True:
-        for record in sequence(objects, epoch, base, None, acknowledged, True):
+        for record in read_records(objects, epoch, base, None, acknowledged, True):
             if record.epoch > successor:
-                raise Taken
+                raise TakenOver
             closed = closed or record.epoch > epoch
             if record.epoch == epoch and record.batches and not closed:
                 each(record)
@@ -153,6 +153,6 @@ def seal(
     return base + WINDOW
 
 
-def said(kept: object) -> int:
+def acknowledged_position(kept: object) -> int:
     """Return the last position that a head states as acknowledged, or 0 without a head."""
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

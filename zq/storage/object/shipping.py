@@ -18,7 +18,7 @@ from zq.errors import Deposed, Unavailable
 from zq.storage.object import entries
 from zq.storage.object.entries import Batch
 from zq.storage.object.epochs import Proof, log_name
-from zq.storage.object.objects import Objects, ObjectStoreRefuses
+from zq.storage.object.objects import Objects, ObjectStoreRejection
 from zq.storage.object.restoring import WINDOW
 from zq.storage.ordered.store import Range, Write
 
@@ -47,7 +47,7 @@ class _Waiting(NamedTuple):
     since: float
 
 
-class _Turn(NamedTuple):
+class _Waiter(NamedTuple):
     """A thread that waits until all batches up to the number ``wanted`` are acknowledged and ``gate`` is released."""
 
     wanted: int
@@ -110,7 +110,7 @@ class Shipper:
         self._bytes = 0
         self._appended = 0
         self._taken = 0
-        self._turns: list[_Turn] = []
+        self._waiters: list[_Waiter] = []
         self._wanted = 0
         """The highest number of a batch for which a caller waits or has waited."""
         self._serials: dict[int, int] = {}
@@ -166,39 +166,39 @@ class Shipper:
             Unavailable: ``patience`` seconds have passed. The batches may still become durable.
         """
         wanted = self._appended
-        self._settle(wanted)
+        self._wait_for(wanted)
 
-    def _settle(self, wanted: int) -> None:
+    def _wait_for(self, wanted: int) -> None:
         with self._changed:
             if self._shipped >= wanted:
                 return
             if self._proof.fenced:
                 raise Deposed
-            turn = _Turn(wanted, threading.Lock())
-            turn.gate.acquire()
-            self._turns.append(turn)
+            waiter = _Waiter(wanted, threading.Lock())
+            waiter.gate.acquire()
+            self._waiters.append(waiter)
             if wanted > self._wanted:
                 hurried, self._wanted = self._wanted > self._taken, wanted
                 if not hurried:
                     self._changed.notify()
-        turn.gate.acquire(timeout=self._patience)
+        waiter.gate.acquire(timeout=self._patience)
         if self._shipped >= wanted:
             return
         with self._changed:
-            if turn in self._turns:
-                self._turns.remove(turn)
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
         if self._proof.fenced:
             raise Deposed
         raise Unavailable(UNKNOWN.format(self._refusal))
 
-    def _open(self, wanted: int) -> None:
+    def _wake(self, wanted: int) -> None:
         """Wake the threads that wait for batches up to ``wanted``. The caller holds ``_changed``."""
-        turns, self._turns = self._turns, []
-        for turn in turns:
-            if turn.wanted <= wanted:
-                turn.gate.release()
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if waiter.wanted <= wanted:
+                waiter.gate.release()
             else:
-                self._turns.append(turn)
+                self._waiters.append(waiter)
 
     def cut(self) -> Cut:
         """Make a record end with the last appended batch, and return the cut after it."""
@@ -208,9 +208,9 @@ class Shipper:
                 self._cuts.append(made)
             return made
 
-    def reached(self, cut: Cut) -> int:
+    def wait_for_cut(self, cut: Cut) -> int:
         """Wait until the record before the cut is acknowledged. Return its position. Raises the errors of ``wait``."""
-        self._settle(cut.serial)
+        self._wait_for(cut.serial)
         assert cut.position is not None
         return cut.position
 
@@ -311,12 +311,12 @@ class Shipper:
         name, began = log_name(self._proof.epoch, position, self.by_position), time.monotonic()
         moment, alone = self._proof.now, len(self._serials) == 1
         try:
-            self._insist(lambda: self._put(name, value))
+            self._retry(lambda: self._put(name, value))
             put = time.monotonic()
-            self._insist(lambda: self._proof.after_put(self.by_position))
+            self._retry(lambda: self._proof.after_put(self.by_position))
         except Deposed:
             with self._changed:
-                self._open(self._appended)
+                self._wake(self._appended)
             return False
         with self._changed:
             self._pace(time.monotonic() - began, alone and self._last == position)
@@ -331,7 +331,7 @@ class Shipper:
                 if self.by_position:  # all records up to this one got their names, so the epoch was not fenced then
                     self._proof.extend(moment)
                 self._shipped = self._serials.pop(self._acknowledged)
-            self._open(self._shipped)
+            self._wake(self._shipped)
             self._changed.notify()
         return True
 
@@ -348,16 +348,16 @@ class Shipper:
 
     def _put(self, name: str, value: bytes) -> None:
         try:
-            there = stored(self._objects, name, value, self.by_position)
+            there = store_record(self._objects, name, value, self.by_position)
         except Unavailable as error:
             with self._changed:
-                self.uploads["refused" if isinstance(error, ObjectStoreRefuses) else "failed"] += 1
+                self.uploads["refused" if isinstance(error, ObjectStoreRejection) else "failed"] += 1
             raise
         if not there:
-            self._proof.give_up()
+            self._proof.mark_deposed()
             raise Deposed
 
-    def _insist(self, act: Callable[[], object]) -> None:
+    def _retry(self, act: Callable[[], object]) -> None:
         """Repeat the action until it succeeds. Raises ``Deposed`` if this server is deposed or stops."""
         pause = PAUSE[0]
         while True:
@@ -370,14 +370,14 @@ class Shipper:
             except Unavailable as error:
                 if self._proof.fenced or self._closing:
                     raise Deposed from error
-                if isinstance(error, ObjectStoreRefuses):
+                if isinstance(error, ObjectStoreRejection):
                     LOG.critical("The object store refuses the log: %s", error)
                     pause, self._refusal = REFUSED_PAUSE, f" {error}"
                 time.sleep(pause)
                 pause = min(PAUSE[1], pause * 2)
 
 
-def stored(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
+def store_record(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
     """Store a record. Return False if the object already has other content. Raises ``Unavailable``.
 
     If the response to an earlier attempt was lost, the object already has the right content.
