@@ -185,11 +185,11 @@ class Slow(Objects):
 
     def elect(self, number: int) -> bool:
         self._turns.stop(f"put epoch/{number}")
-        first = not self.elected(number)
+        first = not self.has_election(number)
         self._world.there[f"epoch/{number}"] = b""
         return first
 
-    def elected(self, number: int) -> bool:
+    def has_election(self, number: int) -> bool:
         return f"epoch/{number}" in self._world.there
 
     def close(self) -> None:

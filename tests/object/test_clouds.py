@@ -61,7 +61,7 @@ def test_one_of_many_is_elected(objects: CloudObjects) -> None:
         for number in range(1, ROUNDS + 1):
             assert sum(racers.map(objects.elect, [number] * RACERS)) == 1
     assert not any(objects.elect(number) for number in range(1, ROUNDS + 1))
-    assert not objects.elected(ROUNDS + 1)
+    assert not objects.has_election(ROUNDS + 1)
 
 
 def test_what_was_put_is_read_until_it_is_removed(objects: CloudObjects) -> None:

@@ -10,8 +10,8 @@ import pytest
 from zq.errors import Unavailable
 from zq.storage.object.checkpoints import (
     Checkpointer,
+    CheckpointRules,
     Manifest,
-    Rules,
     apart,
     checkpoint_name,
     download,
@@ -104,7 +104,7 @@ class Owner:
         log: Any = self.log
         self.checkpointer = Checkpointer(
             *(objects, proof, log, Database(self.log, f"{epoch}"), folder / f"{epoch}"),
-            *(head, chain, manifest, Rules(keep=KEEP), lambda: clock[0]),
+            *(head, chain, manifest, CheckpointRules(keep=KEEP), lambda: clock[0]),
         )
 
     def live(self, rounds: int) -> None:

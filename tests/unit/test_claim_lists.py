@@ -37,12 +37,12 @@ def test_a_first_driver_refuses_to_list_claims() -> None:
 def test_a_group_keeps_its_holder(ends: int, sequences: set[int], client: str, agent: str) -> None:
     """Whatever the length of its name; one that was written without is of nobody."""
     holder = layout.encode((client, agent))
-    value = layout.group_value(ends, sequences, holder)
-    assert layout.group_of(value) == (ends, sorted(sequences))
-    assert layout.decode_holder(layout.holder_of(value)) == (client, agent)
-    before = layout.group_value(ends, sequences)
-    assert layout.group_of(before) == (ends, sorted(sequences))
-    assert layout.holder_of(before) == b""
+    value = layout.encode_group(ends, sequences, holder)
+    assert layout.decode_group(value) == (ends, sorted(sequences))
+    assert layout.decode_holder(layout.decode_group_holder(value)) == (client, agent)
+    before = layout.encode_group(ends, sequences)
+    assert layout.decode_group(before) == (ends, sorted(sequences))
+    assert layout.decode_group_holder(before) == b""
 
 
 def test_a_page_of_a_project_looks_at_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def held(storage: OrderedStorage, name: str = "a.a", now: float = NOW) -> list[s
 def groups(storage: OrderedStorage) -> list[int]:
     """How many messages each entry lists."""
     with storage._handle as (store, _):
-        return [len(layout.group_of(value)[1]) for _, value in store.scan("claims", b"", b"\xff" * 64)]
+        return [len(layout.decode_group(value)[1]) for _, value in store.scan("claims", b"", b"\xff" * 64)]
 
 
 def test_a_claim_is_one_entry_for_each_group(storage: OrderedStorage):
@@ -168,13 +168,13 @@ def test_a_check_finds_a_group_that_is_not_what_records_say(tmp_path: Path, wron
         claim(storage, 3)
     with closing(Store(tmp_path / "store", layout.FAMILIES, "never", 0)) as store:
         [(key, value)] = store.scan("claims", b"", b"\xff" * 64)
-        ends, sequences = layout.group_of(value)
+        ends, sequences = layout.decode_group(value)
         planted = {
             "one less": (ends, sequences[1:]),
             "one more": (ends, [*sequences, 4]),
             "another end": (ends + 1, sequences),
         }
-        store.write([("claims", key, layout.group_value(*planted[wrong]))])
+        store.write([("claims", key, layout.encode_group(*planted[wrong]))])
         assert Integrity(store, layout.ms(NOW)).report().contradictions > 0
 
 

@@ -209,7 +209,7 @@ def test_a_large_commit_does_not_fill_the_write_buffers(tmp_path: Path, monkeypa
     while more:
         more = storage.transactions.carry_on("p", "etl", 200, now)
         opened = storage._housekeeping._opened
-        buffered.append(sum(opened.figure(family, "cur-size-active-mem-table") for family in layout.FAMILIES))
+        buffered.append(sum(opened.get_property(family, "cur-size-active-mem-table") for family in layout.FAMILIES))
     assert max(buffered) <= 8 << 20
     assert 1 <= len(trimmed) < len(buffered) == 20
     assert len(storage.messages.list(queue, 0, 5000, ListFilter(), now).items) == 4000

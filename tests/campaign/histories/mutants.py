@@ -33,7 +33,7 @@ from zq.model import (
 from zq.model.expiry import Expiry
 from zq.storage.memory import MemoryStore
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import Change, End, ReadyMessage
+from zq.storage.ordered.changes import Change, Completion, ReadyMessage
 from zq.storage.ordered.claims import ClaimController, claim_message, find_held, release_message
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.messages import MessageController
@@ -262,7 +262,7 @@ class LateDelete(MessageController):
         moment = layout.ms(now)
         with changing(self._handle, queue) as (store, state, change):
             for found in locate(store, state, ids, moment):
-                change.finish(state, *found, End(Outcome.DELETED, 0, moment))
+                change.finish(state, *found, Completion(Outcome.DELETED, 0, moment))
 
 
 class LateRenewal(RememberedClaims):
@@ -282,7 +282,7 @@ class LateGrip(ClaimController):
         moment, handled = layout.ms(now), Handled.GONE
         with changing(self._handle, queue) as (store, state, change):
             for found in locate(store, state, [grip.id for grip in grips if grip.hold is None], moment):
-                change.finish(state, *found, End(Outcome.DELETED, 0, moment))
+                change.finish(state, *found, Completion(Outcome.DELETED, 0, moment))
                 handled = Handled.DONE
         return [handled] * len(grips)
 

@@ -17,9 +17,9 @@ from zq.model.expiry import Expiry
 from zq.model.stats import Report
 from zq.storage import rocksdb
 from zq.storage.object import offline
-from zq.storage.object.checkpoints import Rules
+from zq.storage.object.checkpoints import CheckpointRules
 from zq.storage.object.objects import Objects
-from zq.storage.object.owner import Owner, Terms
+from zq.storage.object.owner import Owner, TakeoverTerms
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.swift import SwiftObjects
 from zq.storage.ordered import layout
@@ -27,7 +27,7 @@ from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 
 TAKEOVERS: Final = ("wait", "refuse", "now")
-SHAPE: Final = offline.Shape(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
+SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
 
 
 def connect(
@@ -48,8 +48,8 @@ def connect(
 ) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``cache`` is a local directory, the content of which is deleted. See ``Terms``, ``Shipper`` and ``Rules`` for the
-    other options. Raises ``StartRefused``.
+    ``cache`` is a local directory, the content of which is deleted. The other options are those of ``TakeoverTerms``,
+    ``Shipper`` and ``CheckpointRules``. Raises ``StartRefused``.
     """
     if takeover not in TAKEOVERS:
         raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
@@ -67,8 +67,10 @@ def connect(
         stamped=layout.STAMPED,
         trimmed=layout.TRIMMED,
         name=f"{socket.gethostname()}:{os.getpid()}",
-        terms=Terms(lease, takeover, owner_timeout, by_position),
-        rules=Rules(checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3, 10 * lease),
+        terms=TakeoverTerms(lease, takeover, owner_timeout, by_position),
+        rules=CheckpointRules(
+            checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3, 10 * lease
+        ),
         ship=lambda objects, proof, position: Shipper(
             objects, proof, position, uploads, linger, patience, by_position, now=now
         ),
@@ -107,7 +109,7 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 
     Return the restored log position and its time in seconds. Raises ``StartRefused`` or ``Unavailable``.
     """
-    restored = offline.restore(objects_of(uri), rocksdb.path_of(to), SHAPE, at, position)
+    restored = offline.restore(objects_of(uri), rocksdb.parse_path(to), SHAPE, at, position)
     return restored.position, restored.moment / 1000
 
 
@@ -117,7 +119,7 @@ def ship(uri: str, to: str) -> int:
     Raises ``StartRefused``.
     """
     moment = layout.ms(StorageClock().now())
-    return offline.ship(rocksdb.path_of(uri), objects_of(to), SHAPE, moment)
+    return offline.ship(rocksdb.parse_path(uri), objects_of(to), SHAPE, moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:

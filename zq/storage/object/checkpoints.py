@@ -18,9 +18,9 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from zq.errors import StoreDamaged, Unavailable
-from zq.storage.object.epochs import Head, Mark, Proof, Span, log_name, read, write
+from zq.storage.object.epochs import CheckpointRef, Head, Proof, Span, log_name, read, write
 from zq.storage.object.objects import Objects
-from zq.storage.object.shipping import Cut, Shipper
+from zq.storage.object.shipping import LogCut, Shipper
 
 LOG = logging.getLogger(__name__)
 # Maximum size in bytes of a file whose content is stored in the manifest.
@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True):
     files: list[File]
 
 
-class Rules(NamedTuple):
+class CheckpointRules(NamedTuple):
     """The rules for checkpoints and removals.
 
     Attributes:
@@ -80,12 +80,12 @@ class Rules(NamedTuple):
 class Directory(Protocol):
     """The local directory of the store."""
 
-    def snapshot(self, folder: Path) -> Cut:
+    def snapshot(self, folder: Path) -> LogCut:
         """Link the current files into a new folder, and return the corresponding cut of the log."""
         ...
 
 
-def checkpoint_name(mark: Mark) -> str:
+def checkpoint_name(mark: CheckpointRef) -> str:
     """Return the object name of a manifest."""
     return f"checkpoint/{mark.epoch}/{mark.position}"
 
@@ -129,7 +129,7 @@ def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callabl
         list(writers.map(one, (file for file in files if object_names([file]))))
 
 
-def download(objects: Objects, mark: Mark, folder: Path) -> Manifest:
+def download(objects: Objects, mark: CheckpointRef, folder: Path) -> Manifest:
     """Download a checkpoint to a new folder. Raises ``StoreDamaged`` with the name of a missing or damaged object."""
     manifest = read(objects, checkpoint_name(mark), Manifest)
     if manifest is None:
@@ -164,7 +164,7 @@ class Checkpointer:
         head: Head,
         chain: Sequence[Span],
         manifest: Manifest | None,
-        rules: Rules,
+        rules: CheckpointRules,
         now: Callable[[], float],
     ) -> None:
         """Initialize.
@@ -202,7 +202,7 @@ class Checkpointer:
 
     @property
     def head(self) -> Head:
-        """The last heartbeat."""
+        """The head that was written last."""
         return self._head
 
     @property
@@ -226,13 +226,13 @@ class Checkpointer:
             with suppress(Unavailable):
                 self._write_head(released=position)
 
-    def make(self) -> Mark:
+    def make(self) -> CheckpointRef:
         """Create a checkpoint of the current state. Raises ``Unavailable``."""
         size = self._shipper.stored_bytes
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
             position = self._shipper.wait_for_cut(self._directory.snapshot(self._folder))
-            mark = Mark(position, int(self._now() * 1000), self._proof.epoch)
+            mark = CheckpointRef(position, int(self._now() * 1000), self._proof.epoch)
             files = describe_files(self._folder, self._known)
             names = [checkpoint_name(mark), *object_names(files)]
             self._write_head(unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
@@ -259,7 +259,7 @@ class Checkpointer:
         marks = self._head.checkpoints
         oldest = int((self._now() - self._rules.keep) * 1000)
         old = [mark for mark in marks[:-1] if mark.moment <= oldest]
-        if not old and (not self._head.unsettled or self._failing):
+        if not old and (not self._head.unsettled or self._has_failed):
             return
         self._proof.check_fence()  # a deposed owner must remove nothing, because its successor may need the data
         if gone := old[:-1]:
@@ -275,7 +275,7 @@ class Checkpointer:
             self._delete([self._log_name(position) for position in range(first, end + 1)])
             self._write_head(removed=end)
 
-    def _names(self, mark: Mark) -> list[str]:
+    def _names(self, mark: CheckpointRef) -> list[str]:
         """Return the names of a checkpoint's objects."""
         manifest = read(self._objects, checkpoint_name(mark), Manifest)
         return [checkpoint_name(mark), *(object_names(manifest.files) if manifest else ())]
@@ -296,19 +296,19 @@ class Checkpointer:
             write(self._objects, f"head/{self._proof.epoch}", self._head)
 
     @property
-    def _failing(self) -> bool:
+    def _has_failed(self) -> bool:
         """Whether the last attempt to create a checkpoint failed."""
         return self._tried > self._made
 
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         records = self._shipper.acknowledged - self._last
         size = self._shipper.stored_bytes - self._last_bytes
-        if not records or time.monotonic() < self._tried + (PAUSE if self._failing else 0.0):
+        if not records or time.monotonic() < self._tried + (PAUSE if self._has_failed else 0.0):
             return False
         return records >= self._rules.records or size >= self._rules.size or self.age >= LONGEST
 
     def _run_due(self) -> None:
-        if self._due():
+        if self._is_due():
             self._tried = time.monotonic()
             self.make()
         self.remove()

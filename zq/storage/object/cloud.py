@@ -107,7 +107,7 @@ class CloudObjects(Objects):
 
     def prepare(self) -> None:
         """Test leader election if the store is new. Raises ``StartRefused`` if the test fails."""
-        if not self.elected(1):
+        if not self.has_election(1):
             self.prove_exclusive()
 
     def prove_exclusive(self) -> None:
@@ -153,7 +153,7 @@ class CloudObjects(Objects):
     def elect(self, number: int) -> bool:
         return self.put_new(f"epoch/{number}", b"zq")
 
-    def elected(self, number: int) -> bool:
+    def has_election(self, number: int) -> bool:
         return self.exists(f"epoch/{number}")
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     by_position: bool = False
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class CheckpointRef(msgspec.Struct, frozen=True, array_like=True):
     """A reference to the checkpoint ``checkpoint/<epoch>/<position>``.
 
     ``epoch`` is the epoch in which it was created, and ``moment`` the creation time in milliseconds.
@@ -71,7 +71,7 @@ class RestorePoints(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     removed: int = 0
-    checkpoints: list[Mark] = []
+    checkpoints: list[CheckpointRef] = []
     unsettled: list[str] = []
 
 
@@ -137,11 +137,11 @@ def newest(objects: Objects, known: int = 0) -> int:
     Election numbers have no gaps. The search begins at ``known``, the number of an earlier election or 0.
     """
     low, high = known, known + 1
-    while objects.elected(high):
+    while objects.has_election(high):
         low, high = high, 2 * high - known
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if objects.elected(middle) else (low, middle)
+        low, high = (middle, high) if objects.has_election(middle) else (low, middle)
     return low
 
 
@@ -255,7 +255,7 @@ class Proof:
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
     def mark_deposed(self) -> None:
-        """Mark this server as deposed, without a check."""
+        """CheckpointRef this server as deposed, without a check."""
         with self._changed:
             self.fenced = True
             self._changed.notify_all()

@@ -37,7 +37,7 @@ PAUSE: Final = 30.0
 MOST_BUFFERED: Final = 16 << 20
 
 
-class Copy(NamedTuple):
+class StandbyCopy(NamedTuple):
     """A closed standby copy: a checkpoint with the log applied up to ``position``."""
 
     position: int
@@ -152,11 +152,11 @@ class Standby:
                 self.drop()
                 self._again = time.monotonic() + PAUSE
 
-    def stop(self) -> Copy | None:
+    def stop(self) -> StandbyCopy | None:
         """Close the copy and return its description, or None if there is no usable copy."""
         if self._store is None:
             return None
-        copy = Copy(self._tail.position, self._manifest)
+        copy = StandbyCopy(self._tail.position, self._manifest)
         try:
             self._store.flush_families()
             self._store.close()

@@ -38,7 +38,7 @@ class Requests:
 class Objects(Protocol):
     """The objects of one store, by name below its prefix. Thread-safe.
 
-    Each method may raise ``Unavailable`` within the request timeout; the outcome is then unknown.
+    Each method raises ``Unavailable`` if the request fails or times out. The outcome of a write is then unknown.
     """
 
     requests: Requests
@@ -66,7 +66,7 @@ class Objects(Protocol):
         ...
 
     def delete(self, name: str) -> None:
-        """Delete the object; do nothing if it does not exist."""
+        """Delete the object if it exists."""
         ...
 
     def elect(self, number: int) -> bool:
@@ -76,7 +76,7 @@ class Objects(Protocol):
         """
         ...
 
-    def elected(self, number: int) -> bool:
+    def has_election(self, number: int) -> bool:
         """Return whether any server has run in the election with this number."""
         ...
 

@@ -12,8 +12,8 @@ from zq.errors import StartRefused
 from zq.storage.object.checkpoints import Manifest, checkpoint_name, describe_files, download, upload
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import (
+    CheckpointRef,
     Head,
-    Mark,
     Opening,
     RestorePoints,
     check_layout,
@@ -40,7 +40,7 @@ class Restored(NamedTuple):
     moment: int
 
 
-class Shape(NamedTuple):
+class StoreFormat(NamedTuple):
     """The layout number and the column families of this version's stores.
 
     ``admit`` checks a directory before it is opened for writing; see ``rocksdb.admit``.
@@ -51,7 +51,9 @@ class Shape(NamedTuple):
     admit: Callable[[Path], object]
 
 
-def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, position: int | None = None) -> Restored:
+def restore(
+    objects: Objects, to: Path, shape: StoreFormat, at: float | None = None, position: int | None = None
+) -> Restored:
     """Restore the store to the new directory ``to``, as of the time ``at``, the log position ``position``, or now.
 
     The object store is not changed. Raises ``StartRefused`` if the state is not available or ``to`` exists.
@@ -62,7 +64,7 @@ def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, p
     check_layout(opening, shape.layout)
     kept: RestorePoints = read(objects, f"head/{epoch}", Head) or opening
     latest = None if at is None else int(at * 1000)
-    mark = _newest(kept, latest, position)
+    mark = _find_checkpoint(kept, latest, position)
     with create_directory(to) as folder:
         if mark is not None:
             download(objects, mark, folder)
@@ -71,8 +73,8 @@ def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, p
         store = Store(folder, shape.families, "never", 0)
         try:
             # Records after the requested position may be missing, so they are not read.
-            for entry in _log(objects, epoch, opening, kept, reached) if reached != position else ():
-                if _beyond(position, entry.position) or _beyond(latest, entry.moment):
+            for entry in _read_log(objects, epoch, opening, kept, reached) if reached != position else ():
+                if _is_beyond(position, entry.position) or _is_beyond(latest, entry.moment):
                     break
                 for batch in entry.batches:
                     store.write(batch.writes, batch.gone)
@@ -88,7 +90,7 @@ def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, p
     return Restored(reached, moment)
 
 
-def ship(path: Path, objects: Objects, shape: Shape, moment: int) -> int:
+def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
     """Upload an embedded store as a new store, and return the number of files.
 
     ``moment`` is the current time in milliseconds. Raises ``StartRefused`` if there is a store at this prefix already.
@@ -109,7 +111,7 @@ def ship(path: Path, objects: Objects, shape: Shape, moment: int) -> int:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         store.close()
-    mark = Mark(0, moment, epoch)
+    mark = CheckpointRef(0, moment, epoch)
     write(objects, checkpoint_name(mark), Manifest(0, epoch, moment, files))
     opening = Opening(owner="zq-server ship", moment=moment, chain=[], checkpoints=[mark], layout=shape.layout)
     open_epoch(objects, epoch, opening)
@@ -127,31 +129,33 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 
 @contextmanager
-def restored(objects: Objects, shape: Shape) -> Iterator[Path]:
+def restored(objects: Objects, shape: StoreFormat) -> Iterator[Path]:
     """Restore the store to a temporary directory; a context manager that returns its path."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
         restore(objects, Path(folder, "store"), shape)
         yield Path(folder, "store")
 
 
-def _beyond(bound: int | None, value: int) -> bool:
+def _is_beyond(bound: int | None, value: int) -> bool:
     return bound is not None and value > bound
 
 
-def _newest(kept: RestorePoints, latest: int | None, position: int | None) -> Mark | None:
+def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
     """Return the newest checkpoint up to the requested time or position, or None to replay the log from its beginning.
 
     Raises ``StartRefused`` if the requested state is not available any more.
     """
     fitting = [
-        mark for mark in kept.checkpoints if not _beyond(latest, mark.moment) and not _beyond(position, mark.position)
+        mark
+        for mark in kept.checkpoints
+        if not _is_beyond(latest, mark.moment) and not _is_beyond(position, mark.position)
     ]
     if not fitting and kept.removed:
         raise StartRefused("What the store was then is not kept any more: see [storage:object] keep.")
     return fitting[-1] if fitting else None
 
 
-def _log(objects: Objects, epoch: int, opening: Opening, kept: RestorePoints, base: int) -> Iterator[Entry]:
+def _read_log(objects: Objects, epoch: int, opening: Opening, kept: RestorePoints, base: int) -> Iterator[Entry]:
     yield from read_chain(objects, base, opening.chain)
     base = max([base, *(span.last for span in opening.chain)])
     yield from read_epoch(objects, epoch, base, None, acknowledged_position(kept), by_position=opening.by_position)

@@ -17,7 +17,7 @@ from zq.errors import Deposed, NotBuilt, StartRefused, Unavailable
 from zq.model import Seconds
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Snapshot
-from zq.storage.object.checkpoints import Checkpointer, Manifest, Rules, download
+from zq.storage.object.checkpoints import Checkpointer, CheckpointRules, Manifest, download
 from zq.storage.object.epochs import (
     Head,
     Opening,
@@ -34,9 +34,9 @@ from zq.storage.object.epochs import (
     read,
     win_election,
 )
-from zq.storage.object.following import Copy, Standby
+from zq.storage.object.following import Standby, StandbyCopy
 from zq.storage.object.objects import Objects
-from zq.storage.object.offline import Shape
+from zq.storage.object.offline import StoreFormat
 from zq.storage.object.restoring import acknowledged_position, close_log, read_chain, seal
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.store import ShippedStore
@@ -60,7 +60,7 @@ NO_SNAPSHOT: Final = (
 CHECK_INTERVAL: Final = 1.0
 
 
-class Terms(NamedTuple):
+class TakeoverTerms(NamedTuple):
     """The terms of a takeover.
 
     Attributes:
@@ -118,14 +118,14 @@ class Owner(Directory):
         self,
         objects: Objects,
         path: Path,
-        shape: Shape,
+        shape: StoreFormat,
         expiry: Expiry,
         stamped: str,
         trimmed: str,
         *,
         name: str,
-        terms: Terms,
-        rules: Rules,
+        terms: TakeoverTerms,
+        rules: CheckpointRules,
         ship: Callable[[Objects, Proof, int], Shipper],
         now: Callable[[], float],
     ) -> None:
@@ -299,7 +299,7 @@ class Owner(Directory):
             return True
         return isinstance(head, Head) and head.released >= 0
 
-    def _choose_copy(self, copy: Copy | None, kept: RestorePoints) -> Copy:
+    def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
         """Return the standby copy or, if it is older than the newest checkpoint, download that checkpoint.
 
         The log records that an older copy needs may have been removed.
@@ -308,7 +308,9 @@ class Owner(Directory):
         if copy is not None and copy.position >= newest:
             return copy
         shutil.rmtree(self._path, ignore_errors=True)
-        return Copy(newest, download(self._objects, kept.checkpoints[-1], self._path) if kept.checkpoints else None)
+        return StandbyCopy(
+            newest, download(self._objects, kept.checkpoints[-1], self._path) if kept.checkpoints else None
+        )
 
     def _replay(
         self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: RestorePoints, epoch: int

@@ -48,13 +48,16 @@ class _Waiting(NamedTuple):
 
 
 class _Waiter(NamedTuple):
-    """A thread that waits until all batches up to the number ``wanted`` are acknowledged and ``gate`` is released."""
+    """A thread that waits until all batches up to the number ``wanted`` are acknowledged.
+
+    To wake the thread, release ``gate``.
+    """
 
     wanted: int
     gate: threading.Lock
 
 
-class Cut:
+class LogCut:
     """A position between two batches at which a record ends.
 
     Attributes:
@@ -115,7 +118,7 @@ class Shipper:
         """The highest number of a batch for which a caller waits or has waited."""
         self._serials: dict[int, int] = {}
         """The number of the last batch of each unacknowledged record, by position."""
-        self._cuts: deque[Cut] = deque()
+        self._cuts: deque[LogCut] = deque()
         """Cuts whose records do not exist yet."""
         self._done: dict[int, float] = {}
         """The start of the upload of each stored but unacknowledged record, by position, on the proof's clock."""
@@ -144,7 +147,7 @@ class Shipper:
             thread.start()
 
     def admit(self) -> None:
-        """Check that a new write is accepted. Raises ``Unavailable`` if too many are waiting, or ``Deposed``."""
+        """Check that new writes are accepted. Raises ``Unavailable`` if too many are waiting, or ``Deposed``."""
         if self._proof.fenced:
             raise Deposed
         if self._bytes > MAX_WAITING_BYTES:
@@ -200,15 +203,15 @@ class Shipper:
             else:
                 self._waiters.append(waiter)
 
-    def cut(self) -> Cut:
+    def cut(self) -> LogCut:
         """Make a record end with the last appended batch, and return the cut after it."""
         with self._changed:
-            made = Cut(self._appended, self._last if self._taken == self._appended else None)
+            made = LogCut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:
                 self._cuts.append(made)
             return made
 
-    def wait_for_cut(self, cut: Cut) -> int:
+    def wait_for_cut(self, cut: LogCut) -> int:
         """Wait until the record before the cut is acknowledged. Return its position. Raises the errors of ``wait``."""
         self._wait_for(cut.serial)
         assert cut.position is not None

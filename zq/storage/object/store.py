@@ -9,7 +9,7 @@ from zq.model.stats import Measure
 from zq.storage.object.checkpoints import Checkpointer
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Proof
-from zq.storage.object.shipping import Cut, Shipper
+from zq.storage.object.shipping import LogCut, Shipper
 from zq.storage.ordered.store import Range, Write
 from zq.storage.rocksdb.files import Damage, flush_all, link_files
 from zq.storage.rocksdb.store import Store
@@ -66,7 +66,7 @@ class ShippedStore(Store):
             self._proof.confirm()
             self.shipper.check()
 
-    def snapshot(self, folder: Path) -> Cut:
+    def snapshot(self, folder: Path) -> LogCut:
         """Link the current files into a new folder, and return the corresponding cut of the log.
 
         Raises ``Unavailable``.

@@ -141,7 +141,7 @@ class SwiftObjects(Objects):
     def elect(self, number: int) -> bool:
         return self._expect(self.send("PUT", quote(f"{self._election}-{number}")), 201, 202).status == 201
 
-    def elected(self, number: int) -> bool:
+    def has_election(self, number: int) -> bool:
         return self._expect(self.send("HEAD", quote(f"{self._election}-{number}")), 200, 204, 404).status != 404
 
     def close(self) -> None:

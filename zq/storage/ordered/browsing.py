@@ -64,7 +64,7 @@ def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iter
     """Yield claimed messages by sequence. The cost grows with the number of all claimed messages of the queue."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
-        ends, sequences = layout.group_of(value)
+        ends, sequences = layout.decode_group(value)
         if ends > now:
             held.update(sequence for sequence in sequences if sequence > after.sequence)
     for _, sequence, record in _records(store, state, ((0, sequence) for sequence in sorted(held)), now):
@@ -85,7 +85,7 @@ def _unclaimed(store: Store, state: QueueState, wanted: State, after: Position, 
 
 
 def _indexed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Yield the messages in the wanted state from the index ``available``. Skip claimed messages, which it also has."""
+    """Yield the unclaimed messages in the wanted state from the index ``available``."""
     number, is_ready = state.number, wanted is State.READY
     present = layout.pair.pack(number, now + 1)
     lower = max(layout.triple.pack(number, after.available, after.sequence) + b"\0", state.bounds()[0])

@@ -18,7 +18,7 @@ from zq.storage.ordered import due, layout
 from zq.storage.ordered.entries import message_changes, message_entries, message_removal
 from zq.storage.ordered.idempotency import key_writes
 from zq.storage.ordered.layout import Found, IndexFields, NewMessage, StoredEntry, StoredMessage, Tally
-from zq.storage.ordered.lines import Lines
+from zq.storage.ordered.lines import LineChanges
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
@@ -29,7 +29,7 @@ MAX_GAP: Final = 16
 MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
-class End(NamedTuple):
+class Completion(NamedTuple):
     """The outcome and time of finished messages, and the queue's history retention in seconds (0: no history)."""
 
     outcome: Outcome
@@ -51,14 +51,14 @@ class Change:
     def __init__(self, store: Store, now: int) -> None:
         self._store = store
         self._now = now
-        self._lines: Lines | None = None
+        self._lines: LineChanges | None = None
         self._writes: list[Write] = []
         self._tallies: dict[QueueState, Tally] = {}
         self._heads: dict[QueueState, bytes] = {}
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
         self._claimed: dict[bytes, tuple[int, list[int]]] = {}
-        """End and sequences of each new claim group, by key."""
+        """Completion and sequences of each new claim group, by key."""
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
         """Number and sequences of the last claim group, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
@@ -67,10 +67,10 @@ class Change:
         """Sequences that leave a claim group, by queue number, claim and group."""
 
     @property
-    def lines(self) -> Lines:
+    def lines(self) -> LineChanges:
         """The changes to the lines of grouped queues."""
         if self._lines is None:
-            self._lines = Lines(self._store)
+            self._lines = LineChanges(self._store)
         return self._lines
 
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
@@ -125,7 +125,7 @@ class Change:
         if state.grouping:
             self.lines.leave(state, sequence, record.line, record.available)
 
-    def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
+    def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: Completion) -> None:
         """Remove a message. If ``end`` has a history retention, add a history entry."""
         if end.history:
             self._add_history(state, sequence, record, end)
@@ -217,7 +217,7 @@ class Change:
             state.advance(head)
         new = set(self._lowered)
         for state, tally in self._tallies.items():
-            if state.apply(tally):
+            if state.set_tally(tally):
                 new.add(state)
         for state, keys in self._made_available.items():
             state.join_available(keys)
@@ -235,7 +235,7 @@ class Change:
             tally = self._tallies[state] = structs.replace(state.tally)
         return tally
 
-    def _add_history(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
+    def _add_history(self, state: QueueState, sequence: int, record: StoredMessage, end: Completion) -> None:
         [body] = read_bodies(self._store, state.number, [(sequence, record)])
         if body is None:  # the message has just expired
             return
@@ -280,15 +280,15 @@ class Change:
         former: dict[bytes, bytes] = {}
         for key, left, value in zip(keys, self._left.values(), values, strict=True):
             if value:
-                ends, sequences = layout.group_of(value)
+                ends, sequences = layout.decode_group(value)
                 kept = [sequence for sequence in sequences if sequence not in left]
-                holder = layout.holder_of(value)
-                self._writes.append(("claims", key, layout.group_value(ends, kept, holder) if kept else None))
+                holder = layout.decode_group_holder(value)
+                self._writes.append(("claims", key, layout.encode_group(ends, kept, holder) if kept else None))
                 former.setdefault(key[: -layout.number.size], holder)
         for key, (ends, sequences) in self._claimed.items():
             claim = key[: -layout.number.size]
             holder = self.holders.get(claim, former.get(claim, b""))
-            self._writes.append(("claims", key, layout.group_value(ends, sequences, holder)))
+            self._writes.append(("claims", key, layout.encode_group(ends, sequences, holder)))
 
 
 def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
@@ -368,7 +368,7 @@ class Routes(NamedTuple):
         target = self.targets[move.to]
         assert target is not None, "the caller has created the missing queues"
         outcome = Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED
-        change.finish(self.source, sequence, record, End(outcome, self.history, self.now))
+        change.finish(self.source, sequence, record, Completion(outcome, self.history, self.now))
         moved = _build_moved(record, move, self.source.ref.name, self.now)
         change.insert(target, moved, body if move.body is None else move.body, self.now, move.delay * 1000)
 

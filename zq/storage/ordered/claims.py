@@ -30,7 +30,7 @@ from zq.storage import inline
 from zq.storage.concurrency import StripedLocks
 from zq.storage.inline import LongWalk
 from zq.storage.ordered import layout, stages
-from zq.storage.ordered.changes import Change, End, ReadyMessage, Routes, map_states, read_bodies, target_queues
+from zq.storage.ordered.changes import Change, Completion, ReadyMessage, Routes, map_states, read_bodies, target_queues
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.handling import handle
 from zq.storage.ordered.idempotency import check_key
@@ -127,7 +127,7 @@ class ClaimController:
                         missing = routes.missing(move for move in settlement.move if move.id in held)
                         if not missing:
                             change = Change(store, moment)
-                            settled = settle_held(store, change, routes, held, settlement)
+                            settled = settle_messages(store, change, routes, held, settlement)
                             change.remember(state, idempotency_key, settled, moment, posted=False)
                             change.commit()
                     for ref in missing:
@@ -138,7 +138,7 @@ class ClaimController:
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
     ) -> Sequence[Handled]:
-        end = End(Outcome.DELETED, history, layout.ms(now))
+        end = Completion(Outcome.DELETED, history, layout.ms(now))
         handled: list[Handled] = []
         with self._handle as (store, registry):
             for some in runs(grips):
@@ -260,7 +260,7 @@ def _encode_holder(holder: Holder) -> bytes:
 
 
 def _decode_holder(group: bytes) -> Holder:
-    known = layout.holder_of(group) if group else b""
+    known = layout.decode_group_holder(group) if group else b""
     return Holder(*layout.decode_holder(known)) if known else Holder()
 
 
@@ -323,8 +323,8 @@ class ClaimPage:
 
     def _summary(self, state: QueueState, claim: str, values: Sequence[bytes]) -> list[ClaimSummary]:
         """Return the summary of a claim in a list, which is empty if the claim has ended."""
-        live = [value for value in values if layout.group_of(value)[0] > self._now]
-        held = [one for value in live for one in layout.group_of(value)[1] if one not in state.reserved]
+        live = [value for value in values if layout.decode_group(value)[0] > self._now]
+        held = [one for value in live for one in layout.decode_group(value)[1] if one not in state.reserved]
         [stored] = self._store.get_many("messages", [layout.pair.pack(state.number, held[0])]) if held else [None]
         if stored is None:
             return []
@@ -358,12 +358,12 @@ def find_sequences(store: Store, state: QueueState | None, claim: str, now: int)
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)
-    groups = (layout.group_of(value) for _, value in store.scan("claims", prefix, layout.prefix_end(prefix)))
+    groups = (layout.decode_group(value) for _, value in store.scan("claims", prefix, layout.prefix_end(prefix)))
     live = chain.from_iterable(sequences for ends, sequences in groups if ends > now)
     return sorted(sequence for sequence in live if sequence not in state.reserved)
 
 
-def settle_held(
+def settle_messages(
     store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
 ) -> Settled:
     """Settle messages of a claim. ``held`` has the claim's messages by id."""
@@ -372,7 +372,7 @@ def settle_held(
     if settlement.rest:
         spared = set(named)
         deleted += [message for message in held if message not in spared]
-    end = End(Outcome.DELETED, settlement.history, routes.now)
+    end = Completion(Outcome.DELETED, settlement.history, routes.now)
     for message in deleted:
         change.finish(routes.source, *held[message], end)
     released = [release for release in settlement.release if release.id in held]

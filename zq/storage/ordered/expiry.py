@@ -24,7 +24,7 @@ from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import documents, due, layout, logs, stages
 from zq.storage.ordered.changes import Change
 from zq.storage.ordered.handle import Session, StoreHandle
-from zq.storage.ordered.reclaim import PendingDeletes, Tombstones, forget_hidden
+from zq.storage.ordered.reclaim import BatchReclaim, PendingDeletes, delete_unused_hidden
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
@@ -62,7 +62,7 @@ class ActiveExpiry:
         self._rescan_at = 0.0
         self._first = 0
         self._pending_deletes = PendingDeletes()
-        self._tombstones = Tombstones()
+        self._batch_reclaim = BatchReclaim()
         self._keys_removed = True
         """Whether a hidden queue may have no idempotency keys left, because keys were removed; True at the start."""
         self.removed = 0
@@ -79,8 +79,8 @@ class ActiveExpiry:
         kinds: list[Callable[[Session, int], int]] = [
             lambda session, size: self._pending_deletes.clear_queues(session.store, size, pace),
             lambda session, size: self._clear_numbers(session, size, pace),
-            lambda session, size: self._tombstones.clear_trimmed(session, size, pace),
-            lambda session, size: self._tombstones.clear_purged(session, size, pace),
+            lambda session, size: self._batch_reclaim.clear_trimmed(session, size, pace),
+            lambda session, size: self._batch_reclaim.clear_purged(session, size, pace),
         ]
         if self._handle.context.expiry.sweep:
             kinds[:0] = (
@@ -93,7 +93,7 @@ class ActiveExpiry:
         return self.removed - before
 
     def _repeat(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Repeat the step until it finds less than its limit. Return False if the pace ends the round before that."""
+        """Repeat the step until no data is left. Return False if the pace ends the round before that."""
         while left := pace.step():
             while left:
                 asked = min(left, SLICE)
@@ -122,7 +122,7 @@ class ActiveExpiry:
     def _clear_numbers(self, session: Session, size: int, pace: Pace) -> int:
         if self._keys_removed:
             self._keys_removed = False
-            forget_hidden(session)
+            delete_unused_hidden(session)
         return self._pending_deletes.clear_numbers(session.store, size, pace)
 
     def _remove_due(self, store: Store, now: int, size: int, pace: Pace) -> int:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 
 from zq.model import Grip, Handled
 from zq.model.claims import DONE
-from zq.storage.ordered.changes import Change, End
+from zq.storage.ordered.changes import Change, Completion
 from zq.storage.ordered.layout import Found
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.scans import locate
 from zq.storage.ordered.store import Store
 
 
-def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: End) -> list[Handled]:
+def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: Completion) -> list[Handled]:
     """Apply grips on different messages in one change. Return the outcomes in order."""
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
     change, handled = Change(store, end.now), []

@@ -38,7 +38,7 @@ class Integrity(Findings):
         self._logs = LogIntegrity(self)
 
     def report(self) -> Report:
-        """Run all checks and return the report."""
+        """Check the whole store and return the report."""
         self._check_queues()
         self._check_messages()
         for family, message_of in MESSAGE_OF.items():
@@ -301,7 +301,7 @@ def _decode_group(value: bytes, ends: int | None = None) -> list[int]:
     """Return the sequences that a claim group lists, or none if it is malformed or does not end at ``ends``."""
     if not value or len(value) % layout.number.size:
         return []
-    found, sequences = layout.group_of(value)
+    found, sequences = layout.decode_group(value)
     return sequences if ends in (None, found) else []
 
 

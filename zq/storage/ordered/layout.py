@@ -328,7 +328,7 @@ def queue_key(ref: QueueRef) -> bytes:
     return project_prefix(ref.project) + ref.name.encode("utf-8", "surrogatepass")
 
 
-def queue_ref(key: bytes) -> QueueRef:
+def decode_queue_key(key: bytes) -> QueueRef:
     """Parse a key of ``queues``."""
     prefix = prefix_of(key)
     return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[LENGTH:], key[len(prefix) :])))
@@ -339,7 +339,7 @@ def id_key(project: bytes, message: str) -> bytes:
     return project + message.encode("utf-8", "surrogatepass")
 
 
-def project_of(key: bytes) -> str:
+def decode_project(key: bytes) -> str:
     """Parse a ``project_prefix``."""
     return key[LENGTH:].decode("utf-8", "surrogatepass")
 
@@ -372,13 +372,13 @@ def claim_key(queue: int, claim: str, group: int) -> bytes:
 HELD: Final = 1 << 63
 
 
-def group_value(ends: int, sequences: Iterable[int], holder: bytes = b"") -> bytes:
+def encode_group(ends: int, sequences: Iterable[int], holder: bytes = b"") -> bytes:
     """Encode a claim group. ``holder`` is b"" if the holder is unknown."""
     listed = b"".join(map(number.pack, (ends, *sorted(sequences))))
     return listed + holder + bytes(-len(holder) % number.size) + number.pack(HELD | len(holder)) if holder else listed
 
 
-def group_of(value: bytes) -> tuple[int, list[int]]:
+def decode_group(value: bytes) -> tuple[int, list[int]]:
     """Decode the end and the sequences of a claim group."""
     ends, *sequences = Packing(f">{len(value) // number.size}Q").unpack(value)
     if sequences and sequences[-1] >= HELD:
@@ -386,7 +386,7 @@ def group_of(value: bytes) -> tuple[int, list[int]]:
     return ends, sequences
 
 
-def holder_of(value: bytes) -> bytes:
+def decode_group_holder(value: bytes) -> bytes:
     """Decode the holder of a claim group. Return b"" if the holder is unknown."""
     last = number.unpack(value[-number.size :])[0]
     if last < HELD:

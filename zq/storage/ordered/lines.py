@@ -64,7 +64,7 @@ class ScannedRecords:
         self.is_all = is_all
 
 
-class _Line:
+class _LineChange:
     """The changes to one line.
 
     Attributes:
@@ -82,14 +82,14 @@ class _Line:
         """The records that the current claim has read."""
 
 
-class Lines:
+class LineChanges:
     """The changes to lines within one ``Change``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lines: dict[bytes, _Line] = {}
-        self._groups: dict[tuple[int, str], _Line] = {}
-        """Lines by queue number and group."""
+        self._lines: dict[bytes, _LineChange] = {}
+        self._groups: dict[tuple[int, str], _LineChange] = {}
+        """LineChanges by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         """Add a message to its line."""
@@ -107,7 +107,7 @@ class Lines:
 
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
         """Add the records that a claim has read, so that the line gets a new head if its head is gone."""
-        self._lines.setdefault(key, _Line(state, key)).scanned = scanned
+        self._lines.setdefault(key, _LineChange(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
         """Yield the queue, the writes and the new key in ``available`` of each line; b"" if that key is unchanged."""
@@ -129,7 +129,7 @@ class Lines:
                 writes.append(("lines", key, new or None))
             yield line.state, writes, entry
 
-    def _head(self, line: _Line, head: bytes, now: int) -> bytes:
+    def _head(self, line: _LineChange, head: bytes, now: int) -> bytes:
         """Return the head of the line after the change, or b"" if the line has no live messages.
 
         ``head`` is the old head. No stored message of the line precedes it.
@@ -155,14 +155,14 @@ class Lines:
             return layout.number.pack(now if record is None else max(now, record.available)) + slot
         return b""
 
-    def _line(self, state: QueueState, group: str) -> _Line:
+    def _line(self, state: QueueState, group: str) -> _LineChange:
         line = self._groups.get((state.number, group))
         if line is None:
             key = line_key(state.number, group)
-            line = self._groups[state.number, group] = self._lines.setdefault(key, _Line(state, key))
+            line = self._groups[state.number, group] = self._lines.setdefault(key, _LineChange(state, key))
         return line
 
-    def _stored_slots(self, line: _Line, kept: bytes) -> Iterator[bytes]:
+    def _stored_slots(self, line: _LineChange, kept: bytes) -> Iterator[bytes]:
         """Yield the stored slots of the line from ``kept`` on."""
         lower = line.key + kept
         if line.scanned:
@@ -173,7 +173,7 @@ class Lines:
         for key, _ in self._store.scan("lines", lower, layout.prefix_end(line.key), spare=True):
             yield key[LINE:]
 
-    def _record(self, line: _Line, slot: bytes) -> StoredMessage | None:
+    def _record(self, line: _LineChange, slot: bytes) -> StoredMessage | None:
         """Return the record of the message in a slot, or None if it is missing or unreadable."""
         if line.scanned and slot in line.scanned.records:
             return line.scanned.records[slot]
@@ -182,7 +182,7 @@ class Lines:
         return layout.decode_record(value) if value else None
 
 
-def _leave(line: _Line, slot: bytes) -> None:
+def _leave(line: _LineChange, slot: bytes) -> None:
     if slot not in line.slots:
         line.stored.add(slot)
     line.slots[slot] = None

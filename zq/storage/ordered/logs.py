@@ -82,9 +82,9 @@ def topic_key(number: int, topic: str) -> bytes:
     return layout.number.pack(number) + layout.project_prefix(topic)
 
 
-def topic_of(key: bytes) -> str:
+def decode_topic(key: bytes) -> str:
     """Return the topic of a key that ``topic_key`` has built."""
-    return layout.project_of(key[layout.number.size :])
+    return layout.decode_project(key[layout.number.size :])
 
 
 def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
@@ -238,7 +238,7 @@ class Log:
         self.view.floors[topic] = floor
         self._forgotten.discard(topic)
 
-    def forget_floor(self, topic: str) -> None:
+    def discard_floor(self, topic: str) -> None:
         """Discard the floor of a topic that has no batches below the floor any more.
 
         Concurrent readers may use the table of floors, so it is not changed but replaced, for many floors at a time.
@@ -263,8 +263,8 @@ class Logs:
 
     @property
     def origin(self) -> int:
-        """The sequence before the first one of a new log; see ``startup.origin``."""
-        return startup.origin(self._start)
+        """The sequence before the first one of a new log; see ``startup.initial_value``."""
+        return startup.initial_value(self._start)
 
     def find(self, project: str) -> Log | None:
         """Return the project's log, or None if nothing was ever published to it."""
@@ -288,13 +288,15 @@ class Logs:
     def _load(self, project: str) -> LogView:
         stored = self._store.get("logs", layout.project_prefix(project))
         if stored is None:
-            return LogView(LogRecord(self._new_number(), startup.origin(self._start), start=self._start), {})
+            return LogView(LogRecord(self._new_number(), startup.initial_value(self._start), start=self._start), {})
         record = decode_log(stored)
         prefix = layout.number.pack(record.number)
         floors = self._store.scan("floors", prefix, layout.prefix_end(prefix))
         return LogView(
-            structs.replace(record, last=record.last + startup.skipped(record.start, self._start), start=self._start),
-            {topic_of(key): layout.number.unpack_from(value)[0] for key, value in floors},
+            structs.replace(
+                record, last=record.last + startup.epoch_growth(record.start, self._start), start=self._start
+            ),
+            {decode_topic(key): layout.number.unpack_from(value)[0] for key, value in floors},
         )
 
 

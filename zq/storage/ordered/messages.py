@@ -23,7 +23,7 @@ from zq.model import (
 )
 from zq.storage import browsing as inherited
 from zq.storage.ordered import browsing, layout, scans
-from zq.storage.ordered.changes import Change, End, Routes, map_states, read_bodies, target_queues
+from zq.storage.ordered.changes import Change, Completion, Routes, map_states, read_bodies, target_queues
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.idempotency import check_keys
 from zq.storage.ordered.layout import Found
@@ -133,7 +133,7 @@ class MessageController:
                     return
                 if claims is not None:
                     _check_holders(state, found, claims, moment)
-                change, end = Change(store, moment), End(Outcome.DELETED, history, moment)
+                change, end = Change(store, moment), Completion(Outcome.DELETED, history, moment)
                 for sequence, record in found:
                     change.finish(state, sequence, record, end)
                 change.commit()
@@ -155,7 +155,7 @@ class MessageController:
                     return []
                 if expected not in (None, state.metadata):
                     raise OtherMetadata(state.metadata)
-                change, end = Change(store, moment), End(Outcome.POPPED, history, moment)
+                change, end = Change(store, moment), Completion(Outcome.POPPED, history, moment)
                 taken = take(store, state, limit, moment, change, most_bytes)
                 for sequence, record, _ in taken:
                     change.finish(state, sequence, record, end)

@@ -61,7 +61,7 @@ class QueueController:
             with registry.locked_or_hidden(queue) as state:
                 if state is None:
                     return
-                registry.drop(state)
+                registry.delete(state)
             store.wait_durable()
 
     def purge(self, queue: QueueRef) -> None:
@@ -69,7 +69,7 @@ class QueueController:
             with registry.locked(queue) as (state,):
                 if state is None:
                     return
-                registry.replace(state)
+                registry.purge(state)
             store.wait_durable()
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
@@ -81,7 +81,9 @@ class QueueController:
             claimed = _count_claimed(store, state, moment)
             ends = [scans.find_edge(store, state, moment, newest) if total else None for newest in (False, True)]
         oldest, newest = (edge and Edge(edge[1].id, edge[1].created / 1000, edge[0]) for edge in ends)
-        return Stats(claimed, total - claimed, oldest, newest, state.tally.sequence - startup.origin(state.tally.start))
+        return Stats(
+            claimed, total - claimed, oldest, newest, state.tally.sequence - startup.initial_value(state.tally.start)
+        )
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         moment = layout.ms(now)
@@ -121,7 +123,7 @@ def _count_claimed(store: Store, state: QueueState, now: int) -> int:
 
     The cost grows with the number of messages in the claim index, which includes expired claims.
     """
-    groups = (layout.group_of(value) for _, value in store.scan("claims", *state.bounds(), spare=True))
+    groups = (layout.decode_group(value) for _, value in store.scan("claims", *state.bounds(), spare=True))
     return sum(
         len(sequences) if ends > now else len(state.reserved.intersection(sequences)) for ends, sequences in groups
     )

@@ -98,22 +98,22 @@ class PendingDeletes:
         return store.scan(family, self._next_keys.get((family, number), number), layout.prefix_end(number))
 
 
-def forget_hidden(session: Session) -> None:
+def delete_unused_hidden(session: Session) -> None:
     """Delete the hidden states that have no idempotency keys any more."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
-        ref = layout.queue_ref(key)
+        ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:
             if state is not None and state is session.registry.find_hidden(ref):
                 numbers = (layout.number.pack(state.history), layout.number.pack(state.history + 1))
                 if next(session.store.scan("keys", *numbers), None) is None:
-                    session.registry.drop(state)
+                    session.registry.delete(state)
 
 
 # (key in ``topics`` from which a scan continues, removals before that key)
 Steps = Iterator[tuple[bytes, list[Write]]]
 
 
-class Tombstones:
+class BatchReclaim:
     """The removal of purged batches and of the index entries of trimmed batches. Not thread-safe."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Tombstones:
         )
         found = 0
         for note, key in notes:
-            log = None if note in self._done_notes else session.registry.logs.find(layout.project_of(key))
+            log = None if note in self._done_notes else session.registry.logs.find(layout.decode_project(key))
             if log is not None:
                 self._last_note = note
                 found += self._clear_log(session.store, log, note, size - found, pace) or 1
@@ -151,7 +151,7 @@ class Tombstones:
         """Remove up to ``size`` purged batches. Return the number of steps."""
         found = 0
         for key, value in session.store.scan("floors", b"", layout.END * 3):
-            log = session.registry.logs.find(layout.project_of(value[layout.number.size :]))
+            log = session.registry.logs.find(layout.decode_project(value[layout.number.size :]))
             if log is not None:
                 found += self._clear_topic(session.store, log, (key, value), size - found, pace) or 1
             if found >= size:
@@ -187,7 +187,7 @@ class Tombstones:
             with log.lock:
                 if store.get("floors", prefix) == value:
                     store.write([("floors", prefix, None)])
-                    log.forget_floor(logs.topic_of(prefix))
+                    log.discard_floor(logs.decode_topic(prefix))
         return len(entries)
 
 

@@ -103,7 +103,7 @@ class QueueState:
         self.advance(head)
         self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
 
-    def apply(self, tally: Tally) -> bool:
+    def set_tally(self, tally: Tally) -> bool:
         """Replace the counters after a commit. Return whether the commit added messages."""
         added = tally.sequence > self.tally.sequence
         self.tally = tally
@@ -170,7 +170,7 @@ class Registry:
         self._reserved = stages.find_reserved(store)
         """Reserved sequences of queues that are not loaded yet, by queue number."""
         for key, value in store.scan("hidden", b"", layout.END, spare=True):
-            ref = layout.queue_ref(key)
+            ref = layout.decode_queue_key(key)
             record = layout.decode_queue(value)
             counted = store.get("tallies", layout.number.pack(record.number))
             self._hidden[ref] = QueueState(ref, record, layout.decode_tally(counted) if counted else Tally(), context)
@@ -188,7 +188,7 @@ class Registry:
         key = self._store.get("numbers", layout.number.pack(number))
         if not key:
             return None
-        state = self.find(layout.queue_ref(key))
+        state = self.find(layout.decode_queue_key(key))
         return state if state is not None and state.number == number else None
 
     def locked(self, *refs: QueueRef) -> "LockedQueues":
@@ -197,7 +197,7 @@ class Registry:
 
     @contextmanager
     def locked_or_hidden(self, ref: QueueRef) -> Iterator[QueueState | None]:
-        """Lock the queue or, if it is missing, its hidden state; a context manager that returns the state or None."""
+        """Lock the queue or its hidden state; a context manager that returns the state, or None if there is neither."""
         while True:
             state = self.find(ref) or self._hidden.get(ref)
             with nullcontext() if state is None else state.lock:
@@ -216,7 +216,7 @@ class Registry:
                     self._create(ref, metadata, hidden, grouping)
                     return True
 
-    def hide(self, ref: QueueRef) -> None:
+    def create_hidden(self, ref: QueueRef) -> None:
         """Create a hidden state for the idempotency keys of a missing queue, unless the queue exists."""
         with self._lock:
             if not (self._states.get(ref) or self._load_locked(ref) or self._hidden.get(ref)):
@@ -227,7 +227,7 @@ class Registry:
                 self._last_number = number
                 self._hidden[ref] = QueueState(ref, record, Tally(), self.context)
 
-    def replace(self, state: QueueState) -> None:
+    def purge(self, state: QueueState) -> None:
         """Purge a locked queue atomically: give it a new number, which has no messages."""
         with self._lock:
             record = QueueRecord(self._last_number + 1, state.metadata, state.history, state.grouping)
@@ -238,7 +238,7 @@ class Registry:
             self._states[state.ref] = successor
             state.gone = True
 
-    def drop(self, state: QueueState) -> None:
+    def delete(self, state: QueueState) -> None:
         """Delete a locked queue or hidden state atomically."""
         with self._lock:
             dropped: Write = ("default", layout.PENDING_NUMBER + layout.number.pack(state.history), b"")
@@ -289,7 +289,7 @@ class Registry:
         record = layout.decode_queue(stored)
         counted = self._store.get("tallies", layout.number.pack(record.number))
         tally = layout.decode_tally(counted) if counted else Tally()
-        skipped = startup.skipped(tally.start, self._start)
+        skipped = startup.epoch_growth(tally.start, self._start)
         tally.sequence += skipped
         tally.position += skipped
         tally.start = self._start
@@ -301,7 +301,7 @@ class Registry:
     def _create(self, ref: QueueRef, metadata: bytes, hidden: QueueState | None, grouping: Grouping) -> None:
         number = self._last_number + 1
         record = QueueRecord(number, metadata, number if hidden is None else hidden.history, grouping)
-        origin = startup.origin(self._start)
+        origin = startup.initial_value(self._start)
         tally, shown = Tally(origin, position=origin, start=self._start), list[Write]()
         if hidden is not None:
             tally.kept = hidden.tally.kept

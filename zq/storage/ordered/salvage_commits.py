@@ -29,19 +29,19 @@ UNKNOWN: Final = (
 def describe_producer(producer: bytes) -> str:
     """Return the producer's name and project for the list of losses."""
     prefix = layout.prefix_of(producer)
-    return f"{producer[len(prefix) : -1].decode('utf-8', 'replace')} of project {layout.project_of(prefix)!r}"
+    return f"{producer[len(prefix) : -1].decode('utf-8', 'replace')} of project {layout.decode_project(prefix)!r}"
 
 
-class OpenCommits:
+class CommitSalvage:
     """The salvage of open commits. ``reserved`` has the sequences that they will delete, by queue number."""
 
     def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
-        self._rescue = salvage.rescue
+        self._source = salvage.source
         self._open: dict[bytes, OpenCommit] = {}
         """The open commits, by producer key."""
         self.reserved: defaultdict[int, set[int]] = defaultdict(set)
-        for key, value in salvage.rescue.entries("default"):
+        for key, value in salvage.source.entries("default"):
             if value is not None and key.startswith(COMMIT):
                 self._open[key[len(COMMIT) :]] = stages.decode_commit(value)
         for commit in self._open.values():
@@ -66,9 +66,9 @@ class OpenCommits:
             family, key, value = stages.commit_write(producer, commit)
             if value is not None:
                 self._salvage.save("open commits", [(family, key, value)])
-            if producer not in producers and self._rescue.gaps("producers"):
+            if producer not in producers and self._source.gaps("producers"):
                 self._remember(producer)
-        if producers and self._rescue.gaps("default").overlap(COMMIT, layout.prefix_end(COMMIT)):
+        if producers and self._source.gaps("default").overlap(COMMIT, layout.prefix_end(COMMIT)):
             self._salvage.lost.append(UNKNOWN)
             self._report_orphans()
 
@@ -115,10 +115,10 @@ class OpenCommits:
             )
 
     def _scan(self, family: str) -> Iterator[tuple[bytes, bytes]]:
-        return self._rescue.scan(family, b"", TOP)
+        return self._source.scan(family, b"", TOP)
 
     def _staged(self, number: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return self._rescue.scan("staged", number, layout.prefix_end(number))
+        return self._source.scan("staged", number, layout.prefix_end(number))
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -136,19 +136,19 @@ def describe_key(key: bytes) -> str:
     """Return the name and project of a key of ``stages`` or ``producers`` for the list of losses."""
     prefix = layout.prefix_of(key)
     name = key[len(prefix) : -9].decode("utf-8", "replace")
-    return f"{name} of project {layout.project_of(prefix)!r}"
+    return f"{name} of project {layout.decode_project(prefix)!r}"
 
 
-class NamedRecords:
+class NamedRecordSalvage:
     """The salvage of idempotency keys, stages, producers, fences and documents.
 
     ``owners`` has the numbers of the histories and logs in the new store. ``producers`` has the key prefixes of the
     copied producers.
     """
 
-    def __init__(self, salvage: SalvageState, owners: set[bytes], commits: OpenCommits) -> None:
+    def __init__(self, salvage: SalvageState, owners: set[bytes], commits: CommitSalvage) -> None:
         self._salvage = salvage
-        self._rescue = salvage.rescue
+        self._source = salvage.source
         self._owners = owners
         self._commits = commits
         self.producers: set[bytes] = set()
@@ -159,12 +159,12 @@ class NamedRecords:
         self._copy_keys()
         self._copy_stages()
         self._copy_producers()
-        for key, value in self._rescue.entries("fences"):
+        for key, value in self._source.entries("fences"):
             if value is not None:
                 self._salvage.save("fences", [("fences", key, value)])
-        advanced = self._rescue.scan("default", ADVANCED, layout.prefix_end(ADVANCED))
+        advanced = self._source.scan("default", ADVANCED, layout.prefix_end(ADVANCED))
         self._salvage.write(("default", key, value) for key, value in advanced)
-        for key, value in self._rescue.entries("records", self._due("records")):
+        for key, value in self._source.entries("records", self._due("records")):
             if value is None:
                 self._salvage.lost.append(f"The document {key!r}")
             else:
@@ -174,7 +174,7 @@ class NamedRecords:
         """Return a function that yields the keys of a family from the index ``due``."""
 
         def keys() -> Iterator[bytes]:
-            for entry, _ in self._rescue.scan("due", b"", TOP):
+            for entry, _ in self._source.scan("due", b"", TOP):
                 kind, key = due.parse_entry(entry)
                 if kind == family:
                     yield key
@@ -182,7 +182,7 @@ class NamedRecords:
         return keys
 
     def _copy_keys(self) -> None:
-        for key, value in self._rescue.entries("keys", self._due("keys")):
+        for key, value in self._source.entries("keys", self._due("keys")):
             if key[:8] in self._salvage.dropped:
                 continue
             if key[:8] not in self._owners:
@@ -196,7 +196,7 @@ class NamedRecords:
 
     def _copy_producers(self) -> None:
         """Copy producers. Restore a lost record from the producer's open commit, if there is one."""
-        for key, value in self._rescue.entries("producers", self._due("producers")):
+        for key, value in self._source.entries("producers", self._due("producers")):
             batch = self._commits.batch(key[:-8])
             if value is None and batch is not None:
                 value = layout.encode(batch)
@@ -213,7 +213,7 @@ class NamedRecords:
 
         A stage that belongs to an open commit is skipped: after damage to the write-ahead log, its entry may reappear.
         """
-        for key, value in self._rescue.entries("stages", self._due("stages")):
+        for key, value in self._source.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)
             if stage is not None and value is not None:
                 if stage.number in self._commits.stages:
@@ -228,4 +228,4 @@ class NamedRecords:
             self._salvage.lost.append(f"The stage {describe_key(key)}, which must be staged again")
 
     def _staged(self, number: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return self._rescue.scan("staged", number, layout.prefix_end(number))
+        return self._source.scan("staged", number, layout.prefix_end(number))

@@ -12,7 +12,7 @@ from zq.storage.ordered.store import Readable, Store, Write
 # Number of values to skip after the largest known one if a counter is lost.
 LOST_COUNTER: Final = 1000 * startup.EPOCH_STRIDE
 # Maximum size in bytes of one write to the new store.
-FULL: Final = 4 << 20
+MAX_WRITE_BYTES: Final = 4 << 20
 
 
 class Gaps(Protocol):
@@ -45,8 +45,8 @@ class DamagedStore(Readable, Protocol):
 class SalvageState:
     """The state of a running salvage."""
 
-    def __init__(self, rescue: DamagedStore, store: Store, now: int) -> None:
-        self.rescue = rescue
+    def __init__(self, source: DamagedStore, store: Store, now: int) -> None:
+        self.source = source
         self.now = now
         self.saved: Counter[str] = Counter()
         self.lost: list[str] = []
@@ -55,7 +55,7 @@ class SalvageState:
         self.starts = 0
         self.strays: Counter[str] = Counter()
         """The number of records whose owner is unknown, by kind."""
-        notes = rescue.scan("default", layout.PENDING_NUMBER, layout.prefix_end(layout.PENDING_NUMBER))
+        notes = source.scan("default", layout.PENDING_NUMBER, layout.prefix_end(layout.PENDING_NUMBER))
         self.dropped = {key[len(layout.PENDING_NUMBER) :] for key, _ in notes}
         """The numbers of removed histories and stages whose data is still stored."""
         self._store = store
@@ -71,7 +71,7 @@ class SalvageState:
         for write in writes:
             self._writes.append(write)
             self._size += len(write[1]) + len(write[2] or b"")
-        if self._size >= FULL:
+        if self._size >= MAX_WRITE_BYTES:
             self.flush()
 
     def save(self, kind: str, writes: Iterable[Write]) -> None:
@@ -86,7 +86,7 @@ class SalvageState:
     def read_number(self, key: bytes) -> int | None:
         """Return a number from the family ``default``: 0 if it is missing, None if it is unreadable."""
         try:
-            return int.from_bytes(self.rescue.get("default", key) or b"")
+            return int.from_bytes(self.source.get("default", key) or b"")
         except StoreDamaged:
             self.lost.append(f"The number {key.decode()!r} of the store; a safe one takes its place")
             return None

@@ -28,7 +28,7 @@ class Trace(Struct):
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Set a field from the key of an index entry."""
+        """Read a field from the key of an index entry."""
         if family == "ids":
             self.id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
@@ -39,11 +39,11 @@ class Trace(Struct):
 
 def describe_queue(key: bytes) -> str:
     """Return the queue's name and project for the list of losses."""
-    ref = layout.queue_ref(key)
+    ref = layout.decode_queue_key(key)
     return f"queue {ref.name} of project {ref.project!r}"
 
 
-class Queues:
+class QueueSalvage:
     """The salvage of queues.
 
     ``reserved`` has the sequences that open commits will delete, by queue number. ``histories`` has the history numbers
@@ -52,7 +52,7 @@ class Queues:
 
     def __init__(self, salvage: SalvageState, reserved: Mapping[int, set[int]]) -> None:
         self._salvage = salvage
-        self._rescue = salvage.rescue
+        self._source = salvage.source
         self._reserved = reserved
         self.histories: set[bytes] = set()
         self._records: dict[bytes, tuple[bytes, QueueRecord]] = {}
@@ -90,8 +90,8 @@ class Queues:
         self._copy_history()
 
     def _copy_queues(self) -> None:
-        numbers = {value: key for key, value in self._rescue.entries("numbers") if value is not None}
-        for key, value in self._rescue.entries("queues", lambda: numbers):
+        numbers = {value: key for key, value in self._source.entries("numbers") if value is not None}
+        for key, value in self._source.entries("queues", lambda: numbers):
             if value is None:
                 number = layout.number.unpack(numbers[key])[0]
                 record = QueueRecord(number, NO_METADATA, number, self._grouping(numbers[key]))
@@ -99,7 +99,7 @@ class Queues:
             else:
                 record = layout.decode_queue(value)
             self._add_queue(key, record)
-        for key, value in self._rescue.entries("hidden"):
+        for key, value in self._source.entries("hidden"):
             if value is not None:
                 record = layout.decode_queue(value)
                 self._add_history(record)
@@ -108,7 +108,7 @@ class Queues:
 
     def _grouping(self, number: bytes) -> Grouping:
         """Determine the grouping of a queue whose record is lost."""
-        for key, _ in self._rescue.scan("lines", number, layout.prefix_end(number)):
+        for key, _ in self._source.scan("lines", number, layout.prefix_end(number)):
             if len(key) > LINE:
                 return grouping_of(key)
         return Grouping.NONE
@@ -126,23 +126,23 @@ class Queues:
     @cached_property
     def _pending_deletes(self) -> set[bytes]:
         """The numbers of purged and deleted queues whose data is still stored."""
-        notes = self._rescue.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_QUEUE))
+        notes = self._source.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_QUEUE))
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
     @cached_property
     def _traces(self) -> dict[bytes, Trace]:
         """The traces of messages whose records may be unreadable, by key in ``messages``."""
-        spans = self._rescue.gaps("messages")
+        spans = self._source.gaps("messages")
         traces: defaultdict[bytes, Trace] = defaultdict(Trace)
         for family in ("ids", "expiry", "available") if spans else ():
-            for key, value in self._rescue.scan(family, b"", TOP):
+            for key, value in self._source.scan(family, b"", TOP):
                 message = MESSAGE_OF[family](key, value)
                 if message in spans:
                     traces[message].read(family, key)
         return dict(traces)
 
     def _copy_messages(self) -> None:
-        for key, value in self._rescue.entries("messages", lambda: self._traces):
+        for key, value in self._source.entries("messages", lambda: self._traces):
             number = key[:8]
             if number in self._pending_deletes:
                 continue
@@ -158,14 +158,14 @@ class Queues:
                     if record.expires > self._salvage.now:
                         self._fresh.setdefault(number, self._last[number])
                 self._copy_message(key, record, value)
-        self._salvage.write(("claims", key, layout.group_value(*group)) for key, group in self._groups.items())
+        self._salvage.write(("claims", key, layout.encode_group(*group)) for key, group in self._groups.items())
         self._salvage.write(self._lines.heads())
 
     def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
         """Copy a message with its index entries. ``stored`` is the encoded record, or ``None`` for a rebuilt record."""
         queue = self._records[key[:8]][0]
         try:
-            apart = self._rescue.get("bodies", key) if record.body is None else None
+            apart = self._source.get("bodies", key) if record.body is None else None
         except StoreDamaged:
             apart = None
             self._salvage.lost.append(
@@ -221,13 +221,13 @@ class Queues:
 
     def _head(self, line: bytes) -> bytes:
         try:
-            return self._rescue.get("lines", line) or b""
+            return self._source.get("lines", line) or b""
         except StoreDamaged:
             return b""
 
     def _has_body(self, key: bytes) -> bool:
         try:
-            return self._rescue.get("bodies", key) is not None
+            return self._source.get("bodies", key) is not None
         except StoreDamaged:
             return False
 
@@ -252,14 +252,14 @@ class Queues:
     def _orphans(self) -> dict[bytes, bytes]:
         """The keys of the queues that replace lost queues, by queue number."""
         found = {}
-        for key, value in self._rescue.scan("ids", b"", TOP):
+        for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:
                 name = f"salvaged-{layout.number.unpack_from(value)[0]}"
                 found[value[:8]] = layout.prefix_of(key) + name.encode()
         return found
 
     def _copy_history(self) -> None:
-        for key, value in self._rescue.entries("history", self._history_keys):
+        for key, value in self._source.entries("history", self._history_keys):
             if key[:8] in self._salvage.dropped:
                 continue
             if key[:8] not in self.histories:
@@ -285,7 +285,7 @@ class Queues:
     def _history_keys(self) -> Iterator[bytes]:
         """Yield the keys of all history entries that have an index entry."""
         for family, history_of in HISTORY_OF.items():
-            for key, value in self._rescue.scan(family, b"", TOP):
+            for key, value in self._source.scan(family, b"", TOP):
                 yield history_of(key, value)
 
     def write_tallies(self, answers: Counter[bytes]) -> None:
@@ -299,12 +299,12 @@ class Queues:
         for number, (key, record) in self._records.items():
             history = layout.number.pack(record.history)
             try:
-                value = self._rescue.get("tallies", number)
+                value = self._source.get("tallies", number)
                 tally = layout.decode_tally(value) if value else None
             except StoreDamaged:
                 tally = None
             if tally is None:
-                beyond = startup.origin(start) + LOST_COUNTER
+                beyond = startup.initial_value(start) + LOST_COUNTER
                 tally = Tally(self._last[number] + beyond, 0, 0, self._positions[history] + beyond, 0, start)
                 self._salvage.lost.append(f"The counters of {describe_queue(key)}; they go on far above what is known")
             tally = structs.replace(

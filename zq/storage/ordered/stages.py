@@ -68,7 +68,6 @@ def messages(store: Readable, stage: Stage) -> Iterator[Staged]:
 
 
 def decode_message(value: bytes) -> Staged:
-    """Decode a staged message."""
     return layout.decode_staged(value)
 
 
@@ -79,7 +78,7 @@ def removal_writes(key: bytes, stage: Stage) -> list[Write]:
 
 
 def removal_writes_by_prefix(store: Store, prefix: bytes) -> list[Write]:
-    """Return the writes that remove all live and expired stages with this key prefix."""
+    """Return the writes that remove the stages with this key prefix, including expired ones."""
     found = store.scan("stages", prefix, layout.prefix_end(prefix))
     return [write for key, value in found for write in removal_writes(key, layout.decode_stage(value))]
 

@@ -213,11 +213,11 @@ def count_start(store: Store) -> int:
     return start
 
 
-def skipped(before: int, start: int) -> int:
+def epoch_growth(before: int, start: int) -> int:
     """Return the growth of a counter from the boot epoch ``before`` to ``start``."""
     return EPOCH_STRIDE * (start - before)
 
 
-def origin(start: int) -> int:
+def initial_value(start: int) -> int:
     """Return the initial value of a new counter, above all numbers that earlier starts may have assigned and lost."""
-    return skipped(1, start)
+    return epoch_growth(1, start)

@@ -195,7 +195,9 @@ class StoreMetrics:
         """Return the message counts of the first ``queues`` queues; see ``Storage.depths``."""
         with self._handle as session:
             keys = [key for key, _ in islice(session.store.scan("queues", b"", layout.END, spare=True), queues)]
-            states = [state for key in keys if (state := session.registry.find(layout.queue_ref(key))) is not None]
+            states = [
+                state for key in keys if (state := session.registry.find(layout.decode_queue_key(key))) is not None
+            ]
             due = islice(self._scan_expired(session.store, now), min(most * len(states), MAX_EXPIRED))
             expired = Counter(key[8:16] for key in due)
             return [
@@ -282,7 +284,7 @@ def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tupl
     """
     claimed = seen = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
-        ends, sequences = layout.group_of(value)
+        ends, sequences = layout.decode_group(value)
         count = min(len(sequences), most - seen)
         claimed += count if ends > now else 0
         seen += count

@@ -81,7 +81,7 @@ class TopicController:
         try:
             store.wait_durable()
         except Unavailable:
-            self._feed.forget(log)
+            self._feed.notify_gap(log)
             raise
         self._feed.notify(log, last)
 
@@ -127,8 +127,8 @@ class Feed:
             while log.pending and log.pending[0][0] <= last:
                 self._notify(log.project, log.pending.popleft()[1])
 
-    def forget(self, log: Log) -> None:
-        """Notify the log's listeners that they may miss batches, after a write that may never become durable."""
+    def notify_gap(self, log: Log) -> None:
+        """Notify the log's listeners that they may miss batches."""
         self._notify(log.project, None)
 
     def _notify(self, project: str, batch: Batch | None) -> None:

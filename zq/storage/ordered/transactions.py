@@ -33,7 +33,7 @@ from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS, check_size, check_stage
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import due, layout, stages
-from zq.storage.ordered.changes import Change, End
+from zq.storage.ordered.changes import Change, Completion
 from zq.storage.ordered.claims import find_held, find_sequences
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.idempotency import check_key
@@ -87,7 +87,7 @@ class TransactionController:
                         change.commit()
                         staged = True
                 if not staged:  # the idempotency key belongs to the queue, and staging does not create the queue
-                    registry.hide(queue)
+                    registry.create_hidden(queue)
             store.wait_durable()
 
     def drop_stage(self, project: str, stage: str) -> None:
@@ -142,11 +142,11 @@ class TransactionController:
 
 
 # Maximum size of a small commit in messages, even if the bounds allow more. A write blocks all other writers.
-STEP: Final = 1000
+MAX_SMALL_COMMIT: Final = 1000
 # Maximum number of messages in one slice. Each message takes 8 to 35 microseconds, during which no other thread writes.
-SLICE: Final = 500
+MAX_SLICE: Final = 500
 # Maximum total size in bytes of the bodies in one slice, except for a single message.
-CAPACITY: Final = 4 << 20
+MAX_SLICE_BYTES: Final = 4 << 20
 
 T = TypeVar("T")
 
@@ -213,7 +213,7 @@ class CommitAttempt:
             ]
             committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
             check_size(committed, self._bounds)
-            if published + committed.deleted <= min(self._bounds.step, STEP) and size <= CAPACITY:
+            if published + committed.deleted <= min(self._bounds.step, MAX_SMALL_COMMIT) and size <= MAX_SLICE_BYTES:
                 return None
             together: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
             for claim, sequences in zip(self._claims, held, strict=True):
@@ -261,7 +261,7 @@ class CommitAttempt:
         for item in staged:
             change.post(states[QueueRef(self._commit.project, item.queue)], item.draft, self._now)
         for claim, found in zip(self._claims, held, strict=True):
-            end = End(Outcome.DELETED, claim.history, self._now)
+            end = Completion(Outcome.DELETED, claim.history, self._now)
             for sequence, record in found:
                 change.finish(states[claim.queue], sequence, record, end)
         committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
@@ -309,7 +309,9 @@ def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committe
 def _describe_commit(producer: bytes, value: bytes) -> Unfinished:
     """Describe an open commit. The length and checksum of its entry change with each slice."""
     prefix = layout.prefix_of(producer)
-    return Unfinished(layout.project_of(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}")
+    return Unfinished(
+        layout.decode_project(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}"
+    )
 
 
 def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bool:
@@ -318,9 +320,9 @@ def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bo
     if commit is None:
         return False
     if commit.reserved:
-        _delete_slice(session, producer, commit, min(most, SLICE), now)
+        _delete_slice(session, producer, commit, min(most, MAX_SLICE), now)
     else:
-        _publish_slice(session, producer, commit, min(most, SLICE), now)
+        _publish_slice(session, producer, commit, min(most, MAX_SLICE), now)
     return bool(commit.reserved or commit.rests)
 
 
@@ -338,7 +340,7 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
             keys = [layout.pair.pack(first.number, sequence) for sequence in part]
             for sequence, value in zip(part, store.get_many("messages", keys), strict=True):
                 if value is not None:
-                    end = End(Outcome.DELETED, first.history, now)
+                    end = Completion(Outcome.DELETED, first.history, now)
                     change.finish(state, sequence, layout.decode_record(value), end)
         change.add_writes(stages.commit_write(producer, commit))
         change.commit()
@@ -350,7 +352,7 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
     """Publish the next staged messages. Create missing target queues first."""
     store, registry = session
     keys, items = _next_staged(store, commit.rests[0], most)
-    project = layout.project_of(layout.prefix_of(producer))
+    project = layout.decode_project(layout.prefix_of(producer))
     refs = [QueueRef(project, name) for name in dict.fromkeys(item.queue for item in items)]
     _advance(commit, len(keys), sum(item.draft.size for item in items))
     while True:
@@ -376,7 +378,7 @@ def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[byt
     for key, value in islice(entries, most):
         item = stages.decode_message(value)
         size += item.draft.size
-        if items and size > CAPACITY:
+        if items and size > MAX_SLICE_BYTES:
             break
         keys.append(key)
         items.append(item)

@@ -30,8 +30,8 @@ from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range
 from zq.storage.rocksdb import admission, backups, write_ahead
-from zq.storage.rocksdb.files import Damage, create_directory, hold_lock, refusal, warn_of_others
-from zq.storage.rocksdb.rescue import Rescue
+from zq.storage.rocksdb.files import Damage, create_directory, hold_lock, open_error, warn_of_others
+from zq.storage.rocksdb.rescue import DamagedDirectory
 from zq.storage.rocksdb.store import SYNC_MODES, Store
 from zq.storage.rocksdb.survey import Survey
 
@@ -64,7 +64,7 @@ def connect(
     """
     if sync not in SYNC_MODES:
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
-    path = path_of(uri)
+    path = parse_path(uri)
     warn_of_others(path)
     return _open(path, sync, sync_interval, max_clock_jump, expiry or Expiry())
 
@@ -76,7 +76,7 @@ def _open(path: Path, sync: str, sync_interval: float, max_clock_jump: int, expi
     try:
         storage = OrderedStorage(directory.open, expiry, directory, max_clock_jump)
     except StoreDamaged as error:
-        raise refusal(path, error.__cause__ or error) from error
+        raise open_error(path, error.__cause__ or error) from error
     directory.forget_snapshots()  # safe now, because no other process has the store open
     return storage
 
@@ -92,7 +92,7 @@ def admit(path: Path) -> None:
 
 def check(uri: str) -> Report:
     """Check the integrity of a store. Raises ``StartRefused`` if the store is in use or does not exist."""
-    return _check(path_of(uri))
+    return _check(parse_path(uri))
 
 
 def _check(path: Path) -> Report:
@@ -103,7 +103,7 @@ def _check(path: Path) -> Report:
     except StartRefused:
         raise
     except Exception as error:
-        raise refusal(path, error) from error
+        raise open_error(path, error) from error
     try:
         startup.check_readable(survey)
         report = Integrity(survey, _now()).report()
@@ -118,9 +118,9 @@ def salvage(uri: str, to: str) -> Salvaged:
     Raises:
         StartRefused: ``to`` exists, or the damaged store does not exist or is in use.
     """
-    path = path_of(uri)
-    with _replacement(path, path_of(to) if ":" in to else Path(to)) as folder:
-        rescue = Rescue(path, folder, layout.FAMILIES)
+    path = parse_path(uri)
+    with _replacement(path, parse_path(to) if ":" in to else Path(to)) as folder:
+        rescue = DamagedDirectory(path, folder, layout.FAMILIES)
         try:
             store = Store(folder / "store", layout.FAMILIES, "never", 0)
             try:
@@ -167,7 +167,7 @@ class Backups:
     @staticmethod
     def check_target(target: Path, uri: str) -> None:
         """Check that a folder is suitable for backups of this store. Raises ``StartRefused``."""
-        backups.check_target(target, path_of(uri))
+        backups.check_target(target, parse_path(uri))
 
     @staticmethod
     def make(snapshot: Snapshot, target: Path, keep: int | None) -> backups.NewBackup:
@@ -203,7 +203,7 @@ class Backups:
         Raises:
             StartRefused: No store was created.
         """
-        path, manifest = path_of(uri), backups.read(folder)
+        path, manifest = parse_path(uri), backups.read(folder)
         with create_directory(path) as unfinished:
             try:
                 unfinished.mkdir(mode=0o700, parents=True)
@@ -229,7 +229,7 @@ def _resume(path: Path, manifest: backups.Manifest, shift: Postpone | None, forc
     try:
         store = Store(path, layout.FAMILIES, "never", 0)
     except StoreDamaged as error:
-        raise refusal(path, error) from error
+        raise open_error(path, error) from error
     try:
         restored = resuming.resume(store, StorageClock(), manifest.moment, shift, force_clock)
         store.wait_durable(always=True)
@@ -242,7 +242,7 @@ def _now() -> int:
     return layout.ms(StorageClock().now())
 
 
-def path_of(uri: str) -> Path:
+def parse_path(uri: str) -> Path:
     """Return the directory in a URI. Raises ``StartRefused`` if the URI is malformed."""
     parts = store_uri.split(uri)
     path = Path(unquote(parts.path))
@@ -363,11 +363,13 @@ class Directory(Housekeeping):
         yield Measure("expired_removed_total", totals["filtered"], (("layer", "filter"),))
         yield Measure("compaction_filter_active", store.filtering)
         for family in self._families:
-            size = store.figure(family, "total-sst-files-size") + store.figure(family, "cur-size-all-mem-tables")
+            size = store.get_property(family, "total-sst-files-size") + store.get_property(
+                family, "cur-size-all-mem-tables"
+            )
             yield Measure("store_bytes", size, (("part", family),))
-        pending = sum(store.figure(family, "estimate-pending-compaction-bytes") for family in self._families)
+        pending = sum(store.get_property(family, "estimate-pending-compaction-bytes") for family in self._families)
         yield Measure("store_pending_compaction_bytes", pending)
-        yield Measure("store_running_compactions", store.figure("default", "num-running-compactions"))
+        yield Measure("store_running_compactions", store.get_property("default", "num-running-compactions"))
         yield Measure("store_background_errors_total", totals["background_errors"])
         yield Measure("store_stall_seconds_total", totals["stalled_ms"] / 1000)
         yield Measure("store_compacted_bytes_total", totals["compacted_bytes"])

@@ -15,7 +15,7 @@ from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
 
 from zq.errors import StartRefused
 from zq.storage.rocksdb import write_ahead
-from zq.storage.rocksdb.files import close_part, hold_lock, refusal
+from zq.storage.rocksdb.files import close_part, hold_lock, open_error
 from zq.storage.rocksdb.write_ahead import Tear
 
 LOG = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def admit(path: Path, check: Check) -> None:
         except StartRefused:
             raise
         except Exception as error:
-            raise refusal(path, error) from error
+            raise open_error(path, error) from error
     if gone:
         raise StartRefused(MISSING.format(path=path, names=", ".join(gone)))
     if tear is not None and tear.has_records:

@@ -55,10 +55,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """The description of a backup.
 
     Attributes:
-        version: Version of zq.
-        moment: Time in seconds by the store's clock.
-        sequence: See ``Snapshot``.
-        checksum: SHA-256 of the manifest with an empty checksum.
+        version: The version of zq.
+        layout: The layout version of the store.
+        moment: The time of the snapshot by the store's clock, in seconds.
+        sequence: RocksDB's sequence number; see ``Snapshot``.
+        checksum: The SHA-256 of the manifest with an empty checksum.
     """
 
     version: str

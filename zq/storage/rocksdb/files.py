@@ -58,7 +58,7 @@ def damage_location(error: Exception) -> tuple[int, int]:
 
 
 def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) -> None:
-    """Check whether damage has ended a scan. Raises RocksDB's error.
+    """Raise RocksDB's error if damage has ended a scan.
 
     ``cursor`` is a new iterator over the range of the scan, and ``last`` is the last key that the scan has yielded.
     """
@@ -110,7 +110,7 @@ def open_database(path: Path, options: Options, families: dict[str, Options]) ->
             return opened
         except Exception as error:
             if not is_locked(error) or time.monotonic() > deadline:
-                raise refusal(path, error) from error
+                raise open_error(path, error) from error
         time.sleep(LOCK_PAUSE)
 
 
@@ -142,7 +142,7 @@ def hold_lock(path: Path) -> IO[bytes]:
     except FileNotFoundError as error:
         raise StartRefused(f"There is no store in {path}.") from error
     except OSError as error:
-        raise refusal(path, error) from error
+        raise open_error(path, error) from error
     while path.resolve() not in _opened:
         try:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -152,7 +152,7 @@ def hold_lock(path: Path) -> IO[bytes]:
         else:
             return file
         time.sleep(LOCK_PAUSE)
-    raise in_use(path)
+    raise in_use_error(path)
 
 
 @contextmanager
@@ -178,7 +178,7 @@ def flush_all(views: Iterable[Rdict]) -> None:
         for view in views:
             view.flush()
     except Exception as error:
-        raise unavailable() from error
+        raise unavailable_error() from error
 
 
 def link_files(database: Rdict, folder: Path) -> float:
@@ -190,7 +190,7 @@ def link_files(database: Rdict, folder: Path) -> float:
     try:
         Checkpoint(database).create_checkpoint(str(folder))
     except Exception as error:
-        raise unavailable() from error
+        raise unavailable_error() from error
     return time.monotonic() - began
 
 
@@ -221,18 +221,18 @@ def close_part(part: Rdict) -> None:
     except Exception as error:
         # After a failed write, closing also fails. Acknowledged writes are already in the log.
         if "IO error" not in str(error) and not is_damage(error):
-            raise unavailable() from error
+            raise unavailable_error() from error
 
 
-def unavailable() -> Unavailable:
+def unavailable_error() -> Unavailable:
     """Return the error for a failed RocksDB call. Raise it from RocksDB's error."""
     return Unavailable()
 
 
-def refusal(path: Path, error: BaseException) -> StartRefused:
+def open_error(path: Path, error: BaseException) -> StartRefused:
     """Return the error for a directory that RocksDB cannot open."""
     if is_locked(error):
-        return in_use(path)
+        return in_use_error(path)
     sentence = f"The store {path} cannot be opened: {str(error).splitlines()[0].strip(' .')}."
     if is_damage(error):
         sentence = (
@@ -246,7 +246,7 @@ def is_locked(error: BaseException) -> bool:
     return re.search(r"\block (file|hold)", str(error)) is not None
 
 
-def in_use(path: Path) -> StartRefused:
+def in_use_error(path: Path) -> StartRefused:
     """Return the error for a store that another process has open."""
     return StartRefused(
         f"The store {path} is in use by another process: stop that one, or give this server a store of its own "

@@ -18,8 +18,8 @@ from rocksdict import Options, Rdict
 from zq.errors import StartRefused, StoreDamaged
 from zq.storage.ordered.store import TOP
 from zq.storage.rocksdb import write_ahead
-from zq.storage.rocksdb.files import refusal
-from zq.storage.rocksdb.survey import Spans, Survey
+from zq.storage.rocksdb.files import open_error
+from zq.storage.rocksdb.survey import FamilyGaps, Survey
 
 # Name prefixes of files that are not copied for a repair, because the repair or the next opening creates them.
 MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG", write_ahead.LISTED)
@@ -57,7 +57,7 @@ def _copy(file: Path, to: Path) -> None:
         shutil.copyfile(file, to / file.name)
 
 
-class Rescue:
+class DamagedDirectory:
     """The readable data of one damaged store; see ``ordered.salvage_copy.DamagedStore``.
 
     ``workshop`` is a directory for copies, which the caller removes.
@@ -81,12 +81,12 @@ class Rescue:
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
         """See ``DamagedStore.entries``. Keys in gaps are also taken from the repaired copy."""
         yield from self.survey.scan(family, b"", TOP)
-        spans = self.gaps(family)
-        if not spans:
+        gaps = self.gaps(family)
+        if not gaps:
             return
-        sure = {key for keys in known for key in keys() if key in spans}
+        sure = {key for keys in known for key in keys() if key in gaps}
         rest = self._rest.scan(family, b"", TOP) if self._rest is not None else ()
-        for key in sorted(sure.union(key for key, _ in rest if key in spans)):
+        for key in sorted(sure.union(key for key, _ in rest if key in gaps)):
             try:
                 value = self.get(family, key)
             except StoreDamaged:
@@ -100,9 +100,9 @@ class Rescue:
         """Yield the readable items of a range."""
         return self.survey.scan(family, lower, upper)
 
-    def gaps(self, family: str) -> Spans:
+    def gaps(self, family: str) -> FamilyGaps:
         """Return the unreadable ranges of a family."""
-        return Spans(self.survey.gaps(family))
+        return FamilyGaps(self.survey.gaps(family))
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key. Raises ``StoreDamaged`` if the damaged store may have a newer value.
@@ -144,6 +144,6 @@ class Rescue:
             self._source = repair(path, self._workshop / "repaired")
             survey = Survey(self._source)
         except Exception as error:
-            raise refusal(path, error) from error
+            raise open_error(path, error) from error
         notes += (f"{file.name} cannot be read at all" for file in (self._source / "lost").glob("*.sst"))
         return survey

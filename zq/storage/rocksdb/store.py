@@ -37,7 +37,7 @@ from zq.storage.rocksdb.files import (
     link_flushed,
     note_closed,
     open_database,
-    unavailable,
+    unavailable_error,
 )
 from zq.storage.rocksdb.tuning import Tuning
 
@@ -223,9 +223,9 @@ class Store(ordered.Store):
             # The binding's iterators end at a damaged block without an error, as at the end of the data.
             check_end(view.iter(bounds), lower, last, backwards)
         except Exception as error:
-            refusal = self._read_error(error, family, lower if last is None else last)
-            if not spare or not isinstance(refusal, StoreDamaged):
-                raise refusal from error
+            failure = self._read_error(error, family, lower if last is None else last)
+            if not spare or not isinstance(failure, StoreDamaged):
+                raise failure from error
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
         """Apply the writes and range removals atomically; see ``ordered.Store.write``.
@@ -234,7 +234,7 @@ class Store(ordered.Store):
         writes.
         """
         if self.failure is not None:
-            raise unavailable()
+            raise unavailable_error()
         deadline = time.monotonic() + (STALL_PATIENCE if inline.current() is None else INLINE_PATIENCE)
         while True:
             batch = self._batch(writes, gone)
@@ -245,8 +245,8 @@ class Store(ordered.Store):
                 if "stall" not in str(error):
                     self.failure = error
                     if is_damage(error):  # a compaction found it, and RocksDB refuses writes until it is reopened
-                        self._damage.record(error, self._family_of(damage_location(error)[0]))
-                    raise unavailable() from error
+                        self._damage.record(error, self._find_family(damage_location(error)[0]))
+                    raise unavailable_error() from error
                 if time.monotonic() > deadline:
                     raise Unavailable("The store is too busy to take writes. Try again later.") from error
             self._stalled_at = time.monotonic()
@@ -288,14 +288,14 @@ class Store(ordered.Store):
     def flush_removals(self, family: str) -> None:
         """Flush the removals of a family, so that compactions take them into account. Raises ``Unavailable``."""
         try:
-            if self.figure(family, "num-deletes-active-mem-table"):
+            if self.get_property(family, "num-deletes-active-mem-table"):
                 self._views[family].flush()
         except Exception as error:
-            raise unavailable() from error
+            raise unavailable_error() from error
 
     def flush_beyond(self, most: int) -> None:
         """If the write buffers have more than ``most`` bytes in total, flush the large ones. Raises ``Unavailable``."""
-        sizes = {family: self.figure(family, "cur-size-active-mem-table") for family in self._views}
+        sizes = {family: self.get_property(family, "cur-size-active-mem-table") for family in self._views}
         if sum(sizes.values()) <= most:
             return
         try:
@@ -303,7 +303,7 @@ class Store(ordered.Store):
                 if size > most // len(sizes):
                     self._views[family].flush()
         except Exception as error:
-            raise unavailable() from error
+            raise unavailable_error() from error
         tuning.trim_heap()
 
     def link(self, folder: Path) -> tuple[float, int]:
@@ -318,7 +318,7 @@ class Store(ordered.Store):
         try:
             self._views[family].compact_range(lower, upper, options)
         except Exception as error:
-            raise unavailable() from error
+            raise unavailable_error() from error
 
     def compact(self, family: str) -> None:
         """Compact the whole family. Blocks until the compaction ends."""
@@ -327,7 +327,7 @@ class Store(ordered.Store):
         self._views[family].flush()
         self._views[family].compact_range(None, None, options)
 
-    def figure(self, family: str, name: str) -> int:
+    def get_property(self, family: str, name: str) -> int:
         """Return a numeric RocksDB property of a family, or 0 if RocksDB does not know it."""
         return int(self._views[family].property_int_value(f"rocksdb.{name}") or 0)
 
@@ -338,7 +338,7 @@ class Store(ordered.Store):
         lines = (line.split() for line in (self._options.get_statistics() or "").splitlines())
         totals = Counter({COUNTED[words[0]]: int(words[-1]) for words in lines if words and words[0] in COUNTED})
         totals["stalled_ms"] = round(self._stalled * 1000)
-        totals["background_errors"] = self.figure("default", "background-errors")
+        totals["background_errors"] = self.get_property("default", "background-errors")
         return totals
 
     def close(self) -> None:
@@ -356,7 +356,7 @@ class Store(ordered.Store):
     def _read_error(self, error: Exception, family: str, key: bytes) -> Unavailable:
         """Return the error for a failed read."""
         if not is_damage(error):
-            return unavailable()
+            return unavailable_error()
         if self._damage.record(error, family, key):
             with suppress(Unavailable):
                 self._set_options(family, tuning.COMPACTIONS_OFF)
@@ -368,7 +368,7 @@ class Store(ordered.Store):
         except StoreDamaged:
             return b""
 
-    def _family_of(self, file: int) -> str:
+    def _find_family(self, file: int) -> str:
         """Return the family of a table file, or "" if no family has the file."""
         for name, view in self._views.items():
             if f" {file}:" in (view.property_value("rocksdb.sstables") or ""):
@@ -401,16 +401,16 @@ class Store(ordered.Store):
         try:
             self._views[family].set_options(options)
         except Exception as error:
-            raise unavailable() from error
+            raise unavailable_error() from error
 
     def _flush(self) -> None:
         if self.failure is not None:  # after a failed fsync, the operating system may have dropped the unwritten pages
-            raise unavailable()
+            raise unavailable_error()
         try:
             self._db.flush_wal(True)
         except Exception as error:
             self.failure = error
-            raise unavailable() from error
+            raise unavailable_error() from error
 
     def _sync_every(self, seconds: float) -> None:
         with suppress(Unavailable):

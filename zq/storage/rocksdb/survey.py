@@ -17,7 +17,7 @@ from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, ReadOptions
 from zq.errors import StoreDamaged
 from zq.storage.ordered.store import UNREADABLE
 from zq.storage.rocksdb.admission import inspect_log
-from zq.storage.rocksdb.files import close_part, damage_location, hold_lock, is_damage, unavailable
+from zq.storage.rocksdb.files import close_part, damage_location, hold_lock, is_damage, unavailable_error
 from zq.storage.rocksdb.tuning import Tuning
 from zq.storage.rocksdb.write_ahead import Tear
 
@@ -135,7 +135,7 @@ class Survey:
             except Exception as error:  # noqa: BLE001  (the same)
                 damage = error
         if damage is None or not is_damage(damage):
-            raise unavailable() from damage
+            raise unavailable_error() from damage
         raise StoreDamaged(UNREADABLE) from damage
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -176,7 +176,7 @@ class Survey:
     def _skip_gap(self, family: str, view: Rdict, lower: bytes, upper: bytes, error: Exception) -> bytes:
         """Record the gap that begins at ``lower``. Return its upper bound."""
         if not is_damage(error):
-            raise unavailable() from error
+            raise unavailable_error() from error
         place = damage_location(error)
 
         def fails(key: bytes) -> bool:
@@ -192,7 +192,7 @@ class Survey:
         return beyond
 
 
-class Spans:
+class FamilyGaps:
     """The gaps of a family."""
 
     def __init__(self, gaps: list[Gap]) -> None:

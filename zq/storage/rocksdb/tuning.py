@@ -141,7 +141,7 @@ def schedule(seconds: int) -> dict[str, str]:
     return {"periodic_compaction_seconds": str(seconds), "ttl": str(seconds)}
 
 
-def _own_folder() -> str:
+def _create_folder() -> str:
     """Create a temporary folder that is removed at exit. Remove the folders of killed processes."""
     for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
         with suppress(OSError), owner.open("r+") as file:  # fails for another user's or a running process's folder
@@ -160,7 +160,7 @@ def _register_filter() -> str:
     """Register the filter's class with RocksDB and write the options file, once per process. Return its folder."""
     with _registering:
         if not _registered:
-            folder = _own_folder()
+            folder = _create_folder()
             Rdict(f"{folder}/store", Options(raw_mode=True), access_type=AccessType.with_ttl(1)).close()
             shutil.rmtree(f"{folder}/store")
             Path(folder, "OPTIONS-000001").write_text(OPTIONS)

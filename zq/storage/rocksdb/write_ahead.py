@@ -180,7 +180,7 @@ class LogFile:
 
     def intact_after(self, at: int, known: int) -> Iterator[Batch]:
         """Yield the intact writes at or after a damaged offset whose sequence numbers are above ``known``."""
-        for start in self._starts(at):
+        for start in self._possible_starts(at):
             found = self.batch(start)
             while found is not None and found.entries and known < found.sequence < known + PLAUSIBLE:
                 if not self.is_intact(found):
@@ -188,7 +188,7 @@ class LogFile:
                 yield found
                 found = self.batch(found.end)
 
-    def _starts(self, at: int) -> Iterator[int]:
+    def _possible_starts(self, at: int) -> Iterator[int]:
         """Yield possible offsets of writes: all offsets of the damaged block, and the records of later blocks."""
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))
@@ -202,7 +202,7 @@ class LogFile:
                     break
             block += BLOCK
 
-    def content_of(self, batch: Batch) -> bytes:
+    def read_content(self, batch: Batch) -> bytes:
         """Return a write as RocksDB encoded it."""
         return b"".join(self._content[each.content : each.end] for each in batch.fragments)
 
@@ -278,7 +278,7 @@ def copy_intact(file: Path, to: Path) -> None:
             if batch is None:
                 return
             if batch.entries:
-                target.write(_records(source.content_of(batch), target.tell()))
+                target.write(_records(source.read_content(batch), target.tell()))
             at, last = batch.end, max(last, batch.last)
 
 
