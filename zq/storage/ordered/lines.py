@@ -24,7 +24,7 @@ from zq.storage.ordered.store import Store, Write
 LINE: Final = 16
 # Maximum number of expired or unreadable messages that a change skips to find the head of a line.
 MAX_GONE: Final = 64
-# The same limit for a claim, and for the change of a claim that has read the line.
+# Maximum number of such messages that a claim skips, and that a change skips after its claim has read the line.
 PATIENCE: Final = 4096
 
 

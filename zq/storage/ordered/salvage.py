@@ -19,7 +19,7 @@ from zq.storage.ordered.salvage_copy import LOST_COUNTER, DamagedStore, SalvageS
 from zq.storage.ordered.salvage_queues import QueueSalvage
 from zq.storage.ordered.store import TOP
 
-# Number of numbers to skip after the largest known one if the counter of numbers is lost.
+# Gap between the largest known number and the next one if the counter of numbers is lost.
 LOST_NUMBERS: Final = 1_000_000
 
 

@@ -9,7 +9,7 @@ from zq.errors import StoreDamaged
 from zq.storage.ordered import layout, startup
 from zq.storage.ordered.store import Readable, Store, Write
 
-# Number of values to skip after the largest known one if a counter is lost.
+# Gap between the largest known value and the next one if another counter is lost.
 LOST_COUNTER: Final = 1000 * startup.EPOCH_STRIDE
 # Maximum size in bytes of one write to the new store.
 MAX_WRITE_BYTES: Final = 4 << 20

@@ -46,7 +46,7 @@ LOG = logging.getLogger(__name__)
 STALL_PAUSE: Final = 0.002
 # Seconds of a stall after which a write fails.
 STALL_PATIENCE: Final = 5.0
-# The same on the event loop's thread, which serves all requests.
+# Seconds of a stall after which a write on the event loop's thread fails. That thread serves all requests.
 INLINE_PATIENCE: Final = 0.05
 # Seconds after a stall during which ``Store.prompt`` is false.
 STALL_MEMORY: Final = 1.0
