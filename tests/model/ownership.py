@@ -257,7 +257,7 @@ def followed(world: World, objects: Objects, turns: Turns, found: list[bytes]) -
         head = read(objects, f"head/{epoch}", Head)
         turns.stop()
         if opening is not None:
-            found += map(body, tail.new(epoch, opening, head))
+            found += map(body, tail.read_new(epoch, opening, head))
     return tail.position
 
 

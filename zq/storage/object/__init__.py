@@ -142,5 +142,5 @@ def check(uri: str) -> Report:
 
     Raises ``StoreDamaged`` with the name of a missing or damaged object.
     """
-    with offline.restored(objects_of(uri), SHAPE) as path:
+    with offline.restore_temporarily(objects_of(uri), SHAPE) as path:
         return rocksdb.check(f"rocksdb://{path}")

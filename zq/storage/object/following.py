@@ -54,7 +54,7 @@ class Tail:
         self._read = (0, 0)
         """The epoch and position of the last record that was read, even if it was not yielded."""
 
-    def new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
+    def read_new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
         """Yield the records that have become safe to apply. Raises ``StoreDamaged`` if a record is missing."""
         if not is_confirmed(head):
             return
@@ -139,7 +139,7 @@ class Standby:
             if self._store is None and newest > self._failed and time.monotonic() >= self._again:
                 self._begin(newest, kept)
             if self._store is not None:
-                for record in self._tail.new(epoch, opening, head):
+                for record in self._tail.read_new(epoch, opening, head):
                     self._store.restore(record)
                 self._store.flush_beyond(MOST_BUFFERED)
         except StoreDamaged as error:

@@ -129,7 +129,7 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 
 @contextmanager
-def restored(objects: Objects, shape: StoreFormat) -> Iterator[Path]:
+def restore_temporarily(objects: Objects, shape: StoreFormat) -> Iterator[Path]:
     """Restore the store to a temporary directory; a context manager that returns its path."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
         restore(objects, Path(folder, "store"), shape)

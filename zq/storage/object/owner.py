@@ -294,7 +294,7 @@ class Owner(Directory):
             raise StartRefused(REFUSED.format(opening.owner))
 
     def _has_stopped(self, opening: Opening, head: RestorePoints | None) -> bool:
-        """Return whether the owner has certainly stopped: it has released the store, or has used this directory."""
+        """Return whether the owner has certainly stopped, because it released the store or used this directory."""
         if opening.owner in (self._directory.former, self._name):
             return True
         return isinstance(head, Head) and head.released >= 0

@@ -155,17 +155,17 @@ class SwiftObjects(Objects):
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
     ) -> Response:
         """Send a request. If the token has expired, sign in again and repeat the request once."""
-        account = self._signed_in(None)
+        account = self._get_account(None)
         for attempt in range(2):
             reply = self._http.send(
                 method, f"{account.url}/{path}", {"X-Auth-Token": account.token, **(headers or {})}, body
             )
             if reply.status != 401 or attempt:
                 break
-            account = self._signed_in(account)
+            account = self._get_account(account)
         return reply
 
-    def _signed_in(self, former: Account | None) -> Account:
+    def _get_account(self, former: Account | None) -> Account:
         """Return the account URL and a token. Sign in if there is none or it is still ``former``."""
         with self._lock:
             if self._account is None or self._account == former:

@@ -254,10 +254,7 @@ class Store(ordered.Store):
             self._stalled += STALL_PAUSE
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait as the sync mode requires or, with ``always``, until this thread's writes are on disk.
-
-        Raises ``Unavailable``.
-        """
+        """See ``ordered.Store.wait_durable``. Raises ``Unavailable`` if the sync fails."""
         if not (self._always or always):
             return
         if (ticket := inline.current()) is not None:
