@@ -12,9 +12,9 @@ from zq.storage.object.checkpoints import (
     Checkpointer,
     CheckpointRules,
     Manifest,
-    apart,
     checkpoint_name,
     download,
+    object_names,
 )
 from zq.storage.object.epochs import Head, Proof, RestorePoints, Span, log_name, read
 from zq.storage.object.objects import Objects
@@ -69,7 +69,7 @@ class Log:
             self.acknowledged += 1
             self._objects.there[log_name(self._epoch, self.acknowledged)] = b"record"
 
-    def reached(self, cut: int) -> int:
+    def wait_for_cut(self, cut: int) -> int:
         return cut
 
 
@@ -132,7 +132,7 @@ def superfluous(objects: Table, head: Head) -> Sequence[str]:
     """Objects of checkpoints that no checkpoint has."""
     manifests = [read(objects, checkpoint_name(mark), Manifest) for mark in head.checkpoints]
     named = {checkpoint_name(mark) for mark in head.checkpoints}
-    named.update(name for manifest in manifests if manifest for name in apart(manifest.files))
+    named.update(name for manifest in manifests if manifest for name in object_names(manifest.files))
     return sorted(name for name in objects.there if name.startswith(("sst/", "checkpoint/")) and name not in named)
 
 

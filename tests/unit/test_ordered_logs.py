@@ -94,10 +94,10 @@ def test_logs_take_turns_when_they_are_cleared(storage: OrderedStorage):
     steps, pace = 0, Steps(10, 100_000)
     with storage._handle as opened:
         while entries(storage, "small") > 100 - fallen["small"]:
-            storage._active_expiry._tombstones.clear_trimmed(opened, 10, pace)
+            storage._active_expiry._batch_reclaim.clear_trimmed(opened, 10, pace)
             steps += 1
         assert steps <= 2 * math.ceil(fallen["small"] / 10)
-        while storage._active_expiry._tombstones.clear_trimmed(opened, 10, pace) == 10:
+        while storage._active_expiry._batch_reclaim.clear_trimmed(opened, 10, pace) == 10:
             publish(storage, 5, TopicRef("small", "t"), keep=Retention(1 << 30, 8))
             steps += 1
             assert steps < 200
@@ -113,7 +113,7 @@ def test_what_fell_off_a_log_that_lies_quiet_gives_its_space_back(
 
     def size() -> int:
         with storage._handle as (store, _):
-            return store.figure("batches", "total-sst-files-size")
+            return store.get_property("batches", "total-sst-files-size")
 
     for _ in range(40):
         storage.topics.publish(A, [Entry(os.urandom(100_000), 600)], NOW, Retention(1 << 30, 80))
