@@ -55,7 +55,7 @@ class Tail:
         """The epoch and position of the last record that was read, even if it was not yielded."""
 
     def read_new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
-        """Yield the records that have become safe to apply. Raises ``StoreDamaged`` if a record is missing."""
+        """Yield the new records that are safe to apply. Raises ``StoreDamaged`` if a record is missing."""
         if not is_confirmed(head):
             return
         yield from self._noted(read_chain(self._objects, self.position, opening.chain))

@@ -143,7 +143,7 @@ class Integrity(Findings):
             )
 
     def _check_claims(self) -> None:
-        """Check that each message that a claim group lists has a record that names the group."""
+        """Check that the records of all messages in a claim group name the group."""
         for key, value in self.entries("claims"):
             if self._is_pending_queue(key[:8], "claims"):
                 continue
