@@ -126,7 +126,7 @@ def binary_search(
 
 
 class Housekeeping:
-    """The optional maintenance of a store. One object serves all reopenings of the store.
+    """The optional maintenance of a store. The object is kept when the store is reopened.
 
     By default, the methods do nothing; a driver overrides those that it supports. The engine calls all methods except
     ``check`` within a verb, while the store is open.

@@ -254,7 +254,7 @@ def parse_path(uri: str) -> Path:
 class Directory(Housekeeping):
     """The housekeeping of a RocksDB directory: compactions, snapshots, metrics and damage.
 
-    One object serves all reopenings of the store. ``open`` must not be called while the store is open.
+    The object is kept when the store is reopened. ``open`` must not be called while the store is open.
     """
 
     def __init__(

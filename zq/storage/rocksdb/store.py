@@ -291,7 +291,7 @@ class Store(ordered.Store):
             raise unavailable_error() from error
 
     def flush_beyond(self, most: int) -> None:
-        """If the write buffers have more than ``most`` bytes in total, flush the large ones. Raises ``Unavailable``."""
+        """Flush the large write buffers if all together have more than ``most`` bytes. Raises ``Unavailable``."""
         sizes = {family: self.get_property(family, "cur-size-active-mem-table") for family in self._views}
         if sum(sizes.values()) <= most:
             return
