@@ -194,7 +194,7 @@ def test_a_start_of_the_machine_begins_anew(opened, shifted: Shifted, monkeypatc
     """What was believed before it says nothing: a machine that was off for an hour is no machine that leapt."""
     storage = opened()
     storage.ping()
-    monkeypatch.setattr(startup, "boot", lambda: b"another")
+    monkeypatch.setattr(startup, "read_boot_id", lambda: b"another")
     shifted.shift = HOUR
     assert opened().clock_lead() == 0
 
