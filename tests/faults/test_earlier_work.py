@@ -35,7 +35,7 @@ def embedded(closing: ExitStack, stores: Stores) -> tuple[Scene, Forget]:
     def forget() -> None:
         storage: Any = scene.storage
         with storage._handle as (store, _):
-            notes = store.scan("default", ordered.ADVANCED, ordered.after(ordered.ADVANCED))
+            notes = store.scan("default", ordered.ADVANCED, ordered.prefix_end(ordered.ADVANCED))
             gone = [("default", key, None) for key, _ in notes]
             former = [
                 ("producers", key, b"\x93" + value[1 : -len(ordered.encode(ordered.decode_batch(value).decided))])

@@ -30,15 +30,15 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
     """Return a function that runs another one between the next search for ready messages and what follows."""
 
     def plan(action: Callable[[], object]) -> None:
-        search = QueueClaimer.search
+        search = QueueClaimer.search_messages
 
         def interrupted(self: QueueClaimer, *arguments: Any, **terms: Any) -> object:
             found = search(self, *arguments, **terms)
-            monkeypatch.setattr(QueueClaimer, "search", search)
+            monkeypatch.setattr(QueueClaimer, "search_messages", search)
             action()
             return found
 
-        monkeypatch.setattr(QueueClaimer, "search", interrupted)
+        monkeypatch.setattr(QueueClaimer, "search_messages", interrupted)
 
     return plan
 

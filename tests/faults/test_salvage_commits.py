@@ -48,7 +48,7 @@ COMMIT = Commit("acme", "etl", 1, ["s1", "s2"], CLAIMS, 30 * DAY)
 STAGED = 40
 FIGURES = CommitResult(1, 2 * STAGED, 6)
 LARGE = Bounds(1, 1000)
-ENTRY = layout.COMMIT + layout.ended(layout.project_prefix("acme"), "etl")
+ENTRY = layout.COMMIT + layout.name_prefix(layout.project_prefix("acme"), "etl")
 
 
 def drafts(count: int, size: int = 4) -> list[Draft]:

@@ -12,7 +12,7 @@ from zq.errors import ClaimNotFound
 from zq.model import ClaimRequest, Draft, Grip, HandleOutcome, Lease, QueueRef, Release, Settlement, new_ids
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout
-from zq.storage.ordered.claims import sequences_of
+from zq.storage.ordered.claims import find_sequences
 from zq.storage.ordered.integrity import Integrity
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
@@ -55,7 +55,7 @@ def held(storage: OrderedStorage, name: str = "a.a", now: float = NOW) -> list[s
 def groups(storage: OrderedStorage) -> list[int]:
     """How many messages each entry lists."""
     with storage._handle as (store, _):
-        return [len(layout.group_of(value)[1]) for _, value in store.scan("claims", b"", b"\xff" * 64)]
+        return [len(layout.decode_group(value)[1]) for _, value in store.scan("claims", b"", b"\xff" * 64)]
 
 
 def test_a_claim_is_one_entry_for_each_group(storage: OrderedStorage):
@@ -168,13 +168,13 @@ def test_a_check_finds_a_group_that_is_not_what_records_say(tmp_path: Path, wron
         claim(storage, 3)
     with closing(Store(tmp_path / "store", layout.FAMILIES, "never", 0)) as store:
         [(key, value)] = store.scan("claims", b"", b"\xff" * 64)
-        ends, sequences = layout.group_of(value)
+        ends, sequences = layout.decode_group(value)
         planted = {
             "one less": (ends, sequences[1:]),
             "one more": (ends, [*sequences, 4]),
             "another end": (ends + 1, sequences),
         }
-        store.write([("claims", key, layout.group_value(*planted[wrong]))])
+        store.write([("claims", key, layout.encode_group(*planted[wrong]))])
         assert Integrity(store, layout.ms(NOW)).report().contradictions > 0
 
 
@@ -205,5 +205,5 @@ def test_what_dies_before_its_hold_ends_is_in_a_group_of_its_own(storage: Ordere
     )
     assert groups(storage) == [2, 2]
     with storage._handle as (store, registry), registry.locked(JOBS) as (state,):
-        assert len(sequences_of(store, state, "a.a", layout.ms(NOW + 69))) == 4
-        assert len(sequences_of(store, state, "a.a", layout.ms(NOW + 70))) == 2
+        assert len(find_sequences(store, state, "a.a", layout.ms(NOW + 69))) == 4
+        assert len(find_sequences(store, state, "a.a", layout.ms(NOW + 70))) == 2

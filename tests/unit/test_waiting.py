@@ -18,7 +18,7 @@ from zq.core.waiting import PollResult, Waiters
 from zq.errors import Invalid, Unavailable
 from zq.limits import Limits
 from zq.model import QueueRef, Ready
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 
 QUEUE, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")
 LONG, SOON = 30, 25
@@ -338,9 +338,9 @@ def test_a_look_that_needs_a_thread_is_not_taken_for_a_mere_check(scene: Scene) 
     queue_poll.end()
 
     def walk() -> list[str]:
-        raise LongWalk
+        raise LongScan
 
-    with pytest.raises(LongWalk):
+    with pytest.raises(LongScan):
         queue_poll.poll(walk, bool)
     assert queue_poll.poll(scene.shelf.look, bool) == PollResult(["a"])
     queue_poll.close()

@@ -18,7 +18,7 @@ from zq.model import Page, QueueRef, Seconds, Stats
 from zq.model.documents import Document, DocumentRef
 from zq.model.topics import TOPIC, TopicRef
 from zq.storage.api import DocumentController, QueueController, Storage
-from zq.storage.capabilities import Missing
+from zq.storage.capabilities import MissingCapability
 
 NO_METADATA: Final = b"{}"
 
@@ -129,7 +129,7 @@ class TopicStore:
     """The store of topics: metadata in documents, messages in the project's log."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
-        missing = isinstance(storage.topics, Missing)
+        missing = isinstance(storage.topics, MissingCapability)
         self._documents = cast(DocumentController, storage.topics) if missing else storage.documents
         self._topics = storage.topics
         self._clock = clock

@@ -30,7 +30,7 @@ from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.hidden import HIDDEN
 from zq.model.stats import Depth
 from zq.storage.api import Storage
-from zq.storage.capabilities import Missing
+from zq.storage.capabilities import MissingCapability
 
 # A character that sorts after all characters that names may contain.
 LAST: Final = "\x7f"
@@ -57,7 +57,7 @@ class Queues(MetadataResource[QueueRef, Queue]):
         protocol_keys: Sequence[ProtocolKey],
     ) -> None:
         history = storage.history
-        unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
+        unbuilt = {"_history_ttl": history.sentence} if isinstance(history, MissingCapability) else {}
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
         schema = MetadataSchema(

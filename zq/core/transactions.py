@@ -31,7 +31,7 @@ from zq.model.hidden import HIDDEN, copies_of
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
-from zq.storage.capabilities import Missing
+from zq.storage.capabilities import MissingCapability
 from zq.wire.extensions import CommitTerms, HeldClaim
 from zq.wire.numbers import MAX_BODY_NUMBER
 
@@ -57,7 +57,7 @@ class Transactions:
     ) -> None:
         self._transactions = storage.transactions
         bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
-        self._resumes = not isinstance(storage.transactions, Missing)
+        self._resumes = not isinstance(storage.transactions, MissingCapability)
         self._executor = CommitExecutor(storage.transactions, clock, bounds, patience)
         self._clock = clock
         self._limits = limits

@@ -13,7 +13,7 @@ from zq.http.authorization import Authorization, Response
 from zq.http.pending import HANDOVER, Handover, PendingRequest
 from zq.http.short import ShortRoutes
 from zq.storage.api import Storage
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 
 
 class FinalResponse(NamedTuple):
@@ -82,7 +82,7 @@ class App(falcon.App[Any, Any]):
         answered = succeeded = True
         try:
             answered = pending.poll()
-        except LongWalk:
+        except LongScan:
             answered = False
             handover.request_thread()
         except Exception as error:  # noqa: BLE001 - as in Falcon, every error has a handler

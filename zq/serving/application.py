@@ -72,7 +72,7 @@ class Application:
         chosen = configuration.current
         with lifecycle.exit_at_once():
             self._storage = open_stores(chosen)
-        self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
+        self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.clock_lead), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents

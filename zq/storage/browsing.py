@@ -20,21 +20,21 @@ from zq.model import (
     State,
     take_portion,
 )
-from zq.storage.capabilities import HistoryController, Missing
+from zq.storage.capabilities import HistoryController, MissingCapability
 
-# Number of messages, or of queues, that are read at a time.
+# Number of messages or queues in one page.
 PAGE: Final = 1000
 ALL: Final = ListFilter(claimed=True, delayed=True)
 
 
 class QueueLister(Protocol):
-    """The part of ``QueueController`` that a search needs."""
+    """The part of ``QueueController`` that a scan needs."""
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]: ...
 
 
 class MessageReader(Protocol):
-    """The part of ``MessageController`` that a search needs."""
+    """The part of ``MessageController`` that a scan needs."""
 
     def list(
         self, queue: QueueRef, marker: int, limit: int, list_filter: ListFilter, now: Seconds
@@ -43,8 +43,8 @@ class MessageReader(Protocol):
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages: ...
 
 
-class SearchedStorage(Protocol):
-    """The part of ``Storage`` that a search needs."""
+class SearchableStorage(Protocol):
+    """The part of ``Storage`` that a scan needs."""
 
     @property
     def queues(self) -> QueueLister: ...
@@ -93,19 +93,19 @@ def _messages(controller: MessageReader, queue: QueueRef, now: Seconds) -> Itera
         marker = int(page.next)
 
 
-def locate(storage: SearchedStorage, project: str, message: str, now: Seconds) -> LocatedMessage | None:
+def locate(storage: SearchableStorage, project: str, message: str, now: Seconds) -> LocatedMessage | None:
     """Implement ``Storage.locate`` by reading all queues of the project."""
     for queue in queues(storage.queues, project):
         for found in storage.messages.get(queue, [message], now):
             return LocatedMessage(queue, HistoryEntry(found))
-    return latest(storage, project, message, now)
+    return find_latest(storage, project, message, now)
 
 
-def latest(storage: SearchedStorage, project: str, message: str, now: Seconds) -> LocatedMessage | None:
+def find_latest(storage: SearchableStorage, project: str, message: str, now: Seconds) -> LocatedMessage | None:
     """Return the message's latest history entry in any queue of the project, or None if there is none."""
-    if isinstance(storage.history, Missing):
+    if isinstance(storage.history, MissingCapability):
         return None
-    return latest_of(
+    return select_latest(
         [
             LocatedMessage(queue, record)
             for queue in queues(storage.queues, project)
@@ -114,16 +114,18 @@ def latest(storage: SearchedStorage, project: str, message: str, now: Seconds) -
     )
 
 
-def latest_of(records: Sequence[LocatedMessage]) -> LocatedMessage | None:
+def select_latest(records: Sequence[LocatedMessage]) -> LocatedMessage | None:
     """Return the entry that finished last, or None if there are no entries.
 
-    If several entries finished at the same time, an entry of a deleted or popped message takes precedence over one of
-    a moved message.
+    If several entries finished at the same time, an entry of a deleted or popped message takes precedence over one of a
+    moved message.
     """
-    return max(records, key=lambda record: (record.entry.finished, record.entry.outcome in ENDS), default=None)
+    return max(
+        records, key=lambda record: (record.entry.finished, record.entry.outcome in FINAL_OUTCOMES), default=None
+    )
 
 
-ENDS: Final = (Outcome.DELETED, Outcome.POPPED)
+FINAL_OUTCOMES: Final = (Outcome.DELETED, Outcome.POPPED)
 
 
 def queues(controller: QueueLister, project: str) -> Iterator[QueueRef]:

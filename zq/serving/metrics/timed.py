@@ -62,8 +62,8 @@ class _TimedStorage:
     def now(self) -> Seconds:
         return self._storage.now()
 
-    def doubted(self) -> Seconds:
-        return self._storage.doubted()
+    def clock_lead(self) -> Seconds:
+        return self._storage.clock_lead()
 
     def ping(self) -> None:
         self._storage.ping()
@@ -93,9 +93,9 @@ class _TimedStorage:
         self._storage.close()
 
 
-def _time_controller(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.Missing:
-    """Wrap a controller to measure its verbs. A ``Missing`` controller is returned unchanged."""
-    if isinstance(controller, capabilities.Missing):
+def _time_controller(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.MissingCapability:
+    """Wrap a controller to measure its verbs. A ``MissingCapability`` controller is returned unchanged."""
+    if isinstance(controller, capabilities.MissingCapability):
         return controller
     promised = CONTROLLERS[name]
     return SimpleNamespace(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences, stages and commits of the MongoDB store."""
+"""Fences, stages and commits in MongoDB."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -31,14 +31,14 @@ from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.documents import ABOVE_ALL
 from zq.storage.mongodb.layout import BsonDocument
-from zq.storage.mongodb.stages import Stages, Staging
+from zq.storage.mongodb.stages import StageRequest, Stages
 
 
 class TransactionController:
-    """The MongoDB implementation of ``zq.storage.api.TransactionController``."""
+    """The MongoDB implementation of ``zq.storage.capabilities.TransactionController``."""
 
     min_slice = 100
-    """The minimum slice of a commit, because a transaction takes 6 ms in addition to the time for its messages."""
+    """Each slice takes 6 ms in addition to the time for its messages."""
 
     def __init__(self, client: StoreClient, stage_store: Stages, commits: Commits) -> None:
         self._client = client
@@ -63,7 +63,7 @@ class TransactionController:
     ) -> None:
         moment = layout.ms(now)
         self._stages.add(
-            Staging(
+            StageRequest(
                 project, stage, queue, drafts, moment, moment + ttl * 1000, most_bytes, most_messages, idempotency_key
             )
         )
@@ -85,18 +85,18 @@ class TransactionController:
         names = {"$gte": prefix, "$lt": prefix + ABOVE_ALL}
         with self._client.verb():
             count = self._client.count({"_id": names, **living}, "_id_")
-            known = self._client.count({"_id": prefix + layout.text(name), **living}, "_id_")
+            known = self._client.count({"_id": prefix + layout.encode_text(name), **living}, "_id_")
         return WorkCount(count, known > 0)
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
         prefix = _prefix(project, work)
-        names = {"$gt": prefix + layout.text(after), "$lt": prefix + ABOVE_ALL}
+        names = {"$gt": prefix + layout.encode_text(after), "$lt": prefix + ABOVE_ALL}
         conditions = {"_id": names, **_living(work, layout.ms(now))}
         with self._client.verb():
             found = self._client.find(
-                conditions, limit=limit, sort={"_id": 1}, hint="_id_", fields=dict.fromkeys(SHOWN[work], 1)
+                conditions, limit=limit, sort={"_id": 1}, hint="_id_", fields=dict.fromkeys(LISTED_FIELDS[work], 1)
             )
-        items = [_known(work, layout.original(one["_id"][len(prefix) :]), one) for one in found]
+        items = [_known(work, layout.decode_text(one["_id"][len(prefix) :]), one) for one in found]
         return Page(items, items[-1].name if items else None)
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
@@ -106,8 +106,8 @@ class TransactionController:
         return found
 
 
-# Fields that a listing reads.
-SHOWN: Final = {
+# The fields that a listing reads.
+LISTED_FIELDS: Final = {
     Work.STAGE: ("count", "bytes", "expires"),
     Work.FENCE: ("epoch", "advanced"),
     Work.PRODUCER: (*producers.LAST, "state"),
@@ -115,12 +115,11 @@ SHOWN: Final = {
 
 
 def _prefix(project: str, work: Work) -> str:
-    """Return the ``_id`` prefix of the work of this kind."""
     return work.value[0] + layout.project_prefix(project)
 
 
 def _living(work: Work, now: int) -> BsonDocument:
-    """Return the condition for work that verbs can see."""
+    """Return the condition for stages, fences or producers that operations can see."""
     living: dict[Work, BsonDocument] = {
         Work.FENCE: {"epoch": {"$gt": 0}},
         Work.STAGE: {"due": {"$gt": now}},
@@ -134,7 +133,7 @@ def _known(work: Work, name: str, found: BsonDocument) -> KnownWork:
         return KnownStage(name, int(found["count"]), int(found["bytes"]), found["expires"] / 1000)
     if work is Work.FENCE:
         return KnownFence(name, int(found["epoch"]), _moment(found.get("advanced")))
-    return KnownProducer(name, producers.committed(found), _moment(found.get("decided")))
+    return KnownProducer(name, producers.last_batch(found), _moment(found.get("decided")))
 
 
 def _moment(stored: int | None) -> Seconds | None:

@@ -73,7 +73,7 @@ class RedisStorage(Defaults):
     def now(self) -> Seconds:
         return self._clock(scripts.CLOCK)
 
-    def doubted(self) -> Seconds:
+    def clock_lead(self) -> Seconds:
         return 0.0
 
     def ping(self) -> None:
@@ -99,7 +99,7 @@ class RedisStorage(Defaults):
         for queues in browsing.pages(self.queues, project):
             if located := locate(self._store, queues, message, layout.ms(now)):
                 return located
-        return browsing.latest(self, project, message, now)
+        return browsing.find_latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))
