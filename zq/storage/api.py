@@ -212,7 +212,8 @@ class ClaimController(Protocol):
         """Claim up to ``request.limit`` ready messages, in order of (available, sequence).
 
         - The claim count of each claimed message increases by one, and ``Lease.extend`` determines its new expiry.
-        - A claimed message becomes available again ``request.redelivery_delay(count)`` seconds after the claim expires. This back-off applies until the next claim.
+        - A claimed message becomes available again ``request.redelivery_delay(count)`` seconds after the claim expires.
+          This back-off applies until the next claim.
         - Messages that were already claimed ``request.max_claims`` times are not changed; ``ClaimResult.spent`` has
           their ids.
         - If ``request.named`` is set, all callers with the same claim id share one claim.
