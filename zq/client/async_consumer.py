@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers of an asynchronous client: a loop over messages, or handlers in tasks.
+"""The asynchronous consumer.
 
-Two maintenance tasks serve the claims in the background: one settles messages, the other renews claims.
+Two background tasks maintain the claims: one settles messages, the other renews claims.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from zq.errors import TooManyRequests
 
 
 class AsyncConsumer(ConsumerBase):
-    """An asynchronous iterator over the messages of a queue. As a context manager, it ends when its block ends."""
+    """An asynchronous iterable over the messages of a queue. ``async with`` settles and releases its claims."""
 
     def __init__(self, transport: AsyncTransport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         super().__init__(options, on_lost, contextlib.nullcontext())
@@ -47,7 +47,7 @@ class AsyncConsumer(ConsumerBase):
             await self._messages.aclose()
 
     async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> Worked:
-        """Await ``handler`` for each message, up to ``concurrency`` at a time. If it raises, release its message."""
+        """Await ``handler`` for each message, in up to ``concurrency`` tasks. If it raises, release the message."""
         slots, running = asyncio.Semaphore(check_concurrency(concurrency)), set[asyncio.Future[object]]()
         async with self._open():
             try:
@@ -59,7 +59,7 @@ class AsyncConsumer(ConsumerBase):
             finally:
                 if running:
                     await asyncio.wait(running)
-                    await asyncio.sleep(0)  # run their callbacks first
+                    await asyncio.sleep(0)  # lets the callbacks of the tasks run
         return self._worked()
 
     @asynccontextmanager
@@ -79,7 +79,7 @@ class AsyncConsumer(ConsumerBase):
             self._report(raises=completed)
 
     async def _close(self) -> None:
-        """Release unfinished messages. The release continues even if the awaiting task is cancelled again."""
+        """Release unfinished messages and settle the claims, even if the awaiting task is cancelled."""
         if self._closing is None:
             self._closed_at = time.monotonic()
             self._closing = asyncio.create_task(self._closed())
@@ -91,9 +91,8 @@ class AsyncConsumer(ConsumerBase):
         self._state.close(time.monotonic())
         self._changed.set()
         await asyncio.wait(self._maintenance)
-        await self._maintain(
-            self._state.settlement
-        )  # settlements are due only if the tasks were cancelled, for example by asyncio.run
+        # Settlements are still due if the background tasks were cancelled, for example by ``asyncio.run``.
+        await self._maintain(self._state.settlement)
         self._transport.before_close.remove(self._close)
         self._running = False
 
@@ -114,9 +113,9 @@ class AsyncConsumer(ConsumerBase):
         return None
 
     async def _ask(self) -> float:
-        """Create the next claim and return the seconds to pause after it.
+        """Claim messages and return the seconds to sleep before the next claim.
 
-        The request is never cancelled, because its messages would not be released.
+        Callers must shield this coroutine: if the request were cancelled, its messages would not be released.
         """
         asked = time.monotonic()
         try:
@@ -138,7 +137,7 @@ class AsyncConsumer(ConsumerBase):
             slots.release()
 
     async def _maintain(self, next_request: NextRequest) -> None:
-        """Send requests of one kind until the consumer is closed and none is due."""
+        """Send settlements or renewals until the consumer is closed and no request is due."""
         while True:
             self._changed.clear()
             asked = time.monotonic()

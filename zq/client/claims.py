@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls on claims, for queue handles and consumers."""
+"""API calls about claims, for queue handles and consumers."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -21,7 +21,7 @@ class ClaimedDeliveries(Struct, frozen=True):
     """Claimed messages of a consumer.
 
     Attributes:
-        pause: Seconds after which the server accepts the next request.
+        pause: Seconds to sleep before the next claim, as requested by the server.
     """
 
     claim: str
@@ -61,11 +61,14 @@ def claim_call(
     wait: float,
     fence: Fence | None = None,
 ) -> Call[T]:
-    """Return the call that creates the claim of this name, or gets it if it exists. A retry gets the same claim.
+    """Return the call that creates a claim, or gets the claim if ``name`` exists.
 
-    A claim without a name gets a unique one, and is released if the call ends without an answer.
+    Args:
+        name: Claim id. With ``None``, the call uses a new id, and releases the claim if it gets no response.
+        read: Reads the response; called with the claim id.
+        wait: Seconds to wait for the first message.
     """
-    own = name or f"client.{uuid4().hex}"  # ids assigned by the server contain no dot
+    own = name or f"client.{uuid4().hex}"  # The dot prevents a collision: ids assigned by the server contain none.
     return Call(
         method="PUT",
         path=path("queues", queue, "claims", own),
@@ -78,21 +81,21 @@ def claim_call(
 
 
 def read_claim(name: str, answer: Answer) -> Claim:
-    """Read the claim in an answer."""
+    """Read the response to a claim request."""
     if answer.status == 204:
         return Claim("", [])
     return Claim(name, msgspec.json.decode(answer.body, type=_Claimed).messages)
 
 
 def read_deliveries(name: str, answer: Answer) -> ClaimedDeliveries:
-    """Read the claimed messages in an answer as deliveries."""
+    """Read the response to a consumer's claim request."""
     if answer.status == 204:
         return ClaimedDeliveries(name, [], retry_after(answer.headers))
     return ClaimedDeliveries(name, msgspec.json.decode(answer.body, type=_Delivered).messages)
 
 
 def list_call(where: str, page: int | None) -> Call[Page[LiveClaim]]:
-    """Return the call that lists live claims. A page may be short or empty; only the last page has no link."""
+    """Return the call for the first page of live claims. Pages before the last one may be empty."""
 
     def read(answer: Answer) -> Page[LiveClaim]:
         found = msgspec.json.decode(answer.body, type=_ListedClaims)
@@ -103,7 +106,7 @@ def list_call(where: str, page: int | None) -> Call[Page[LiveClaim]]:
 
 
 def get_call(queue: str, claim: str) -> Call[Claim]:
-    """Return the call that gets a claim."""
+    """Return the call that gets a claim with its messages."""
     return Call(
         method="GET", path=path("queues", queue, "claims", claim), params={"detailed": True}, read=_reader_of(claim)
     )
@@ -123,7 +126,7 @@ def renew_call(
 
 
 def release_call(queue: str, claim: str, delay: int | None = None) -> Call[None]:
-    """Return the call that releases a claim. A claim without messages has no name and needs no request."""
+    """Return the call that releases a claim. If ``claim`` is "", the call sends no request."""
     if not claim:
         return Call(method="DELETE", path="", read=nothing, local_answer=EMPTY)
     params = {"delay": delay}
@@ -145,7 +148,7 @@ def settle_call(
 
 
 def fenced(fence: Fence | None) -> dict[str, str]:
-    """Return the parameter with which the server refuses jobs of an earlier epoch."""
+    """Return the query parameter for a fence, whose epoch the server checks; empty without a fence."""
     return {} if fence is None else {"fence": f"{fence.name}:{fence.epoch}"}
 
 

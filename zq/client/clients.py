@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Client`` and ``AsyncClient``: access to one project of a server."""
+"""The blocking and the asynchronous client of a project."""
 
 from collections.abc import AsyncGenerator, Generator, Iterable
 from datetime import datetime
@@ -41,7 +41,7 @@ TIMEOUT = 10.0
 
 
 class ClientVerbs:
-    """The verbs of a client that concern no single queue or topic."""
+    """The operations on a whole project, common to ``Client`` and ``AsyncClient``."""
 
     def __init__(
         self,
@@ -54,21 +54,19 @@ class ClientVerbs:
         token: str | None = None,
         check_delays: bool = True,
     ) -> None:
-        """Create the client. It connects on the first call.
+        """Create the client without connecting to the server.
 
         Args:
-            project: Project id; "" = the credential's project.
-            client_id: A UUID; a new one by default.
+            project: Project id. Default: the credential's project.
+            client_id: UUID that identifies this client. Default: a new UUID.
             auth: Any authentication that httpx accepts.
             timeout: Timeout of one attempt in seconds.
-            token: Token, sent to this server only. ``None`` = the environment variable ``ZQ_TOKEN``, unless ``auth`` is
-                set; "" = no token.
-            check_delays: Whether to refuse delays that a queue ignores.
+            token: Access token. ``None`` reads ``ZQ_TOKEN`` from the environment unless ``auth`` is set; "" sends no
+                token.
+            check_delays: Raise ``Invalid`` for a delay on a queue that ignores delays.
         """
-        from zq.client import (
-            attempts,
-            transport,
-        )  # imported here, because httpx takes longer to import than everything else
+        # Importing httpx takes longer than all other imports of this package together.
+        from zq.client import attempts, transport
 
         secret = chosen_token(token, otherwise=auth is not None)
         settings = attempts.settings(url, project, client_id, auth, secret, timeout, retries or Retries())
@@ -88,9 +86,9 @@ class ClientVerbs:
 
         Args:
             name: Text that the names must contain.
-            detailed: Whether to include the metadata.
+            detailed: Include the metadata.
             page: Number of queues per request.
-            filters: Required metadata values by key.
+            filters: Metadata keys and the values that they must have.
         """
         return resource_page("queues", page, detailed, {"name": name, **filters})
 
@@ -98,19 +96,19 @@ class ClientVerbs:
     def topics(
         self, /, *, name: str | None = None, detailed: bool = False, page: int | None = None, **filters: str | int
     ) -> Call[Page[Listed]]:
-        """List the project's topics, with the arguments of ``queues``."""
+        """List the project's topics, ordered by name. For the arguments, see ``queues``."""
         return resource_page("topics", page, detailed, {"name": name, **filters})
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
-        """Return the project's metrics, with their history over ``window`` seconds (300, 600 or 10800)."""
+        """Return the project's metrics and their history over the last ``window`` seconds (300, 600 or 10800)."""
         return Call(method="GET", path=path("figures"), params={"window": window}, read=_document)
 
     @listing
     def queue_figures(
         self, /, *, sort: str = "oldest", order: str | None = None, name: str | None = None, page: int | None = None
     ) -> Call[Page[dict[str, Any]]]:
-        """List all queues with their metrics, each queue once.
+        """List all queues with their metrics.
 
         Args:
             sort: ``oldest``, ``ready``, ``delayed``, ``claimed``, ``in``, ``out``, ``growth`` or ``name``.
@@ -122,7 +120,7 @@ class ClientVerbs:
 
     @operation
     def servers(self) -> Call[list[dict[str, Any]]]:
-        """Return the latest report of each server process of the deployment; for administrators."""
+        """Return the latest report of each server process. Requires the administrator role."""
         return Call(method="GET", path=path("servers"), read=lambda answer: _document(answer)["servers"])
 
     @operation
@@ -133,7 +131,7 @@ class ClientVerbs:
 
     @operation
     def find(self, message: str) -> Call[Located]:
-        """Find a message by id in the whole project, or its latest history entry. Raises ``MessageNotFound``."""
+        """Find a live or finished message by id in all queues of the project. Raises ``MessageNotFound``."""
         return Call(
             method="GET",
             path=path("messages", message),
@@ -143,7 +141,7 @@ class ClientVerbs:
 
     @listing
     def claims(self, /, *, page: int | None = None) -> Call[Page[LiveClaim]]:
-        """List the live claims of all queues of the project, with their holders.
+        """List the live claims of all queues, with their holders.
 
         Args:
             page: Number of claims per request.
@@ -152,7 +150,7 @@ class ClientVerbs:
 
     @operation
     def ping(self) -> Call[None]:
-        """Raise ``Unavailable`` if the server or its store does not answer."""
+        """Check the server and its store. Raises ``Unavailable`` if one of them does not respond."""
         return Call(method="GET", path=path("ping"), read=nothing)
 
     @operation
@@ -162,10 +160,10 @@ class ClientVerbs:
 
     @operation
     def me(self) -> Call[dict[str, Any]]:
-        """Return the caller's permissions and properties of the server.
+        """Return the caller's permissions and the server's properties.
 
-        The permissions are ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` and ``admin``. The
-        properties are ``auth``, ``console`` and ``version``.
+        Keys of permissions: ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` and ``admin``. Keys of
+        properties: ``auth``, ``console`` and ``version``.
         """
         return Call(method="GET", path=path("me"), read=_document)
 
@@ -197,13 +195,14 @@ class ClientVerbs:
     def create_token(
         self, *, name: str = "", scopes: Iterable[str] | None = None, roles: Iterable[str] = (), days: int | None = None
     ) -> Call[dict[str, Any]]:
-        """Create a token. Only this result contains its secret, in the member ``token``.
+        """Create a token and return it with its secret, under the key ``token``.
 
-        The token never exceeds the credential that creates it. The call is not repeated after a lost answer, because
-        that would create a second token.
+        The secret cannot be retrieved later. The token has no permission that the caller does not have. If the response
+        is lost, the client does not retry, because a retry would create a second token.
 
         Args:
-            scopes: Scopes of the token; ``None`` = those of the creating credential.
+            scopes: Scopes of the token. Default: the scopes of the caller's credential.
+            days: Lifetime of the token in days. Default: the server's.
         """
         terms: dict[str, Any] = {"name": name, "roles": [*roles]}
         terms |= {} if scopes is None else {"scopes": [*scopes]}
@@ -212,9 +211,9 @@ class ClientVerbs:
 
     @operation
     def rotate_token(self, id: str) -> Call[dict[str, Any]]:
-        """Create a replacement for a token, with a result like ``create_token``. The old token expires within a day.
+        """Replace a token. Return the new token with its secret, like ``create_token``. Raises ``NotFound``.
 
-        Raises ``NotFound``.
+        The old token expires within a day.
         """
         return Call(method="POST", path=path("tokens", id, "rotate"), read=_document, repeat=Repeat.UNSENT)
 
@@ -225,10 +224,10 @@ class ClientVerbs:
 
     @listing
     def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[dict[str, Any]]]:
-        """List audit entries, latest first: of the project, or of all projects for administrators.
+        """List audit entries, newest first. Administrators get the entries of all projects.
 
         Args:
-            since: Earliest time, in UTC unless it has a time zone.
+            since: Time of the oldest entry to list. A time without a time zone is UTC.
             page: Number of entries per request.
         """
         told = None if since is None else since.isoformat()
@@ -236,7 +235,7 @@ class ClientVerbs:
 
     @operation
     def fence(self, name: str) -> Call[Fence]:
-        """Advance a fence and return its new epoch. Jobs with an earlier epoch are refused from now on."""
+        """Advance a fence and return its new epoch. The server then refuses requests with an earlier epoch."""
         return Call(
             method="POST",
             path=path("fences", name),
@@ -263,7 +262,7 @@ class ClientVerbs:
 
     @listing
     def commits(self, /, *, page: int | None = None) -> Call[Page[JobCommit]]:
-        """List the project's producers with their last batches, ordered by name.
+        """List the last committed batch of each producer, ordered by producer.
 
         Args:
             page: Number of producers per request.
@@ -272,7 +271,7 @@ class ClientVerbs:
 
     @operation
     def drop_stage(self, name: str) -> Call[None]:
-        """Delete staged messages. An unknown stage is ignored."""
+        """Delete a stage with its messages. Has no effect if the stage does not exist."""
         return Call(method="DELETE", path=path("stages", name), read=nothing)
 
     @operation
@@ -285,18 +284,17 @@ class ClientVerbs:
         settle: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
     ) -> Call[Committed]:
-        """Publish stages and delete the messages of claims atomically, once per batch.
+        """Publish staged messages and delete claimed messages in one atomic commit. A batch is committed only once.
 
-        The client repeats a large commit until it is complete; the result is then ``replayed``. After an error, nothing
-        has changed.
+        If the server is still applying a large commit, the client repeats the request until the commit is complete.
+        ``replayed`` is then set in the result. If the call raises one of the errors below, nothing has changed.
 
         Args:
-            publish: Pairs of a stage and its message count, as returned by ``stage`` and ``post_many``. A stage with
-                another count is refused.
-            settle: Pairs of a queue and a claim.
+            publish: Pairs of a stage and its message count, as returned by ``stage`` and ``post_many``.
+            settle: Pairs of a queue and a claim id.
 
-        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers``, ``CommitTooLarge``, and ``Invalid`` for
-        a stage without a count.
+        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers`` (another message count),
+        ``CommitTooLarge``, and ``Invalid`` for a stage without a count.
         """
         stages: list[str | extensions.CountedStage] = [_counted(stage) for stage in publish]
         claims = [extensions.HeldClaim(queue, claim) for queue, claim in settle]
@@ -310,7 +308,7 @@ class ClientVerbs:
 
     @operation
     def committed(self, producer: str) -> Call[LastCommit]:
-        """Return a producer's last batch. Raises ``ProducerNotFound``."""
+        """Return the producer's last committed batch. Raises ``ProducerNotFound``."""
         return Call(
             method="GET",
             path=path("commits", producer),
@@ -329,10 +327,7 @@ def _document(answer: Answer) -> dict[str, Any]:
 
 
 def _pages(member: str, kind: type[T], target: str, params: Params) -> Call[Page[T]]:
-    """Return the call for the first page of a listing in one member of the answer.
-
-    A link shows that more pages follow.
-    """
+    """Return the call for the first page of a listing, whose items are in ``member`` of the response body."""
 
     def read(answer: Answer) -> Page[T]:
         found = _document(answer)
@@ -348,18 +343,18 @@ def _query(links: list[dict[str, str]]) -> str:
 
 
 class Client(ClientVerbs, Blocking):
-    """A client of one project. Threads may share it; connections are pooled. Close it, or use ``with``."""
+    """A blocking client of one project with a connection pool. Thread-safe. Call ``close`` or use ``with``."""
 
     def queue(self, name: str) -> Queue:
-        """Return a handle of the queue, without a request."""
+        """Return a handle of the queue. Sends no request."""
         return Queue(self.transport, name)
 
     def topic(self, name: str) -> Topic:
-        """Return a handle of the topic, without a request."""
+        """Return a handle of the topic. Sends no request."""
         return Topic(self.transport, name)
 
     def stream(self, match: str = "**", after: int | str | None = None) -> Generator[Event | Gap, None, None]:
-        """Stream messages of all topics whose names match; see ``Topic.stream``."""
+        """Stream the messages of all topics whose names match the glob ``match``; see ``Topic.stream``."""
         return stream(self.transport, _matching(match, after))
 
     def close(self) -> None:
@@ -374,18 +369,18 @@ class Client(ClientVerbs, Blocking):
 
 
 class AsyncClient(ClientVerbs, Asynchronous):
-    """An asynchronous client of one project, for one event loop. Close it, or use ``async with``."""
+    """An asynchronous client of one project, for one event loop. Call ``close`` or use ``async with``."""
 
     def queue(self, name: str) -> AsyncQueue:
-        """Return a handle of the queue, without a request."""
+        """Return a handle of the queue. Sends no request."""
         return AsyncQueue(self.transport, name)
 
     def topic(self, name: str) -> AsyncTopic:
-        """Return a handle of the topic, without a request."""
+        """Return a handle of the topic. Sends no request."""
         return AsyncTopic(self.transport, name)
 
     def stream(self, match: str = "**", after: int | str | None = None) -> AsyncGenerator[Event | Gap, None]:
-        """Stream messages of all topics whose names match; see ``Topic.stream``."""
+        """Stream the messages of all topics whose names match the glob ``match``; see ``Topic.stream``."""
         return stream_async(self.transport, _matching(match, after))
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers: the common base class, and the consumer of a blocking client, with handlers in threads.
+"""The base class of consumers, and the blocking consumer.
 
-Two maintenance threads serve the claims in the background: one settles messages, the other renews claims.
+Two background threads maintain the claims: one settles messages, the other renews claims.
 """
 
 import logging
@@ -26,19 +26,19 @@ from zq.wire.extensions import Buried
 
 LOG = logging.getLogger("zq.client")
 OnLost = Callable[[list[Delivery]], object]
-# Seconds in which a stopped consumer tries to settle finished messages.
+# Seconds for which a stopped consumer retries the settlement of finished messages.
 STOP_TIMEOUT: Final = 5.0
 
 
 class ConsumerBase:
-    """The loop over a queue's messages and its state.
+    """The state and the error handling that the blocking and the asynchronous consumer share.
 
     Args:
         on_lost: Called with messages whose claim expired before they were settled.
         guard: Lock that protects the state.
 
     Attributes:
-        stopped: Whether a signal or ``stop`` ended the loop, rather than a lack of messages.
+        stopped: Whether a signal or ``stop`` ended the loop.
     """
 
     def __init__(self, options: ConsumerOptions, on_lost: OnLost | None, guard: AbstractContextManager[Any]) -> None:
@@ -52,7 +52,7 @@ class ConsumerBase:
         self._done = self._failed = 0
 
     def stop(self) -> None:
-        """End the loop after the current messages. May be called from any thread and from signal handlers."""
+        """End the loop after the current messages. Safe to call from any thread and from signal handlers."""
         self.stopped = True
 
     def _begin(self, limits: ConsumerLimits) -> None:
@@ -66,22 +66,19 @@ class ConsumerBase:
         return self.stopped or self._closed_at < inf
 
     def _claim_call(self) -> Call[ClaimedDeliveries]:
-        """Return the call for the next claim, which is not retried once the loop must end."""
         return replace(self._state.next_claim(), patience=self._patience)
 
     def _request_call(self, request: PendingRequest) -> Call[Any]:
-        """Return the call of a request. Renewals are not retried once the loop must end."""
         return replace(request.call, patience=self._settle_patience if request.decided else self._patience)
 
     def _completed(self, request: PendingRequest, answer: Any, error: Exception | None, asked: float) -> None:
-        """Record the outcome of a request."""
         if error is None:
             self._state.succeeded(request, answer, asked)
         else:
             self._state.failed(request, error, time.monotonic())
 
     def _pause_after_limit(self, error: TooManyRequests) -> float:
-        """Return the seconds to pause before the next claim. Raises the error if a claim may have been created."""
+        """Return the seconds until the rate limit permits the next claim. Raises ``error`` if the claim may exist."""
         if maybe_applied(error):
             raise error
         return float(error.retry_after)
@@ -93,7 +90,7 @@ class ConsumerBase:
         return self._closed_at + STOP_TIMEOUT - time.monotonic() if self.stopped else inf
 
     def _decide(self, delivery: Delivery, error: BaseException | None) -> Decision:
-        """Return the decision on a message whose handler ended without one."""
+        """Return the default decision on a message: delete after success, release or bury after an error."""
         if error is None:
             self._done += 1
             return delivery.id
@@ -109,10 +106,10 @@ class ConsumerBase:
         return Worked(self._done, self._failed, self._state.unstarted)
 
     def _report(self, *, raises: bool = True) -> None:
-        """Report lost messages and failed requests.
+        """Report lost messages and failed requests since the last report.
 
-        Lost messages are passed to ``on_lost``, or raised as ``ClaimLapsed`` without it. The first error is raised and
-        the others are logged. If ``raises`` is ``False`` because the loop has ended, all errors are logged.
+        If there is no ``on_lost`` callback, lost messages are an error (``ClaimLapsed``). The first error is raised and
+        the others are logged. If ``raises`` is false, all errors are logged.
         """
         with self._guard:
             lost, errors = self._state.unreported()
@@ -128,7 +125,7 @@ class ConsumerBase:
 
 
 class Consumer(ConsumerBase):
-    """An iterator over the messages of a queue. As a context manager, it ends when its block ends."""
+    """An iterable over the messages of a queue. ``with`` settles and releases its claims."""
 
     def __init__(self, transport: Transport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         self._changed = threading.Condition()
@@ -153,7 +150,7 @@ class Consumer(ConsumerBase):
             self._messages.close()
 
     def work(self, handler: Callable[[Delivery], object], concurrency: int) -> Worked:
-        """Call ``handler`` for each message, up to ``concurrency`` at a time. If it raises, release its message."""
+        """Call ``handler`` for each message, in up to ``concurrency`` threads. If it raises, release the message."""
         slots = threading.Semaphore(check_concurrency(concurrency))
         with self._open(), ThreadPoolExecutor(concurrency, "zq-work") as pool:
             while slots.acquire() and (delivery := self._take()) is not None:
@@ -182,7 +179,7 @@ class Consumer(ConsumerBase):
             self._report(raises=completed)
 
     def _close(self) -> None:
-        """Release unfinished messages, including those of a claim in progress, and wait for the server's answer."""
+        """Release unfinished messages and wait until the server has settled the claims."""
         self._closed_at = min(self._closed_at, time.monotonic())
         with self._asking, self._changed:
             self._state.close(time.monotonic())
@@ -206,7 +203,7 @@ class Consumer(ConsumerBase):
         return None
 
     def _ask(self) -> float:
-        """Create the next claim and return the seconds to pause after it."""
+        """Claim messages and return the seconds to sleep before the next claim."""
         with self._asking:
             if self._ending():
                 return 0.0
@@ -233,7 +230,7 @@ class Consumer(ConsumerBase):
             slots.release()
 
     def _maintain(self, next_request: NextRequest) -> None:
-        """Send requests of one kind until the consumer is closed and none is due."""
+        """Send settlements or renewals until the consumer is closed and no request is due."""
         while True:
             with self._changed:
                 asked = time.monotonic()

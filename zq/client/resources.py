@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs common to queues and topics (metadata, stats, purge), and decoders of message listings."""
+"""The operations common to queues and topics (metadata, stats, purge), and decoders of message listings."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -18,12 +18,12 @@ from zq.wire.numbers import checked_json
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 Ids = list[str]
-# Request header of a metadata change.
+# Request header of a metadata update.
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 
 
 class Paged(Struct, Generic[M]):
-    """A page of messages as encoded by the server."""
+    """The response body of a message listing."""
 
     messages: list[M]
     links: list[dict[str, str]] = []
@@ -36,15 +36,15 @@ _finished: Final = msgspec.json.Decoder(Paged[Finished])
 
 
 def linked(path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Answer], Page[T]]) -> Page[T]:
-    """Return a page that continues through its link until a page is empty."""
+    """Return a page whose next page has the query of the first link. An empty page is the last one."""
     if not (items and links):
         return Page(items, None)
-    # Only the query of the link is used, because the call's own path quotes names that consist of dots.
+    # The path of the link is not used, because it does not quote names that consist of dots.
     return Page(items, Call(method="GET", path=f"{path}?{links[0]['href'].partition('?')[2]}", read=read))
 
 
 def id_list(ids: Iterable[str]) -> Ids:
-    """Return ids as a list. Raises ``Invalid`` for a single text, whose letters would be mistaken for ids."""
+    """Convert ids to a list. Raises ``Invalid`` for a string, whose characters would be used as ids."""
     if isinstance(ids, str):
         raise Invalid("Ids must be a list of strings, not a single string.")
     return [*ids]
@@ -53,7 +53,7 @@ def id_list(ids: Iterable[str]) -> Ids:
 def messages_call(
     method: str, path: str, params: Params, wait: int = 0, repeat: Repeat = Repeat.SAFE
 ) -> Call[Messages]:
-    """Return a call that reads the messages of one answer."""
+    """Return a call whose result is the messages in the response."""
     return Call(
         method=method,
         path=path,
@@ -65,22 +65,22 @@ def messages_call(
 
 
 def message_pages(path: str, params: Params) -> Call[Page[Message]]:
-    """Return the call for the first page of messages."""
+    """Return the call for the first page of a message listing."""
     return _listing(path, params, _messages)
 
 
 def finished_pages(path: str, params: Params) -> Call[Page[Finished]]:
-    """Return the call for the first page of history."""
+    """Return the call for the first page of a history listing."""
     return _listing(path, params, _finished)
 
 
 def message_stretch(path: str, params: Params) -> Call[Stretch[Message]]:
-    """Return a call for one page of messages and its end position."""
+    """Return the call for a page of messages with its end position."""
     return _stretch(path, params, _messages)
 
 
 def finished_stretch(path: str, params: Params) -> Call[Stretch[Finished]]:
-    """Return a call for one page of history and its end position."""
+    """Return the call for a page of history with its end position."""
     return _stretch(path, params, _finished)
 
 
@@ -103,9 +103,10 @@ def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]
 
 
 class ResourceVerbs:
-    """A queue or topic. ``kind`` is its path segment."""
+    """The operations common to queues and topics."""
 
     kind: ClassVar[str]
+    """Path segment: ``queues`` or ``topics``."""
 
     def __init__(self, transport: Any, name: str) -> None:
         self.transport = transport
@@ -116,9 +117,9 @@ class ResourceVerbs:
 
     @operation
     def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
-        """Create the queue or topic. Return ``False`` if it exists; its metadata is not changed then.
+        """Create the queue or topic. If it exists, return ``False`` and keep its metadata.
 
-        After a retry, the result may be ``False`` although this call created it.
+        The result may be ``False`` after a retry if an earlier attempt created the queue or topic.
         """
         self.transport.warnings.rules(self.kind, metadata or {})
         body = checked_json(metadata) if metadata else b""
@@ -128,12 +129,12 @@ class ResourceVerbs:
 
     @operation
     def metadata(self) -> Call[dict[str, Any]]:
-        """Return the metadata, with defaults for unset reserved keys. A missing queue or topic has the defaults."""
+        """Return the metadata. Reserved keys that are not set have their defaults, even if the queue does not exist."""
         return Call(method="GET", path=self._path(), read=_document)
 
     @operation
     def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
-        """Set some metadata keys, remove others, and return the new metadata.
+        """Set and remove metadata keys. Return the new metadata.
 
         Raises ``QueueNotFound`` or ``TopicNotFound``, and ``MetadataConflict`` if a key to remove does not exist.
         """
@@ -144,7 +145,7 @@ class ResourceVerbs:
 
     @operation
     def delete(self) -> Call[None]:
-        """Delete the queue or topic with its messages. Has no effect if it does not exist."""
+        """Delete the queue or topic with all messages. Has no effect if it does not exist."""
         return Call(method="DELETE", path=self._path(), read=nothing)
 
     @operation
@@ -186,13 +187,12 @@ class ResourceVerbs:
 
     @operation
     def get_many(self, messages: Iterable[str]) -> Call[Messages]:
-        """Return the existing messages among those with these ids. Raises ``MessageNotFound`` if there are none."""
+        """Return the messages with these ids. Skips unknown ids; raises ``MessageNotFound`` if all are unknown."""
         ids = id_list(messages)
         found = messages_call("GET", self._path("messages"), {"ids": ids, "detailed": True})
         return found if ids else replace(found, local_answer=Answer(200, {}, b'{"messages":[]}'))
 
     def _patch(self, operations: list[dict[str, Any]], repeat: Repeat = Repeat.SAFE) -> Call[dict[str, Any]]:
-        """Return the call that changes the metadata and reads the new metadata."""
         body = checked_json(operations)
         return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=_document, repeat=repeat)
 
@@ -201,12 +201,12 @@ class ResourceVerbs:
 
 
 def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[Listed]]:
-    """Return the call for the first page of the project's queues or topics."""
+    """Return the call for the first page of a listing of queues or topics."""
     params = {"limit": page_size, "detailed": True if detailed else None, **filters}
 
     def read(answer: Answer) -> Page[Listed]:
         listed = _listed(kind, answer)
-        # The link need not repeat the filters, but it has the next marker even after an empty page.
+        # A filter can make a page empty. Its link still has the next marker, but may lack the filters.
         marker = _marker(answer)
         return Page(listed, page_call(marker) if marker else None)
 
@@ -217,7 +217,6 @@ def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Par
 
 
 def _marker(answer: Answer) -> str | None:
-    """Return the marker in the link to the next page, or ``None``."""
     for link in _document(answer).get("links", []):
         if link["rel"] == "next":
             return dict(parse_qsl(urlsplit(link["href"]).query)).get("marker")

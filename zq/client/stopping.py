@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handling of SIGTERM and SIGINT as requests to end after the current work."""
+"""Graceful termination of loops on SIGTERM and SIGINT."""
 
 import signal
 import threading
@@ -7,21 +7,21 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-# The signals that stop loops.
+# The signals that stop a loop.
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-# The stop functions of all loops in the main thread, which may be nested or run as concurrent tasks.
+# The stop functions of the running loops. Loops of the main thread may be nested or run as concurrent tasks.
 _stops: Final[list[Callable[[], None]]] = []
-# The signal handlers from before the first loop began.
+# The signal handlers to restore.
 _before: Final[dict[signal.Signals, Any]] = {}
-# Has one element until the first signal arrives.
+# A list that has one element until the first signal arrives. ``clear`` is atomic, even in a signal handler.
 _first_awaited: Final[list[None]] = []
 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Generator[None, None, None]:
-    """Call ``stop`` on the first signal, and restore the previous handlers for the second one.
+    """Call ``stop`` on the first signal, and use the previous handlers for the second signal.
 
-    Signals are handled only in the main thread, as Python requires. An ignored signal stays ignored.
+    Outside the main thread, the context manager has no effect. An ignored signal stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -45,16 +45,17 @@ def _take_signals() -> None:
 
 
 def _put_back() -> None:
-    # If garbage collection ends a loop in another thread, the next signal restores the handlers.
+    # Only the main thread may set signal handlers. If garbage collection ends a loop in another thread, the next signal
+    # restores the handlers.
     if threading.current_thread() is threading.main_thread():
-        # Iterate over a copy, because a signal during this loop calls this function again.
+        # A signal during the loop calls this function again, so iterate over a copy.
         for number, handler in list(_before.items()):
             signal.signal(number, handler)
         _before.clear()
 
 
 def _on_signal(number: int, _frame: object) -> None:
-    """Stop the loops on the first signal; a signal that arrives during that counts as the second."""
+    """Stop the loops on the first signal. Raise the second signal again with the previous handlers."""
     first = bool(_first_awaited)
     _first_awaited.clear()
     if first:

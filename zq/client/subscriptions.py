@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of subscriptions and their deliveries, common to queues and topics."""
+"""The operations on subscriptions and deliveries, common to queues and topics."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -14,7 +14,6 @@ from zq.client.values import DeadDelivery, Redriven, Subscribed, Subscription
 from zq.wire.numbers import checked_json
 
 T = TypeVar("T")
-# Path segment of subscriptions.
 _SEGMENT: Final = "subscriptions"
 
 
@@ -37,16 +36,20 @@ class _Secret(Struct):
 
 
 class SubscriptionVerbs(ResourceVerbs):
-    """Subscription verbs. All except ``unsubscribe`` raise ``SubscriptionNotFound`` for an unknown id."""
+    """The operations on subscriptions. All but ``unsubscribe`` raise ``SubscriptionNotFound`` for an unknown id."""
 
     @operation
     def subscribe(
         self, subscriber: str, *, ttl: int | None = None, options: Mapping[str, Any] | None = None
     ) -> Call[Subscribed]:
-        """Subscribe a URI to the messages, for ``ttl`` seconds (default: one hour), once the subscriber has confirmed.
+        """Subscribe a URI to the messages. Raises ``SubscriptionExists``.
 
-        A subscriber that has not confirmed yet receives another request for confirmation. If the answer is lost, repeat
-        the call to get the id, and call ``rotate_secret`` to get a secret. Raises ``SubscriptionExists``.
+        Deliveries begin when the subscriber has confirmed the subscription. If the subscriber has not confirmed an
+        earlier subscription, the server sends the confirmation request again. If the response is lost, repeat the call
+        to get the id, and call ``rotate_secret`` to get a secret.
+
+        Args:
+            ttl: Lifetime of the subscription in seconds. Default: one hour.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         return Call(
@@ -59,7 +62,7 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @listing
     def subscriptions(self, *, page: int | None = None) -> Call[Page[Subscription]]:
-        """List all subscriptions.
+        """List the subscriptions.
 
         Args:
             page: Number of subscriptions per request.
@@ -86,10 +89,10 @@ class SubscriptionVerbs(ResourceVerbs):
         ttl: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Call[None]:
-        """Change the given properties of a subscription. Raises ``SubscriptionExists``.
+        """Change a subscription; ``None`` keeps a property. Raises ``SubscriptionExists``.
 
-        A new subscriber must confirm again. It gets no ``post_headers`` except those given here, and a new secret; call
-        ``rotate_secret`` to get a secret that you know.
+        A new subscriber must confirm again and gets a new secret, which ``rotate_secret`` replaces with one that you
+        know. The old ``post_headers`` are not sent to the new subscriber.
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         body = checked_json({name: value for name, value in terms.items() if value is not None})
@@ -97,22 +100,22 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @operation
     def unsubscribe(self, id: str) -> Call[None]:
-        """Delete a subscription with its pending deliveries. An unknown subscription is ignored."""
+        """Delete a subscription with its pending deliveries. Has no effect if the subscription does not exist."""
         return Call(method="DELETE", path=self._path(_SEGMENT, id), read=nothing)
 
     @operation
     def confirm_subscription(self, id: str, agreed: bool = True) -> Call[None]:
-        """Confirm a subscription on behalf of the subscriber, or refuse it.
+        """Confirm a subscription on behalf of the subscriber, or reject it if ``agreed`` is false.
 
-        With authentication, only administrators may confirm a subscription that requires confirmation; other callers
-        get ``NotAuthorized``.
+        If the server requires authentication, only administrators may confirm a subscription that needs confirmation.
+        For other callers, the call raises ``NotAuthorized``.
         """
         body = wire.encode({"confirmed": agreed})
         return Call(method="PUT", path=self._path(_SEGMENT, id, "confirm"), body=body, read=nothing)
 
     @operation
     def rotate_secret(self, id: str) -> Call[str]:
-        """Return a new secret for signed webhooks. The former secret also signs for one more day."""
+        """Create and return a new webhook secret. For one day, deliveries are signed with both secrets."""
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "secret"),
@@ -122,7 +125,7 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @listing
     def dead_deliveries(self, id: str, *, page: int | None = None) -> Call[Page[DeadDelivery]]:
-        """List the failed deliveries of a subscription, earliest failure first.
+        """List the failed deliveries of a subscription, oldest failure first.
 
         Args:
             page: Number of deliveries per request.
@@ -131,7 +134,7 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @listing
     def waiting_deliveries(self, id: str, *, page: int | None = None) -> Call[Page[DeadDelivery]]:
-        """List the pending deliveries of a subscription, whether attempted or not.
+        """List the pending deliveries of a subscription.
 
         Args:
             page: Number of deliveries per request.
@@ -149,9 +152,9 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @operation
     def test_subscription(self, id: str) -> Call[str]:
-        """Deliver ``{"test": true}`` to this subscriber only, and return the message id.
+        """Send the test message ``{"test": true}`` to this subscriber only. Return the message id.
 
-        Raises ``Conflict`` unless the subscription is confirmed.
+        Raises ``Conflict`` if the subscription is not confirmed.
         """
         return Call(
             method="POST",
@@ -162,7 +165,7 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @operation
     def redrive_deliveries(self, id: str, *, limit: int | None = None) -> Call[Redriven]:
-        """Retry failed deliveries, up to 1,000 or ``limit`` of them, with all attempts again."""
+        """Retry up to ``limit`` failed deliveries (default: 1,000). Their attempts are counted from zero again."""
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries", "redrive"),
@@ -173,7 +176,11 @@ class SubscriptionVerbs(ResourceVerbs):
 
     @operation
     def drop_deliveries(self, id: str, deliveries: Iterable[str] | None = None) -> Call[None]:
-        """Delete failed deliveries: up to 20 by id, or all. Unknown ids are ignored."""
+        """Delete failed deliveries. Unknown ids are ignored.
+
+        Args:
+            deliveries: Up to 20 delivery ids. Default: all failed deliveries.
+        """
         params: Params = {} if deliveries is None else {"ids": id_list(deliveries)}
         if not params.get("ids", True):
             return Call(method="DELETE", path="", read=nothing, local_answer=Answer(204, {}, b""))

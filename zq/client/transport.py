@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transports: calls over HTTP on pooled connections, for threads and for tasks."""
+"""The blocking and the asynchronous HTTP transport, each with a connection pool."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class HttpTransport:
-    """A blocking transport over HTTP. Threads may share it."""
+    """A blocking HTTP transport. Thread-safe."""
 
     def __init__(self, settings: Settings, check_delays: bool = True) -> None:
         self._settings = settings
@@ -27,7 +27,7 @@ class HttpTransport:
         self.before_close: list[Callable[[], None]] = []
 
     def run(self, call: Call[T]) -> T:
-        """Run the call and return its result."""
+        """Send the call's request and return the result; see ``Transport.run``."""
         if call.check is not None:
             checked = None
             with Caught():
@@ -47,7 +47,7 @@ class HttpTransport:
 
     @contextmanager
     def open(self, call: Call[Any]) -> Generator[Iterator[bytes], None, None]:
-        """Open a streaming answer and yield its body as it arrives."""
+        """Open a streaming response and yield an iterator over its body; see ``Transport.open``."""
         answer, response = self._send(call, self._settings, stream=True)
         try:
             with reading_answer(call.method, call.path):
@@ -59,7 +59,7 @@ class HttpTransport:
             response.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Stop the running consumers and close all connections."""
         for close in [*self.before_close]:
             close()
         self._client.close()
@@ -86,7 +86,7 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """An asynchronous transport over HTTP. Tasks of one event loop may share it."""
+    """An asynchronous HTTP transport for one event loop."""
 
     def __init__(self, settings: Settings, check_delays: bool = True) -> None:
         self._settings = settings
@@ -95,7 +95,7 @@ class AsyncHttpTransport:
         self.before_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     async def run(self, call: Call[T]) -> T:
-        """Run the call and return its result."""
+        """Send the call's request and return the result; see ``Transport.run``."""
         if call.check is not None:
             checked = None
             with Caught():
@@ -115,7 +115,7 @@ class AsyncHttpTransport:
 
     @asynccontextmanager
     async def open(self, call: Call[Any]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a streaming answer and yield its body as it arrives."""
+        """Open a streaming response and yield an iterator over its body; see ``Transport.open``."""
         answer, response = await self._send(call, self._settings, stream=True)
         try:
             with reading_answer(call.method, call.path):
@@ -127,7 +127,7 @@ class AsyncHttpTransport:
             await response.aclose()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Stop the running consumers and close all connections."""
         for close in [*self.before_close]:
             await close()
         await self._client.aclose()
@@ -144,7 +144,7 @@ class AsyncHttpTransport:
             return attempts.answer(response), response
 
         async def sleep(pause: float) -> None:
-            import asyncio  # imported here, because a blocking client does not need it
+            import asyncio  # A blocking client does not need asyncio.
 
             for part in attempts.sleeps(pause):
                 await asyncio.sleep(part)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings and refusals for requests that the server accepts but that have an unexpected effect.
-
-Warnings are written to the log ``zq.client``.
-"""
+"""Warnings and errors for valid requests that probably do not do what the caller intends."""
 
 import logging
 from collections.abc import Iterable
@@ -18,14 +15,14 @@ from zq.wire import QUEUE_RULES, TOPIC_RULES
 
 T = TypeVar("T")
 LOG = logging.getLogger("zq.client")
-# Start of the server's Warning header for a post whose delay has no effect.
+# Start of the ``Warning`` header in the response to a post whose delay was ignored.
 DELAY_IGNORED: Final = '299 - "delay is ignored'
-# Reserved metadata keys by kind.
+# Reserved metadata keys of queues and topics.
 RULES: Final = {"queues": QUEUE_RULES, "topics": TOPIC_RULES}
 
 
 class Warnings:
-    """The warnings of one client, each logged once, and its refusals of delays that a queue ignores."""
+    """The warnings of a client, each logged once to ``zq.client``, and its check for ignored delays."""
 
     def __init__(self, check_delays: bool) -> None:
         self._given: set[tuple[str, str]] = set()
@@ -33,16 +30,16 @@ class Warnings:
         self._delayed_queues: set[str] = set()
 
     def rules(self, kind: str, metadata: Iterable[str]) -> None:
-        """Log a warning for each key that begins with an underscore but is not a reserved metadata key of ``kind``."""
+        """Log a warning for each key that looks reserved (leading underscore) but is unknown."""
         for name in metadata:
             if name.startswith("_") and name not in RULES[kind] and self._first(kind, name):
                 LOG.warning("%s is not a reserved metadata key of %s%s", name, kind, did_you_mean(name, RULES[kind]))
 
     def delay_checked(self, queue: str, post: Call[T]) -> Call[T]:
-        """Return a post that is preceded by a request, which raises ``Invalid`` if the queue ignores delays.
+        """Add a check to a post with a delay. The check raises ``Invalid`` if the queue ignores delays.
 
-        After the request has succeeded once, it is skipped until a post's answer reports an ignored delay, because the
-        queue may be updated or recreated.
+        The check costs one request for each queue. It is repeated after a response that reports an ignored delay,
+        because the queue was then updated or recreated.
         """
         if not self._checks_delays:
             return post
@@ -61,17 +58,14 @@ class Warnings:
         def read(answer: Answer) -> None:
             try:
                 metadata = msgspec.json.decode(answer.body, type=dict[str, Any])
-            except UNREADABLE:  # an error page of a proxy
+            except UNREADABLE:  # a proxy's error page
                 return
             self.check_delay(queue, metadata)
 
         return Call(method="GET", path=path("queues", queue), read=read)
 
     def check_delay(self, queue: str, metadata: dict[str, Any]) -> None:
-        """Raise ``Invalid`` if a queue with this metadata ignores delays.
-
-        Empty metadata passes, because it is unknown.
-        """
+        """Raise ``Invalid`` if a queue with this metadata ignores delays. Unknown metadata is empty and passes."""
         if not self._checks_delays:
             return
         if metadata.get("_default_message_delay") == 0:
@@ -87,6 +81,6 @@ class Warnings:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name, with the most similar known name if there is one."""
+    """Return ``; did you mean NAME?`` with the most similar known name, or a period if no name is similar."""
     close = get_close_matches(name, known, 1)
     return f"; did you mean {close[0]}?" if close else "."
