@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq bench``: measures how fast a server posts, claims and deletes."""
+"""The command ``zq bench``, which measures the throughput and latency of posts, claims and deletions."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Queue
 
-# Percentiles in a row of the table.
+# Percentiles of the response time in the table.
 PERCENTILES: Final = (50, 90, 99, 100)
 # Columns of the table.
 COLUMNS: Final = ("verb", "requests", "messages", "rate", *(f"p{part}" for part in PERCENTILES))
@@ -53,12 +53,11 @@ def bench(session: Session, count: int, batch: int, concurrency: int, size: int)
 
 
 def post(queue: Queue, body: str, count: int) -> int:
-    """Post messages and return their number."""
     return len(queue.post_batch([body] * count))
 
 
 def claim(queue: Queue, limit: int, claims: list[tuple[str, list[str]]]) -> int:
-    """Claim messages and return their number."""
+    """Claim messages, append the claim and its message ids to ``claims``, and return the number of messages."""
     claimed = queue.claim(limit)
     if claimed.messages:
         claims.append((claimed.id, [message.id for message in claimed.messages]))
@@ -66,12 +65,11 @@ def claim(queue: Queue, limit: int, claims: list[tuple[str, list[str]]]) -> int:
 
 
 def delete(queue: Queue, name: str, messages: list[str]) -> int:
-    """Delete messages and return their number."""
     return queue.settle(name, delete=messages).deleted
 
 
 def measured(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) -> dict[str, Any]:
-    """Run requests concurrently and return a row of the table with their timing."""
+    """Run requests concurrently and return a table row with throughput and latency."""
     begun = time.perf_counter()
     with progress_bar(verb, len(requests)) as bar, ThreadPoolExecutor(concurrency, "zq-bench") as pool:
         answers = list(reported(bar, pool.map(timed, requests)))
@@ -83,7 +81,7 @@ def measured(verb: str, requests: Sequence[Callable[[], int]], concurrency: int)
 
 
 def reported(bar: Callable[[float, int], None], answers: Iterator[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """Yield the answers and update the progress bar with each."""
+    """Yield the results and update the progress bar after each result."""
     messages = 0
     for number, answer in enumerate(answers, 1):
         messages += answer[0]
@@ -92,12 +90,12 @@ def reported(bar: Callable[[float, int], None], answers: Iterator[tuple[int, flo
 
 
 def timed(request: Callable[[], int]) -> tuple[int, float]:
-    """Return the request's number of messages and its duration in seconds."""
+    """Run a request. Return its number of messages and its duration in seconds."""
     begun = time.perf_counter()
     count = request()
     return count, time.perf_counter() - begun
 
 
 def percentile(spans: list[float], part: int) -> float:
-    """Return a percentile of sorted durations; 0 if there are none."""
+    """Return a percentile of sorted durations, or 0 for an empty list."""
     return spans[max(0, -(-len(spans) * part // 100) - 1)] if spans else 0.0

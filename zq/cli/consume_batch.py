@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq consume --batch``: passes whole claims to commands."""
+"""The worker of ``zq consume --batch``, which passes whole claims to external commands."""
 
 import threading
 import time
@@ -19,14 +19,15 @@ from zq.client import Claim, Message, Queue
 from zq.client.stopping import stop_on_signals
 from zq.errors import ClaimNotFound, ZqError
 
-# Maximum seconds for which one request waits for messages. A stop takes effect within this time.
+# Maximum seconds for which a claim request waits for messages. A stopped worker ends within this time.
 MAX_CLAIM_WAIT: Final = 5
 
 
 class BatchOptions(Struct, frozen=True):
-    """The options for whole claims. Times are in seconds.
+    """The options of a ``BatchWorker``. Times are in seconds.
 
     Attributes:
+        words: Command and arguments; ``{}`` is replaced by the claim id.
         limit: Maximum number of messages per claim.
         most_delay: Maximum back-off.
         count: Maximum number of messages in total.
@@ -43,7 +44,7 @@ class BatchOptions(Struct, frozen=True):
 
 
 class MessageBudget:
-    """The number of messages that concurrent loops may still claim; unlimited without a ``count``."""
+    """The number of messages that concurrent loops may still claim. Without a ``count``, it is unlimited."""
 
     def __init__(self, count: int | None) -> None:
         self._left: float = inf if count is None else count
@@ -51,9 +52,9 @@ class MessageBudget:
         self._changed = threading.Condition()
 
     def claim(self, most: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
-        """Claim up to ``most`` messages within the budget; ``None`` if the budget is used up.
+        """Claim up to ``most`` messages within the budget. Return ``None`` if the budget is used up.
 
-        While other loops have reserved the rest of the budget, wait for what they do not use.
+        If pending claims of other loops have reserved the remaining budget, wait for their results first.
         """
         with self._changed:
             while not self._left and self._asked and not stopped.is_set():
@@ -76,17 +77,17 @@ class MessageBudget:
 
 
 def fill_placeholder(words: Sequence[str], name: str) -> list[str]:
-    """Return the command with ``{}`` replaced by the id."""
+    """Replace ``{}`` by the id in all words."""
     return [word.replace("{}", name) for word in words]
 
 
 def note_lost(lost: Sequence[Message]) -> None:
-    """Report that other consumers may process these messages, too."""
+    """Print a note that messages may be processed twice, because their claim has expired."""
     note(f"The claim of {len(lost)} messages expired before they were settled; they may be processed twice.")
 
 
 class BatchWorker:
-    """A worker that claims messages of a queue and runs one command per claim."""
+    """A worker that claims messages of a queue and runs an external command for each claim."""
 
     def __init__(self, queue: Queue, options: BatchOptions, commands: RunningCommands, counts: WorkCounts) -> None:
         self._queue = queue
@@ -97,7 +98,7 @@ class BatchWorker:
         self._budget = MessageBudget(options.count)
 
     def run(self, concurrency: int) -> None:
-        """Run concurrent loops until a signal stops them or the queue is empty."""
+        """Run concurrent loops until a signal arrives or, with ``until_empty``, until the queue is empty."""
         with stop_on_signals(self._stopped.set), ThreadPoolExecutor(concurrency, "zq-work") as pool:
             loops = [pool.submit(self._loop) for _ in range(concurrency)]
             try:
@@ -107,7 +108,6 @@ class BatchWorker:
                 self._stopped.set()
 
     def _loop(self) -> None:
-        """Claim, run the command and settle, repeatedly."""
         options, stopped, idle = self._options, self._stopped, 0
         while not stopped.is_set():
             wait = min(MAX_CLAIM_WAIT, options.wait - idle if options.until_empty else options.wait)
@@ -129,17 +129,17 @@ class BatchWorker:
             if options.until_empty and idle >= options.wait:
                 return
             if time.monotonic() - begun < wait / 2 or not wait:
-                stopped.wait(1)  # the server has no slot for a long poll
+                stopped.wait(1)  # the server had no slot for a long poll and responded at once
 
     def _work(self, claim: Claim) -> None:
-        """Run the command once and renew the claim in the meantime."""
+        """Run the command for a claim, renew the claim while the command runs, and settle it."""
         lines = b"".join(msgspec.json.encode(message) + b"\n" for message in claim.messages)
         words, code = fill_placeholder(self._options.words, claim.id), None
         try:
             code = self._commands.run(words, lines, self._options.ttl / 3, partial(self._renew, claim))
         finally:
             self._counts.add(claim.messages, done=code == 0)
-            if code is None:  # it could not be started
+            if code is None:  # the command could not be started
                 self._queue.release(claim.id)
         try:
             if code == 0:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input from a file or standard input: decompressed if it is gzip, and split into bodies by lines or CSV rows.
+"""Parsing of input files and standard input: gzip decompression, lines and CSV rows.
 
-``None`` instead of a piece, line or item means that no input arrived for a while. Positions refer to decompressed
-content.
+The iterators yield ``None`` if no input arrives for a while. Line numbers and offsets refer to decompressed content.
 """
 
 import csv
@@ -23,39 +22,45 @@ from zq.cli.output import note
 from zq.errors import InvalidBody
 from zq.wire.numbers import check_numbers
 
-# Number of bytes read or decompressed at a time.
+# Number of bytes to read or decompress at a time.
 PIECE_SIZE: Final = 65_536
-# Maximum line size in bytes: more than any server accepts in a post, and small enough for memory.
+# Maximum line size in bytes, which bounds memory. It exceeds the post size that any server accepts.
 MAX_LINE: Final = 1 << 26
 # The first bytes of gzip data.
 MAGIC: Final = b"\x1f\x8b"
-# Makes zlib expect the header and checksum of gzip.
+# Argument that makes zlib expect a gzip header and checksum.
 GZIP: Final = 16 + zlib.MAX_WBITS
 # Byte order mark of UTF-8, which some programs write at the start of a file.
 BOM: Final = b"\xef\xbb\xbf"
-# Seconds without a line after which the lines before it are sent. A stop takes effect within this time.
+# Seconds without input after which the lines read so far are sent. A signal takes effect within this time.
 POLL: Final = 0.2
-# Number of polls without input after which a note explains the wait, unless the user requested standard input.
+# Number of polls without input after which zq prints that it reads standard input, if the user did not request that.
 SILENT_POLLS: Final = 10
 
 
 class Stopped(Exception):
-    """A signal has arrived: an incomplete line is discarded."""
+    """An exception that ends reading after a signal. The incomplete last line is discarded."""
 
 
 class TornLine(InvalidBody):
-    """A line that is not a valid message, or truncated content. Nothing after it is sent."""
+    """An error for invalid or truncated input. The invalid line and all later lines are not sent."""
 
 
 class Form(Struct, frozen=True):
-    """The input format: CSV rows if there is a delimiter, otherwise lines of text or JSON."""
+    """The input format: CSV if ``delimiter`` is set, else lines of text or JSON."""
 
     text: bool = False
     delimiter: str = ""
 
 
 class Item(NamedTuple):
-    """A line or row, with its last line number and end offset. ``body`` is ``None`` for blank lines and headers."""
+    """A line or CSV row.
+
+    Attributes:
+        body: Message body; ``None`` for a blank line or a header.
+        line: Number of its last line.
+        offset: Offset of its end.
+    """
 
     body: Raw | None
     line: int
@@ -63,7 +68,7 @@ class Item(NamedTuple):
 
 
 def content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
-    """Return the content of a seekable file from an offset on. Raises ``TornLine`` if it is damaged gzip."""
+    """Read a seekable file from an offset, and decompress it if it is gzip. Raises ``TornLine`` for damaged gzip."""
     head = file.read(len(MAGIC))
     file.seek(0 if head == MAGIC else offset)
     pieces = iter(lambda: file.read(PIECE_SIZE), b"")
@@ -71,7 +76,7 @@ def content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
 
 
 def skip(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
-    """Yield the pieces without their first ``offset`` bytes."""
+    """Skip the first ``offset`` bytes."""
     for piece in filter(None, pieces):
         if len(piece) > offset:
             yield piece[offset:]
@@ -79,7 +84,7 @@ def skip(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
 
 
 def inflated_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
-    """Yield the pieces, decompressed if they are gzip. Raises ``TornLine`` if they are damaged."""
+    """Decompress the input if it is gzip. Raises ``TornLine`` for damaged gzip."""
     head = b""
     for piece in pieces:
         head += piece or b""
@@ -91,7 +96,7 @@ def inflated_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
 
 
 def inflated(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
-    """Decompress one or several gzip streams. Raises ``TornLine`` if they are damaged or truncated."""
+    """Decompress concatenated gzip streams. Raises ``TornLine`` for damaged or truncated data."""
     member = zlib.decompressobj(GZIP)
     for piece in pieces:
         if piece is None:
@@ -113,7 +118,7 @@ def inflated(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
 
 
 def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
-    """Yield lines with their line ends. Raises ``TornLine`` if a line is too long."""
+    """Split the input into lines, which keep their line ends. Raises ``TornLine`` for a line that is too long."""
     begun = bytearray()
     for piece in pieces:
         if piece is None:
@@ -134,9 +139,12 @@ def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
 def items(
     pieces: Iterable[bytes | None], form: Form, line: int = 0, offset: int = 0, header: list[str] | None = None
 ) -> Iterator[Item | None]:
-    """Yield the items after a line and offset. Without ``header``, the first CSV row is the header.
+    """Parse the input into items. Raises ``TornLine``.
 
-    Raises ``TornLine``.
+    Args:
+        line: Number of lines before the input.
+        offset: Number of bytes before the input.
+        header: CSV header. Default: the first row.
     """
     if form.delimiter:
         yield from Rows(lines(pieces), form.delimiter, line, offset, header)
@@ -150,12 +158,12 @@ def items(
 
 
 def without_bom(found: bytes, line: int) -> bytes:
-    """Return a line; the first line of a file is returned without its byte order mark."""
+    """Remove the byte order mark from the first line of a file."""
     return found.removeprefix(BOM) if line == 1 else found
 
 
 def line_body(line: bytes, number: int, text: bool) -> Raw | None:
-    """Return the body of a line; ``None`` if it is blank. Raises ``TornLine``."""
+    """Parse a line into a message body, or ``None`` if the line is blank. Raises ``TornLine``."""
     line = line.strip() if not text else line.rstrip(b"\r\n")
     if not line:
         return None
@@ -176,7 +184,7 @@ def line_body(line: bytes, number: int, text: bool) -> Raw | None:
 
 
 def csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
-    """Return the first row of a CSV file; ``None`` if it is empty."""
+    """Return the first row of a CSV file, or ``None`` if the file is empty."""
     rows = Rows(lines(content(file)), delimiter)
     for _ in rows:
         if rows.header is not None:
@@ -185,7 +193,7 @@ def csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
 
 
 class Rows:
-    """The rows of CSV, each as a JSON object of strings with the header's keys. Raises ``TornLine``."""
+    """A CSV parser that yields each row as a JSON object, whose keys are the header. Raises ``TornLine``."""
 
     def __init__(
         self,
@@ -229,7 +237,7 @@ class Rows:
         return Raw(msgspec.json.encode(dict(zip(self.header, row, strict=True))))
 
     def _texts(self) -> Iterator[str]:
-        """Yield the current line, then the following lines of the same row, for the CSV reader."""
+        """Yield lines to the CSV reader: the current line, then the other lines of the same row."""
         while True:
             text, self._first = self._first, None
             if text is None:
@@ -248,9 +256,12 @@ class Rows:
 
 
 def stdin_bodies(form: Form, stopped: Callable[[], bool], asked: bool = True) -> Iterator[Raw | None]:
-    """Yield the bodies of standard input, and ``None`` whenever no input arrives for a while.
+    """Yield the message bodies in standard input, and ``None`` if no input arrives for a while.
 
     Raises ``InvalidBody``.
+
+    Args:
+        asked: Whether the user requested standard input.
     """
     with suppress(Stopped):
         for item in items(inflated_if_gzip(stdin_pieces(stopped, asked)), form):
@@ -261,7 +272,7 @@ def stdin_bodies(form: Form, stopped: Callable[[], bool], asked: bool = True) ->
 
 
 def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | None]:
-    """Yield pieces of standard input, and ``None`` whenever no input arrives for a while. Raises ``Stopped``."""
+    """Yield chunks of standard input, and ``None`` if no input arrives for a while. Raises ``Stopped``."""
     source, empty = sys.stdin.buffer, 0
     while not stopped():
         if not stdin_ready():
@@ -270,7 +281,7 @@ def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | N
                 note("Waiting for lines on standard input, because neither BODY nor --file was given.")
             yield None
             continue
-        data = source.read1(PIECE_SIZE)  # type: ignore[union-attr]  # files in memory have it, too
+        data = source.read1(PIECE_SIZE)  # type: ignore[union-attr]  # in-memory files also have this method
         if not data:
             return
         asked = True
@@ -279,8 +290,8 @@ def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | N
 
 
 def stdin_ready() -> bool:
-    """Return whether standard input has data or ends within one poll."""
+    """Return ``True`` if standard input has data or ends within one poll interval."""
     try:
         return bool(select([sys.stdin.buffer], [], [], POLL)[0])
-    except UnsupportedOperation:  # a file in memory always has data
+    except UnsupportedOperation:  # an in-memory file is always ready
         return True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq context``: lists, shows and changes the profiles of the configuration file."""
+"""The commands ``zq context``, which list, show and change the profiles of the configuration file."""
 
 import os
 import sys
@@ -28,9 +28,9 @@ from zq.cli.session import Group, Session, given, pass_session
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
-# Number of characters of a token that are shown.
+# Number of token characters to show.
 SHOWN_CHARACTERS: Final = 4
-# Minimum length of a token of which characters are shown.
+# Minimum length of a token whose last characters may be shown.
 MIN_SHOWN_LENGTH: Final = 16
 
 context_group = Group(
@@ -39,7 +39,7 @@ context_group = Group(
 
 
 def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Complete profile names; offer none if the file cannot be read."""
+    """Complete profile names. Offer no names if the configuration file cannot be read."""
     try:
         document = read_profiles(given(context).get("config") or config_file())
     except click.UsageError:
@@ -59,7 +59,7 @@ def list_contexts(session: Session) -> None:
 
 
 def cells(row: Mapping[str, Any]) -> list[object]:
-    """Return the table row of a profile, with a star for the active one."""
+    """Return the table row of a profile. The active profile has a star."""
     return ["*" if row["in_force"] else "", row["name"], *(row[member] for member in MEMBERS)]
 
 
@@ -67,7 +67,7 @@ def cells(row: Mapping[str, Any]) -> list[object]:
 @click.argument("name", required=False, shell_complete=complete)
 @pass_session
 def show(session: Session, name: str | None) -> None:
-    """Show the active settings, or those of the profile NAME, and the source of each value."""
+    """Show the active settings, or the settings of the profile NAME, with the source of each value."""
     path = session.profiles
     document = read_profiles(path) or ProfileFile()
     profile = name or in_force(session, document)
@@ -103,9 +103,9 @@ def use(session: Session, name: str) -> None:
 @click.argument("values", nargs=-1, required=True, metavar="MEMBER=VALUE...")
 @pass_session
 def change(session: Session, name: str, values: tuple[str, ...]) -> None:
-    """Create a profile or change its members: url, project, token, client_id.
+    """Create or change a profile. Its members are url, project, token and client_id.
 
-    MEMBER= removes a member; token=- reads the token from standard input. The first profile of a file becomes the
+    MEMBER= removes a member. token=- reads the token from standard input. The first profile of a file becomes the
     default.
     """
     path = session.profiles
@@ -130,13 +130,13 @@ def change(session: Session, name: str, values: tuple[str, ...]) -> None:
 
 
 def in_force(session: Session, document: ProfileFile) -> str:
-    """Return the active profile; "" if there is none."""
+    """Return the name of the active profile, or ""."""
     own = "default" if "default" in document.profiles else ""
     return str(session.chosen.get("profile") or document.profile or own)
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Parse a member and its value. Raises ``UsageError``."""
+    """Parse MEMBER=VALUE. Raises ``UsageError``."""
     member, equals, value = text.partition("=")
     if not equals or member not in MEMBERS:
         raise click.UsageError(f"{member} is not one of {', '.join(MEMBERS)}. Give MEMBER=VALUE.")
@@ -144,7 +144,7 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def shown(found: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the members with the token truncated and the URL without its password."""
+    """Return a profile's members without the user in the URL and with only the last characters of the token."""
     token = found.get("token", "")
     hidden = "…" + (token[-SHOWN_CHARACTERS:] if len(token) >= MIN_SHOWN_LENGTH else "")
     own = {**found, "url": without_user(found.get("url", "")), "token": hidden if token else ""}
@@ -152,7 +152,7 @@ def shown(found: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def show_profile(session: Session, name: str) -> None:
-    """Show a profile, and report if another one is active nevertheless."""
+    """Show a profile. Print a note if an option or variable selects another profile."""
     document = read_profiles(session.profiles) or ProfileFile()
     current = in_force(session, document)
     if current != name and "profile" in session.origins:
@@ -161,7 +161,7 @@ def show_profile(session: Session, name: str) -> None:
 
 
 def rewrite(path: Path, change: Callable[["TOMLDocument"], None]) -> None:
-    """Change the file atomically and keep its comments. Afterwards only its owner may read it."""
+    """Change the configuration file atomically. Keep its comments, and make it readable only for its owner."""
     import tomlkit
 
     path = path.resolve()

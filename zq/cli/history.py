@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq dlq``, ``zq history``, ``zq replay`` and ``zq audit``: dead letters, finished messages and the audit trail."""
+"""Commands for dead letters, history and audit trail: ``zq dlq``, ``zq history``, ``zq replay`` and ``zq audit``."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -20,12 +20,12 @@ from zq.cli.session import Command, Group, Session, pass_session
 from zq.client import Finished, Message, Queue
 from zq.errors import NotFound
 
-# Number of dead letters moved per request. Progress is shown after each request.
+# Number of dead letters to move per request. The progress bar advances after each request.
 REDRIVE_BATCH: Final = 1000
-# Time formats of the command line.
+# Parameter type of times.
 MOMENT: Final = Moment(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 since_option = click.option(
-    "--since", type=MOMENT, help="Earliest finish time; local time unless it has an offset such as +00:00."
+    "--since", type=MOMENT, help="Earliest finish time; local unless it has an offset such as +00:00."
 )
 until_option = click.option("--until", type=MOMENT, help="Latest finish time (exclusive).")
 # Number of audit entries per request.
@@ -33,11 +33,11 @@ AUDIT_PAGE: Final = 100
 # Columns of the audit table.
 AUDITED: Final = ("time", "project", "credential", "method", "route", "object", "messages", "outcome", "request_id")
 
-dlq_group = Group("dlq", help="Manage dead letters: messages that failed too often or were buried.")
+dlq_group = Group("dlq", help="Manage dead letters: messages that were claimed too often or buried.")
 
 
 def dead_letters(session: Session, queue: str) -> Queue:
-    """Return the dead-letter queue of a queue, or the queue itself if it is one. Raises ``NotFound`` otherwise."""
+    """Return the dead-letter queue of ``queue``, or ``queue`` if it is a dead-letter queue. Raises ``NotFound``."""
     handle = session.queue(queue)
     named = handle.metadata().get("_dead_letter_queue")
     if isinstance(named, str):
@@ -54,7 +54,7 @@ def dead_letters(session: Session, queue: str) -> Queue:
 @limit_option(100, ", 0 = all")
 @pass_session
 def list_dead(session: Session, queue: str | None, limit: int) -> None:
-    """List the dead letters of QUEUE, or count those of all queues."""
+    """List the dead letters of QUEUE, or count the dead letters of each queue."""
     if queue is None:
         unread = Unread()
         rows = islice(figures(session, unread), limit or None)
@@ -67,12 +67,11 @@ def list_dead(session: Session, queue: str | None, limit: int) -> None:
 
 
 def dead_cells(message: Message) -> list[object]:
-    """Return the table row of a dead letter."""
     return [message.id, message.origin, message.origin_claim_count, message.reason, body(message)]
 
 
 def figures(session: Session, unread: Unread) -> Iterator[dict[str, Any]]:
-    """Yield the message counts of each dead-letter queue; ``unread`` collects those that cannot be read."""
+    """Yield the message counts of each dead-letter queue, and record in ``unread`` the queues that cannot be read."""
     for listed in session.client.queues(detailed=True):
         dead = (listed.metadata or {}).get("_dead_letter_queue")
         if not isinstance(dead, str):
@@ -87,10 +86,10 @@ def figures(session: Session, unread: Unread) -> Iterator[dict[str, Any]]:
 
 @dlq_group.command("redrive")
 @queue_argument
-@click.option("--to", "target", metavar="QUEUE", help="Target queue (default: the origin of each message).")
-@click.option("--limit", type=Count(1), help="Maximum number of messages (default: all that exist at the start).")
+@click.option("--to", "target", metavar="QUEUE", help="Target queue (default: the origin queue of each message).")
+@click.option("--limit", type=Count(1), help="Maximum number of messages (default: all messages at the start).")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a message to move; repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be moved, by origin.")
+@click.option("--dry-run", is_flag=True, help="Only show how many messages would be moved, by origin queue.")
 @pass_session
 def redrive(session: Session, queue: str, target: str | None, limit: int | None, ids: Ids, dry_run: bool) -> None:
     """Move the dead letters of QUEUE back to their origin queues."""
@@ -111,7 +110,7 @@ def redrive(session: Session, queue: str, target: str | None, limit: int | None,
 
 
 def _redrive_oldest(session: Session, queue: str, dead: Queue, target: str | None, limit: int | None) -> None:
-    """Redrive in several requests and show the progress."""
+    """Redrive dead letters in several requests, with a progress bar."""
     total = dead.stats().free
     total = min(total, limit or total)
     moved = 0
@@ -135,7 +134,7 @@ def _redrive_oldest(session: Session, queue: str, dead: Queue, target: str | Non
 def history(
     session: Session, queue: str, since: datetime | None, until: datetime | None, living: bool, limit: int
 ) -> None:
-    """List the finished messages of a queue that keeps a history."""
+    """List the finished messages of a queue. The queue must keep a history."""
     found = session.queue(queue).history(since=since, until=until, living=living)
     session.out.rows(
         ("id", "finished", "outcome", "body"), not_missing(session, queue, islice(found, limit or None)), finished_cells
@@ -143,7 +142,6 @@ def history(
 
 
 def finished_cells(message: Finished) -> list[object]:
-    """Return the table row of a finished message."""
     finished = f"{message.finished.astimezone():%Y-%m-%d %H:%M:%S}" if message.finished else ""
     return [message.id, finished, message.outcome, body(message)]
 
@@ -180,18 +178,16 @@ def replay(
 
 
 @click.command("audit", cls=Command)
-@click.option(
-    "--since", type=MOMENT, help="Earliest time of a change; local time unless it has an offset such as +00:00."
-)
+@click.option("--since", type=MOMENT, help="Earliest time of a change; local unless it has an offset such as +00:00.")
 @limit_option(100, ", 0 = all")
 @pass_session
 def audit(session: Session, since: datetime | None, limit: int) -> None:
-    """List changes and deletions with the credentials that made them, latest first."""
+    """List changes and deletions with the credentials that made them, newest first."""
     found = session.client.audit(since=since, page=min(limit or AUDIT_PAGE, AUDIT_PAGE))
     session.out.rows(AUDITED, islice(found, limit or None), changed_cells)
 
 
 def changed_cells(entry: dict[str, Any]) -> list[object]:
-    """Return the table row of an audit entry, in local time."""
+    """Return the table row of an audit entry, with its time converted to local time."""
     local = f"{datetime.fromisoformat(entry['time']).astimezone():%Y-%m-%d %H:%M:%S}"
     return [local, *(entry.get(name) for name in AUDITED[1:])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of commands: tables for people, JSON lines for programs, progress and notes on standard error."""
+"""The output of commands: tables, JSON lines and YAML on standard output, and notes on standard error."""
 
 import os
 import sys
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Query = Callable[[Any], Any]
-# Maximum length of a body in a table.
+# Maximum number of characters of a body in a table.
 BODY_WIDTH: Final = 80
-# Columns that may be wrapped. All others keep their full width, so that their values can be copied.
+# Columns that may be wrapped. Other columns keep their full width, so that users can copy their values.
 WRAPPED: Final = ("body", "metadata", "reason", "")
 # Minimum width of a wrapped column in characters.
 MIN_WIDTH: Final = 20
-# Preferred width of a wrapped column in characters. If there is less room, ids are shortened.
+# Preferred width of a wrapped column in characters. On a narrower terminal, ids are shortened.
 READABLE_WIDTH: Final = 40
-# Columns of seconds, shown as 3m 12s.
+# Columns with durations, shown as 3m 12s.
 DURATIONS: Final = ("age", "ttl", "oldest", "newest", "dropped in", "ends in")
 # Units of durations in seconds.
 UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
@@ -36,17 +36,17 @@ COLOURS: Final = {"id": "cyan", "name": "cyan", "reason": "yellow", "dead letter
 ID_ENDS: Final = 6
 # Line width in characters if the output is not a terminal.
 PIPE_WIDTH: Final = 10_000
-# Characters that would control a terminal, with their replacement.
+# Control characters, with their replacement.
 CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
 
 
 class Output:
-    """The output of results.
+    """A writer of results to standard output.
 
     Args:
-        form: "json", "table" or "yaml"; ``None`` = tables on a terminal, otherwise JSON lines.
-        query: Applied to each result before it is shown.
-        full: Whether tables show whole ids and bodies.
+        form: "json", "table" or "yaml". Default: "table" on a terminal, else "json".
+        query: JMESPath query to apply to each result.
+        full: Show whole ids and bodies in tables.
     """
 
     def __init__(self, form: str | None = None, query: Query | None = None, full: bool = False) -> None:
@@ -57,15 +57,16 @@ class Output:
 
     @property
     def for_people(self) -> bool:
-        """Whether commands should draw their own tables."""
+        """Whether results are shown as tables."""
         return self.form == "table" and self.query is None
 
     def rows(
         self, columns: Sequence[str], items: Iterable[T], cells: Callable[[T], Sequence[object]], full: bool = False
     ) -> None:
-        """Show a list: each item as it arrives, or all items as one table or one query result.
+        """Show a list. Without a table or query, each item is written as soon as it is available.
 
-        ``full`` overrides the user's choice.
+        Args:
+            full: Show whole ids and bodies, even if the user has not requested that.
         """
         if self.for_people:
             self._table(columns, [cells(item) for item in items], full or self.full)
@@ -73,7 +74,7 @@ class Output:
             self._items(items)
 
     def line(self, item: object) -> None:
-        """Show an item of an endless list at once, as a JSON line or a YAML list entry."""
+        """Write an item as a JSON line or YAML list entry."""
         if self.query is not None:
             self._write([self._queried(item, self.query)])
         elif self.form == "yaml":
@@ -82,7 +83,7 @@ class Output:
             write_line(item)
 
     def result(self, members: Mapping[str, Any]) -> None:
-        """Show one result with its members. Several results are separate YAML documents."""
+        """Show an object. In YAML, each object is a separate document."""
         if self.for_people:
             show(members_table(members))
         elif self.query is None and self.form == "json":
@@ -97,7 +98,7 @@ class Output:
                 write(as_yaml(members))
 
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
-        """Show messages. ``more`` is added to each JSON line, and shown above a table."""
+        """Show messages. The members in ``more`` are shown above the table, or added to each JSON line."""
         if self.for_people:
             rows = [(*_brief(message), body(message)) for message in found]
             if more and rows:
@@ -121,8 +122,8 @@ class Output:
     def _queried(self, result: object, query: Query) -> Any:
         """Apply the query to a result.
 
-        If the query fails or a body cannot be decoded, show the whole result, because it may not be available again,
-        and raise ``UsageError``.
+        If the query fails, show the whole result and raise ``UsageError``: a claimed or popped message cannot be
+        fetched again.
         """
         from jmespath.exceptions import JMESPathError
 
@@ -144,7 +145,7 @@ class Output:
             ) from error
 
     def _write(self, value: Any) -> None:
-        """Show a value in the chosen format; of a list, each item separately."""
+        """Show a value in the chosen format. Each item of a list is written on its own line."""
         if self.form == "yaml":
             write(as_yaml(value))
         elif self.form == "table":
@@ -154,7 +155,11 @@ class Output:
                 write_line(item)
 
     def _table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], full: bool, ids: bool = False) -> None:
-        """Show a table. ``ids``: whether whole ids are needed for further commands."""
+        """Show a table.
+
+        Args:
+            ids: Show whole ids, because the user needs them for the next command.
+        """
         short = not full and not ids and "id" in columns and _too_wide(columns, rows)
         if short:
             index = columns.index("id")
@@ -165,21 +170,20 @@ class Output:
 
 
 def write_line(item: object) -> None:
-    """Write an item as a JSON line."""
     write(msgspec.json.encode(item) + b"\n")
 
 
 def write(text: bytes) -> None:
-    """Write bytes to standard output without buffering."""
+    """Write bytes to standard output and flush it."""
     file = sys.stdout.buffer
     file.write(text)
     file.flush()
 
 
 def as_builtins(item: object) -> Any:
-    """Convert an item, or each item of a list, to objects, lists and strings of its JSON.
+    """Convert an item to dicts, lists and scalars.
 
-    Raises ``UndecodableBody`` for a message with a body that Python cannot represent.
+    Raises ``UndecodableBody`` for a message whose body Python cannot represent.
     """
     if isinstance(item, list):
         return [as_builtins(one) for one in item]
@@ -202,9 +206,9 @@ def _message_id(encoded: bytes) -> str:
 
 
 def as_yaml(item: object, entry: Literal["", "- "] = "") -> bytes:
-    """Return an item as YAML with its members in order; with ``entry`` "- ", as a list entry.
+    """Encode an item as YAML. With ``entry`` "- ", encode it as a list entry.
 
-    An item that Python cannot represent is written as JSON, which is valid YAML.
+    If Python cannot represent the item, encode it as JSON, which is valid YAML.
     """
     import yaml
 
@@ -218,7 +222,7 @@ def as_yaml(item: object, entry: Literal["", "- "] = "") -> bytes:
 
 
 def show_value(value: Any) -> None:
-    """Show a query result: as a table if it has members or items, otherwise one value per line."""
+    """Show a query result: objects and lists of rows as a table, other values one per line."""
     if isinstance(value, dict):
         show(members_table(value))
         return
@@ -234,24 +238,24 @@ def show_value(value: Any) -> None:
 
 
 def members_table(members: Mapping[str, Any]) -> "Table":
-    """Return a table of the members of one object."""
+    """Return a table with one row for each member of an object."""
     return table(("", ""), [(name, tabular(value)) for name, value in members.items()], header=False)
 
 
 def tabular(value: object) -> object:
-    """Return a value for a table cell; numbers are unchanged."""
+    """Convert a value to a table cell. Numbers stay numbers, which are aligned right."""
     return value if value is None or _is_number(value) else as_text(value)
 
 
 def console(stderr: bool = False) -> "Console":
-    """Return a rich console that shows text without interpreting it."""
+    """Return a rich console that prints text literally."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool = True, full: bool = False) -> "Table":
-    """Return a table: numbers aligned right, seconds as 3m 12s, and bodies truncated unless ``full``."""
+    """Build a table. Numbers are aligned right; bodies are truncated unless ``full`` is set."""
     from rich.table import Table
     from rich.text import Text
 
@@ -276,7 +280,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool
 
 
 def show(drawn: "Table") -> None:
-    """Print a table. On a narrow terminal its lines wrap."""
+    """Print a table. If the terminal is too narrow, the terminal wraps its lines."""
     screen = console()
     least = sum((column.min_width or 0) + 1 for column in drawn.columns)
     screen.width = max(screen.width, least) if screen.is_terminal else PIPE_WIDTH
@@ -284,7 +288,7 @@ def show(drawn: "Table") -> None:
 
 
 def plain(text: str) -> str:
-    """Return the text without characters that would control a terminal."""
+    """Replace control characters."""
     return text.translate(CONTROLS)
 
 
@@ -300,18 +304,18 @@ def duration(seconds: float) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return both ends of an id."""
+    """Shorten an id to its first and last characters."""
     return text if len(text) <= 2 * ID_ENDS + 1 else f"{text[:ID_ENDS]}…{text[-ID_ENDS:]}"
 
 
 def note(sentence: str, error: bool = False) -> None:
-    """Print a sentence on standard error; an error is red if the terminal shows colours."""
+    """Print a note on standard error. An error is red unless ``NO_COLOR`` is set."""
     text = f"zq: {plain(sentence)}"
     click.echo(click.style(text, fg="red") if error and not os.environ.get("NO_COLOR") else text, err=True)
 
 
 def body(message: Message) -> str:
-    """Return the body as JSON text, or its start if only that was requested."""
+    """Return the body as JSON, or the start of the body in a listing of body starts."""
     return message.content.decode() or message.body_start
 
 
@@ -336,7 +340,7 @@ def _widths(columns: Sequence[str], shown: Iterable[Sequence[str]]) -> list[int]
 
 
 def _too_wide(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
-    """Return whether whole ids would leave too little of the terminal's width for other columns."""
+    """Return ``True`` if whole ids would leave too little width for the other columns."""
     screen = console()
     shown = [[_cell(column, cell, False) for column, cell in zip(columns, row, strict=True)] for row in rows]
     widths = zip(columns, _widths(columns, shown), strict=True)
@@ -349,5 +353,5 @@ def _brief(message: Message) -> tuple[object, ...]:
 
 
 def as_text(value: object) -> str:
-    """Return a string unchanged, and any other value as JSON."""
+    """Return a string as it is, and any other value as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq pipeline``: runs a Spark job between queues. Spark is imported only by the command itself."""
+"""The command ``zq pipeline``, which runs a Spark job between queues.
+
+Importing Spark takes seconds, so only the command imports it, and not this module.
+"""
 
 import importlib.util
 import math
@@ -25,9 +28,9 @@ from zq.cli.session import Command, Group, Session, pass_session
 if TYPE_CHECKING:
     from zq.spark.pipeline import Pipeline, Totals
 
-# Module name under which a job is imported.
+# Module name of an imported job.
 MODULE: Final = "zq_pipeline_job"
-# A copy of the value in ``zq.spark.session``, which must not be imported for help texts.
+# Default Spark master. A copy of the value in ``zq.spark.session``, which would import Spark.
 MASTER: Final = "local[*,4]"
 
 
@@ -44,10 +47,10 @@ def pipeline_group() -> None:
 @QUIET
 @pass_session
 def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple[str, ...], quiet: bool) -> None:
-    """Run the pipeline that JOB.PY defines as "pipeline".
+    """Run the pipeline in JOB.PY, which must define the variable "pipeline".
 
-    Options that the job does not set (url, project, token) are those of the command line. SIGTERM and Ctrl-C end the
-    pipeline after the current round.
+    If the job does not set url, project or token, the command line's values apply. SIGTERM and Ctrl-C end the pipeline
+    after the current round.
     """
     settings = dict(map(_setting, conf))
     try:
@@ -71,14 +74,13 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
 
 
 def _show_totals(progress: Progress, done: "Totals") -> None:
-    """Show the totals at the end of a round."""
     progress.stage = f"{done.rounds:,} rounds, {done.published:,} published, {done.buried:,} buried"
     progress.add(done.taken - progress.count)
 
 
 @contextmanager
 def _warnings_as_notes() -> Generator[None, None, None]:
-    """Print Python warnings as notes."""
+    """Print Python warnings as notes during the block."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: note(str(message))
         yield
@@ -92,9 +94,10 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def _load(job: Path) -> "Pipeline":
-    """Load the pipeline of a job file.
+    """Import a job file and return its pipeline.
 
-    Spark workers get the functions of the file by value, and can import modules next to it.
+    The functions of the job file are pickled by value, because Spark workers cannot import it. They can import other
+    modules in its folder.
     """
     from pyspark import cloudpickle
 
@@ -117,7 +120,7 @@ def _load(job: Path) -> "Pipeline":
 
 
 def _execute(module: ModuleType, loader: Any, job: Path) -> None:
-    """Run a job file; an exception is reported with its line."""
+    """Execute a job file. Raises ``Failure`` with the line number of an error."""
     try:
         loader.exec_module(module)
     except SyntaxError as error:
@@ -130,7 +133,7 @@ def _execute(module: ModuleType, loader: Any, job: Path) -> None:
 
 
 def _completed(pipeline: "Pipeline", session: Session) -> "Pipeline":
-    """Return the pipeline with the options that its job does not set. ``--retry`` overrides the job."""
+    """Add the command line's settings that the job does not set. ``--retry`` overrides the job's value."""
     own = {name: getattr(pipeline, name) for name in ("url", "project", "token", "client_id")}
     connection = session.connecting(own)
     return replace(

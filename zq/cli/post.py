@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq post``: posts one message, the lines of standard input, or a file with support for resumption."""
+"""The command ``zq post``, which posts one message, the lines of standard input, or a file."""
 
 import os
 import sys
@@ -34,7 +34,6 @@ class Delimiter(click.ParamType[str]):
     name = "character"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Parse the character."""
         found = "\t" if value == "\\t" else str(value)
         if len(found) != 1 or found in '"\r\n':
             self.fail(f"{value!r} must be a single character other than a quotation mark or line end.", param, ctx)
@@ -42,12 +41,11 @@ class Delimiter(click.ParamType[str]):
 
 
 class AttributeOption(click.ParamType[tuple[str, TypedValue]]):
-    """An attribute, ``NAME=VALUE`` or ``NAME:TYPE=VALUE``."""
+    """A message attribute, written as ``NAME=VALUE`` or ``NAME:TYPE=VALUE``."""
 
     name = "attribute"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, TypedValue]:
-        """Return the name and the value with its type."""
         name, equals, text = str(value).partition("=")
         name, _, kind = name.partition(":")
         if not equals or not name:
@@ -62,36 +60,38 @@ class AttributeOption(click.ParamType[tuple[str, TypedValue]]):
     "--file",
     "path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Post each line of a file, or each row if it is named *.csv. Run again to resume after an interruption.",
+    help="Post each line of a file, or each row of a *.csv file. To resume after an interruption, run zq again.",
 )
-@click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Ttl of the messages.")
+@click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Message ttl.")
 @delay_option
 @click.option("--text", is_flag=True, help="Post bodies as text, even if they look like JSON.")
 @click.option(
-    "--csv", "rows", is_flag=True, help="Read CSV: each row is a JSON object of strings; the first row has the keys."
+    "--csv", "rows", is_flag=True, help="Read CSV. Each row becomes a JSON object, whose keys are in the first row."
 )
 @click.option(
     "--delimiter", type=Delimiter(), metavar="CHAR", help='CSV field delimiter (default ","); "\\t" is a tab.'
 )
-@click.option("--key", metavar="TEXT", help="Idempotency key of a single BODY.")
-@click.option("--group", metavar="NAME", help="Message group of a single BODY, in a queue with _grouped.")
+@click.option("--key", metavar="TEXT", help="Idempotency key for a single BODY.")
+@click.option("--group", metavar="NAME", help="Message group for a single BODY, in a queue with _grouped.")
 @click.option(
     "--attribute",
     "attributes",
     multiple=True,
     type=AttributeOption(),
     metavar="NAME[:TYPE]=VALUE",
-    help="Attribute of a single BODY, of type String (default), Number or Binary (base64). Repeatable.",
+    help="Attribute for a single BODY. TYPE is String (default), Number or Binary (base64). Repeatable.",
 )
-@click.option("--concurrency", type=Count(1, 32), default=1, help="Concurrent batches; 1 keeps the order (default 1).")
+@click.option(
+    "--concurrency", type=Count(1, 32), default=1, help="Concurrent requests (default 1, which keeps the order)."
+)
 @click.option("--force", is_flag=True, help="Post with --delay even if the queue ignores delays.")
-@click.option("--restart", is_flag=True, help="Start again instead of resuming an interrupted post of the file.")
+@click.option("--restart", is_flag=True, help="Post the file from the start instead of resuming an interrupted post.")
 @pass_session
 def post(session: Session, /, queue: str, body: str | None, path: Path | None, **chosen: Any) -> None:
-    """Post a message, or each line or row of standard input or of a file.
+    """Post a message, or each line or row of standard input or a file.
 
-    BODY is JSON, or text if it is not JSON. "-" is standard input, whose lines are posted as they arrive. Standard
-    input is also read if BODY and --file are missing and it is not a terminal. Gzip data is decompressed.
+    BODY is JSON, or text if it is not JSON. With "-", or without BODY and --file, zq reads standard input and posts the
+    lines as they arrive. Gzip data is decompressed.
     """
     options = PostOptions(**chosen)
     session.configure(check_delays=not options.force)
@@ -118,7 +118,11 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
 
 
 class PostOptions(Struct, frozen=True):
-    """The options of ``zq post``, except for the source of bodies. ``rows``: whether the input is CSV."""
+    """The options of ``zq post`` other than BODY and ``--file``.
+
+    Attributes:
+        rows: Read the input as CSV.
+    """
 
     ttl: int | None
     delay: int | None
@@ -134,7 +138,7 @@ class PostOptions(Struct, frozen=True):
 
 
 def form_of(path: Path | None, text: bool, rows: bool, delimiter: str | None) -> Form:
-    """Return the input format. Raises ``UsageError``."""
+    """Return the input format that the options select. Raises ``UsageError``."""
     if text and rows:
         raise click.UsageError("Give either --text or --csv.")
     named = path is not None and path.name.lower().removesuffix(".gz").endswith(".csv")
@@ -157,7 +161,7 @@ def post_body(session: Session, queue: str, body: str, form: Form, options: Post
 
 
 def post_file(session: Session, queue: str, path: Path, form: Form, options: PostOptions) -> None:
-    """Post a file, or the rest of it after an interrupted run."""
+    """Post a file, or resume an interrupted post of the file."""
     if not path.is_file():
         raise click.UsageError('--file must be a regular file; use "-" for others.')
     queue_metadata = visible_metadata(session.queue(queue))
@@ -173,7 +177,7 @@ def post_file(session: Session, queue: str, path: Path, form: Form, options: Pos
 
 
 def send_file(session: Session, file: ResumeFile, upload: Upload, concurrency: int) -> None:
-    """Post the lines of a file that are not stored yet."""
+    """Post the lines that earlier runs have not stored, with a progress bar."""
     queue, terms = session.queue(upload.terms.queue), upload.terms
     if upload.line:
         note(f"Resuming after line {upload.line:,}.")
@@ -195,7 +199,7 @@ def send_file(session: Session, file: ResumeFile, upload: Upload, concurrency: i
 
 
 def so_far(file: ResumeFile, upload: Upload) -> str:
-    """Return how much of a file was posted when the command stopped."""
+    """Return a sentence about the progress of an interrupted post."""
     if upload.line:
         posted = f"Messages posted so far: {upload.messages:,} (up to line {upload.line:,})."
         return f"{posted} Run the same command to resume."
@@ -214,9 +218,10 @@ def send_input(
     *,
     asked: bool = True,
 ) -> None:
-    """Post the lines of standard input until it ends. The first signal stops reading; the second ends the program.
+    """Post the lines of standard input. The first signal stops reading; the second signal ends the process.
 
-    Raises ``UsageError`` if standard input was not ``asked`` for and was empty.
+    Args:
+        asked: Whether the user requested standard input. If not, empty input raises ``UsageError``.
     """
     stopped = threading.Event()
     most = resource.transport.run(posting.BATCH_LIMITS_CALL)
@@ -244,7 +249,7 @@ def send_input(
 
 
 def prompt_batches(packer: posting.Packer, found: Iterator[Raw | None]) -> Iterator[posting.Batch]:
-    """Yield the bodies in batches. An incomplete batch is sent when input pauses, and before an invalid line."""
+    """Pack bodies into batches. Yield an incomplete batch if the input pauses, and before an invalid line."""
     try:
         for body in found:
             if batch := packer.flush() if body is None else packer.add(body):

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq queue`` and ``zq topic``: the commands that both groups share.
-
-The server's listing has no counts, so the counts of each queue or topic need a request of their own. Several of these
-requests run concurrently.
-"""
+"""The commands ``zq queue`` and ``zq topic``."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,27 +24,26 @@ from zq.limits import is_long_queue_name
 
 Handle = Queue | Topic
 Metadata = tuple[tuple[str, Any], ...]
-# Number of concurrent requests for counts.
+# Number of concurrent requests for message counts.
 COUNT_REQUESTS: Final = 8
-# Number of queues whose counts are requested before the first one is shown.
+# Number of queues whose counts are requested before the first row is shown.
 PREFETCH: Final = 100
-# Columns of a table, with the members that they show.
+# Table columns of ``list``, with the members that they show.
 COLUMNS: Final = {
     "queues": {"messages": "total", "claimed": "claimed", "oldest": "oldest", "dead letters": "dead_letters"},
     "topics": {"messages": "total", "oldest": "oldest"},
 }
 Row = dict[str, Any]
-# Columns of ``stats``.
+# Table columns of ``stats``.
 FIGURES: Final = ("name", "total", "free", "claimed", "oldest", "newest")
 
 
 class Member(click.ParamType[tuple[str, Any]]):
-    """A pair KEY=VALUE, in which the value is JSON, or text if it is not JSON."""
+    """A pair KEY=VALUE. The value is JSON, or text if it is not JSON."""
 
     name = "key=value"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
-        """Parse the pair."""
         key, equals, text = value.partition("=")
         if not key or not equals:
             self.fail(f"{value!r} is not KEY=VALUE.", param, ctx)
@@ -59,7 +54,7 @@ class Member(click.ParamType[tuple[str, Any]]):
 
 
 class ResourceGroup(Group):
-    """The commands for queues, or those for topics."""
+    """A command group for queues or topics."""
 
     def __init__(self, word: str, handle: Callable[[Session, str], Handle]) -> None:
         super().__init__(word, help=f"Manage {word}s: metadata and message counts.")
@@ -70,7 +65,7 @@ class ResourceGroup(Group):
 
 
 class Resources:
-    """The queues or topics on which a command works."""
+    """Access to the queues or the topics of the project, for commands that work on both."""
 
     def __init__(self, session: Session, group: ResourceGroup) -> None:
         self.session = session
@@ -83,18 +78,18 @@ class Resources:
         return self._handle(self.session, name)
 
     def raise_missing(self, names: Iterable[str]) -> None:
-        """Raise ``NotFound`` if there are names, because they do not exist."""
+        """Raise ``NotFound`` for the names of missing queues or topics. If there are no names, return."""
         if sentences := [str(self.session.missing(name, self.kind)) for name in names]:
             raise NotFound(" ".join(sentences))
 
     def listed(self, **filters: Any) -> Iterator[Listed]:
-        """List the existing queues or topics."""
+        """List the queues or topics."""
         client = self.session.client
         return client.queues(**filters) if self.kind == "queues" else client.topics(**filters)
 
 
 def pass_resources(command: Callable[..., None]) -> Callable[..., None]:
-    """Pass the resources of its group to a command."""
+    """Pass the ``Resources`` of the command's group as the first argument."""
 
     def called(context: click.Context, /, **options: Any) -> None:
         command(Resources(context.obj, group_of(context)), **options)
@@ -103,7 +98,7 @@ def pass_resources(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def group_of(context: click.Context) -> ResourceGroup:
-    """Return the group to which a command belongs."""
+    """Return the command group of the current command."""
     assert context.parent is not None
     group = context.parent.command
     assert isinstance(group, ResourceGroup)
@@ -111,7 +106,7 @@ def group_of(context: click.Context) -> ResourceGroup:
 
 
 def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Complete names of queues or topics, depending on the group."""
+    """Complete queue names or topic names, depending on the command group."""
     return names(group_of(context).kind)(context, parameter, begun)
 
 
@@ -121,7 +116,7 @@ members_argument = click.argument("members", type=Member(), nargs=-1, metavar="[
 
 
 def some_names(required: bool) -> Callable[[Any], Any]:
-    """Return an argument for any number of names."""
+    """Return an argument for several names."""
     return click.argument("name", nargs=-1, required=required, shell_complete=complete)
 
 
@@ -130,7 +125,7 @@ def some_names(required: bool) -> Callable[[Any], Any]:
 @members_argument
 @pass_resources
 def create(resources: Resources, name: str, members: Metadata) -> None:
-    """Create a queue or topic with metadata. An existing one is not changed."""
+    """Create a queue or topic with metadata. If it exists, it is not changed."""
     resources.out.result({"name": name, "created": resources(name).create(dict(members))})
 
 
@@ -138,7 +133,7 @@ def create(resources: Resources, name: str, members: Metadata) -> None:
 @name_of_one
 @pass_resources
 def show(resources: Resources, name: str) -> None:
-    """Show the metadata, with defaults for unset keys."""
+    """Show the metadata, including defaults."""
     resources.session.check_exists(name, resources.kind)
     resources.out.result({"name": name, **resources(name).metadata()})
 
@@ -149,7 +144,7 @@ def show(resources: Resources, name: str) -> None:
 @click.option("--unset", multiple=True, metavar="KEY", help="Metadata key to remove; repeatable.")
 @pass_resources
 def change(resources: Resources, name: str, members: Metadata, unset: tuple[str, ...]) -> None:
-    """Set some metadata keys, remove others, and show the result."""
+    """Set and remove metadata keys, and show the new metadata."""
     try:
         resources.out.result({"name": name, **resources(name).update(dict(members), remove=unset)})
     except (QueueNotFound, TopicNotFound):
@@ -177,7 +172,7 @@ def resume(resources: Resources, name: str) -> None:
 
 
 def change_of(resources: Resources, name: str, verb: Callable[[Queue], Row]) -> Row:
-    """Return the metadata of a queue after a change. Raises ``NotFound`` with a similar name."""
+    """Change a queue and return its new metadata. Raises ``NotFound`` with a suggestion."""
     try:
         return verb(resources.session.client.queue(name))
     except QueueNotFound:
@@ -206,7 +201,7 @@ def purge(resources: Resources, name: tuple[str, ...], yes: bool) -> None:
 @some_names(required=False)
 @pass_resources
 def stats(resources: Resources, name: tuple[str, ...]) -> None:
-    """Show message counts, and the ages of the oldest and newest message."""
+    """Show message counts and the ages of the oldest and newest message."""
     chosen = name or tuple(entry.name for entry in resources.listed())
     absent: list[str] = []
     unread = Unread()
@@ -231,7 +226,7 @@ def stats(resources: Resources, name: tuple[str, ...]) -> None:
 
 
 def counted(name: str, stats: Stats) -> dict[str, Any]:
-    """Return the counts of a queue or topic; ages are ``None`` if it is empty."""
+    """Return the table row of ``stats``. The ages of an empty queue or topic are ``None``."""
     oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
     figures = {"total": stats.total, "free": stats.free, "claimed": stats.claimed}
     return {"name": name, **figures, "oldest": oldest, "newest": newest}
@@ -240,7 +235,10 @@ def counted(name: str, stats: Stats) -> dict[str, Any]:
 def for_each(
     resources: Resources, names: Sequence[str], done: str, verb: Callable[[Handle], None], question: str
 ) -> None:
-    """Apply a verb to each name that exists. Aborts if the user declines the question on a terminal."""
+    """Ask for confirmation on a terminal, then apply ``verb`` to each existing queue or topic.
+
+    Raises ``Abort`` if the user declines, and ``NotFound`` if a queue or topic does not exist.
+    """
     absent = [one for one in names if not resources(one).exists()]
     if question and len(absent) < len(names) and sys.stdin.isatty():
         click.confirm(question.format(", ".join(names)), abort=True, err=True)
@@ -253,17 +251,17 @@ def for_each(
 
 @click.command("list", cls=Command)
 @click.option("--name", metavar="PART", help="List only names that contain this text.")
-@click.option("--with", "members", type=Member(), multiple=True, help="List only those with this metadata; repeatable.")
-@click.option("--limit", type=Count(0), default=0, help="Maximum number (default 0 = all).")
+@click.option("--with", "members", type=Member(), multiple=True, help="Required metadata; repeatable.")
+@click.option("--limit", type=Count(0), default=0, help="Maximum number (default: all).")
 @click.option("-l", "--long", is_flag=True, help="Also show metadata in tables, without defaults.")
-@click.option("--no-counts", is_flag=True, help="Show only names and metadata, which saves one request for each.")
+@click.option("--no-counts", is_flag=True, help="Show only names and metadata. Saves one request per queue.")
 @pass_resources
 def list_all(
     resources: Resources, name: str | None, members: Metadata, limit: int, long: bool, no_counts: bool
 ) -> None:
-    """List the queues or topics of the project with counts, ordered by name.
+    """List the queues or topics of the project with message counts, ordered by name.
 
-    Each count needs a request, of which eight run concurrently; --no-counts skips them.
+    zq requests the counts of each queue or topic separately, eight at a time. --no-counts skips these requests.
     """
     wanted = dict(members).items()
     fitting = (one for one in resources.listed(name=name, detailed=True) if wanted <= dict(one.metadata or {}).items())
@@ -282,9 +280,9 @@ def list_all(
 
 
 def with_counts(resources: Resources, found: Iterator[Listed], unread: Unread) -> Iterator[Row]:
-    """Yield rows with counts in listing order; counts that cannot be read are ``None``.
+    """Yield table rows with message counts, in the order of the listing. Unreadable counts are ``None``.
 
-    The counts of a dead-letter queue that is also listed are requested only once.
+    Counts are requested concurrently, and only once for each queue, even if it is a dead-letter queue of others.
     """
     queues = resources.kind == "queues"
     with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:
@@ -314,13 +312,13 @@ def with_counts(resources: Resources, found: Iterator[Listed], unread: Unread) -
 
 
 def dead_letter_queue(one: Listed) -> str:
-    """Return the name of the dead-letter queue; "" if it is absent or not valid."""
+    """Return the name of the dead-letter queue, or "" if the metadata has no valid name."""
     name = (one.metadata or {}).get("_dead_letter_queue")
     return name if is_long_queue_name(name) else ""
 
 
 def chosen(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Return metadata without defaults, in the format of ``zq queue create``."""
+    """Format metadata without defaults as arguments of ``zq queue create``."""
     own = {key: value for key, value in metadata.items() if key not in defaults or defaults[key] != value}
     return " ".join(f"{key}={as_text(value)}" for key, value in own.items())
 

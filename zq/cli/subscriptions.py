@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq subscription`` and ``zq deliveries``: subscriptions of queues and topics, and failed deliveries."""
+"""The commands ``zq subscription`` and ``zq deliveries``."""
 
 import sys
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from zq.cli.session import Group, Session, pass_session
 from zq.client import DeadDelivery, Queue, Subscription, Topic
 from zq.limits import MAX_IDS
 
-subscription_group = Group("subscription", help="Manage subscriptions to queues and topics, by HTTP or mail.")
+subscription_group = Group("subscription", help="Manage HTTP and mail subscriptions to queues and topics.")
 deliveries_group = Group("deliveries", help="Manage failed and pending deliveries of a subscription.")
 source_argument = name_argument("source", "queues", metavar="QUEUE")
 topic_option = click.option("--topic", is_flag=True, help="QUEUE is the name of a topic.")
@@ -31,7 +31,6 @@ class Object(click.ParamType[dict[str, Any]]):
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        """Parse the object."""
         try:
             return msgspec.json.decode(value, type=dict[str, Any])
         except msgspec.MsgspecError:
@@ -40,7 +39,7 @@ class Object(click.ParamType[dict[str, Any]]):
 
 def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that describe a subscription."""
-    ttl = click.option("--ttl", type=Count(60), metavar="SECONDS", help="Ttl of the subscription.")
+    ttl = click.option("--ttl", type=Count(60), metavar="SECONDS", help="Subscription ttl.")
     return ttl(
         click.option(
             "--options", type=Object(), metavar="JSON", help='Options, such as {"post_headers": {"X-A": "b"}}.'
@@ -49,7 +48,6 @@ def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def source_of(session: Session, name: str, topic: bool) -> Queue | Topic:
-    """Return the handle of the queue or topic."""
     return session.client.topic(name) if topic else session.queue(name)
 
 
@@ -62,9 +60,10 @@ def source_of(session: Session, name: str, topic: bool) -> Queue | Topic:
 def create(
     session: Session, source: str, subscriber: str, ttl: int | None, options: dict[str, Any] | None, topic: bool
 ) -> None:
-    """Subscribe SUBSCRIBER, a URI, to the messages of QUEUE. Deliveries begin once it has confirmed.
+    """Subscribe the URI SUBSCRIBER to the messages of QUEUE.
 
-    The secret that signs webhooks is shown only for a new subscription.
+    Deliveries begin when the subscriber has confirmed the subscription. For a new subscription, zq shows the secret for
+    verifying webhook signatures.
     """
     made = source_of(session, source, topic).subscribe(subscriber, ttl=ttl, options=options)
     session.out.result({"id": made.id, **({"secret": made.secret} if made.secret else {})})
@@ -90,12 +89,11 @@ def list_all(session: Session, source: str, limit: int, topic: bool) -> None:
 @topic_option
 @pass_session
 def show(session: Session, source: str, subscription: str, topic: bool) -> None:
-    """Show a subscription. Values of headers are shown as ***."""
+    """Show a subscription. Header values are shown as ***."""
     session.out.result(members(source_of(session, source, topic).subscription(subscription)))
 
 
 def members(one: Subscription) -> dict[str, Any]:
-    """Return the members of a subscription."""
     found: dict[str, Any] = msgspec.to_builtins(one)
     return found
 
@@ -140,13 +138,13 @@ def delete(session: Session, source: str, subscriptions: Ids, topic: bool) -> No
 @subscription_group.command("confirm")
 @source_argument
 @id_argument
-@click.option("--not", "refused", is_flag=True, help="Refuse the subscription instead.")
+@click.option("--not", "refused", is_flag=True, help="Reject the subscription.")
 @topic_option
 @pass_session
 def confirm(session: Session, source: str, subscription: str, refused: bool, topic: bool) -> None:
-    """Confirm a subscription on behalf of its subscriber.
+    """Confirm a subscription on behalf of the subscriber.
 
-    This requires an administrator if the server has authentication and requires confirmation.
+    If the server requires authentication and confirmation, you must be an administrator.
     """
     source_of(session, source, topic).confirm_subscription(subscription, not refused)
     session.out.result({"id": subscription, "confirmed": not refused})
@@ -158,7 +156,7 @@ def confirm(session: Session, source: str, subscription: str, refused: bool, top
 @topic_option
 @pass_session
 def test(session: Session, source: str, subscription: str, topic: bool) -> None:
-    """Deliver {"test": true} to this subscriber only."""
+    """Send the test message {"test": true} to this subscriber only."""
     message = source_of(session, source, topic).test_subscription(subscription)
     session.out.result({"id": subscription, "message": message})
 
@@ -169,7 +167,7 @@ def test(session: Session, source: str, subscription: str, topic: bool) -> None:
 @topic_option
 @pass_session
 def secret(session: Session, source: str, subscription: str, topic: bool) -> None:
-    """Create a new secret that signs webhooks. The former one also signs for one more day."""
+    """Create a new webhook secret. For one day, deliveries are signed with both secrets."""
     session.out.result({"id": subscription, "secret": source_of(session, source, topic).rotate_secret(subscription)})
 
 
@@ -181,7 +179,7 @@ def secret(session: Session, source: str, subscription: str, topic: bool) -> Non
 @topic_option
 @pass_session
 def list_dead(session: Session, source: str, subscription: str, limit: int, waiting: bool, topic: bool) -> None:
-    """List failed deliveries."""
+    """List failed or pending deliveries."""
     handle = source_of(session, source, topic)
     all = handle.waiting_deliveries(subscription) if waiting else handle.dead_deliveries(subscription)
     found = islice(all, limit or None)
@@ -189,7 +187,6 @@ def list_dead(session: Session, source: str, subscription: str, limit: int, wait
 
 
 def cells(one: DeadDelivery) -> list[object]:
-    """Return the table row of a delivery."""
     return [one.id, one.message_id, one.attempts, one.reason, as_text(one.body)]
 
 
@@ -200,7 +197,7 @@ def cells(one: DeadDelivery) -> list[object]:
 @topic_option
 @pass_session
 def redrive(session: Session, source: str, subscription: str, limit: int | None, topic: bool) -> None:
-    """Retry failed deliveries, with all attempts again."""
+    """Retry failed deliveries. Their attempts are counted from zero again."""
     handle, moved = source_of(session, source, topic), 0
     while True:
         most = REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved)
@@ -219,7 +216,7 @@ def redrive(session: Session, source: str, subscription: str, limit: int | None,
 @topic_option
 @pass_session
 def drop(session: Session, source: str, subscription: str, deliveries: Ids, yes: bool, topic: bool) -> None:
-    """Delete failed deliveries: those with the given IDs, or all."""
+    """Delete failed deliveries by id, or all failed deliveries."""
     handle = source_of(session, source, topic)
     if not deliveries and not yes and sys.stdin.isatty():
         click.confirm(f"Delete all failed deliveries of {subscription}?", abort=True, err=True)
