@@ -84,7 +84,7 @@ PIPE_POLL_PAUSE: Final = 0.001
 def consume(session: Session, /, queue: str, **chosen: Any) -> None:
     """Run a command for each message.
 
-    If CMD exits with 0, the message is deleted. If CMD fails, it is released with a back-off. CMD is not run
+    If CMD exits with 0, the message is deleted. If CMD fails, the message is redelivered after a delay. CMD is not run
     through a shell unless you pass --shell. Without --exec, messages are written to standard output as JSON lines.
 
     SIGTERM ends the command after the current messages. With --until-empty or --count, the exit code is 1 if a message

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.archive``: append new history entries of queues to Parquet files.
+"""The job ``archive``, which appends new history entries of queues to Parquet files.
 
-Each queue has two streams, whose checkpoints are in the archive: posted messages, and finished messages in the order in
-which they finished. If a batch is repeated after a crash, it replaces its former files without losing rows, so readers
-see each entry once.
+Each queue has two streams, for posted and for finished messages. Their checkpoints are in the archive. A batch that is
+repeated after a crash replaces its former files, so readers see each entry once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +23,7 @@ from zq.jobs import tables
 from zq.jobs.cli_support import Job, source, spark_session
 from zq.spark.failures import SPARK_ERRORS, reason
 
-# Source state and partitioning column, by table.
+# Source state and time column of each table.
 SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}
 Counts = dict[str, Any]
 
@@ -44,7 +43,7 @@ Counts = dict[str, Any]
     "strict",
     type=click.Choice(["true", "false"]),
     default="true",
-    help="false: continue even if entries may have expired since the last run.",
+    help="If false, continue even if entries may have expired since the last run.",
 )
 @QUIET
 @pass_session
@@ -73,7 +72,7 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
 
 
 def with_history(client: Client) -> list[str]:
-    """Return the names of the project's queues with a history. Raises ``Invalid`` if there are none."""
+    """Return the names of the queues with a history. Raises ``Invalid`` if the project has no such queue."""
     found = [queue.name for queue in client.queues(detailed=True) if (queue.metadata or {}).get("_history_ttl")]
     if not found:
         raise Invalid("No queue of the project keeps a history: set _history_ttl of those that are to be archived.")
@@ -81,7 +80,7 @@ def with_history(client: Client) -> list[str]:
 
 
 def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
-    """Archive the new entries of one queue. Return the number of rows added per table."""
+    """Archive the new entries of a queue. Return the number of new rows per table."""
     counts = {"posted": follow(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
     [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
     counts["finished"] = follow(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)
@@ -91,7 +90,7 @@ def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], stri
 
 
 def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str], progress: Progress) -> int:
-    """Run the stream of a table until no entries are left. Return the number of rows written."""
+    """Run the stream of a table until all available entries are archived. Return the number of new rows."""
     state, _ = SOURCES[table]
     stream = spark.readStream.format("zq").options(**given, mode="tail", state=state, bodyType="binary").load()
     place = "/".join(f"{name}={quote(given[name], safe='')}" for name in ("project", "queue"))
@@ -105,14 +104,14 @@ def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str],
 def appending(
     path: str, table: str, given: Mapping[str, str], written: list[int], progress: Progress
 ) -> Callable[[DataFrame, int], None]:
-    """Return the function that a stream calls for each batch, which appends its row count to ``written``."""
+    """Return the ``foreachBatch`` function of a stream. It appends the row count of each batch to ``written``."""
 
     def append(rows: DataFrame, number: int) -> None:
         query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         seen = Observation()
         batch = f"{query[:8]}-{number}"
         shaped = shape(rows, table, given, batch)
-        if not written:  # only the first batch of a run may be a repeat, possibly with fewer rows
+        if not written:  # only the first batch of a run can repeat an earlier batch, possibly with fewer rows
             shaped = tables.with_former(shaped, path, table, batch)
         shaped = shaped.repartition("day")
         tables.write(shaped.observe(seen, F.count(F.lit(1)).alias("rows")), path, table)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots of a report (extra ``zq-queue[report]``)."""
+"""The plots of the job ``report`` (extra ``zq-queue[report]``)."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,13 +11,13 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator, StrMethodFormatter
 
-# Maximum number of queues in a plot. Queues with more messages take precedence.
+# Maximum number of queues in a plot. Queues with the most messages take precedence.
 MAX_QUEUES: Final = 12
 # Panels per row.
 PANELS_PER_ROW: Final = 3
-# Maximum number of values that get markers. Without a marker, a single value between zeros is invisible.
+# Maximum number of values in a curve with markers. Without markers, a single value between zeros is invisible.
 MAX_MARKED: Final = 24
-# Styles of the curves. Both are visible where they coincide.
+# Styles of the curves. Both curves are visible where they coincide.
 SERIES: Final[dict[str, dict[str, Any]]] = {
     "posted": {"color": "tab:blue", "linewidth": 4, "alpha": 0.45, "marker": "o", "markersize": 8, "zorder": 2},
     "finished": {"color": "tab:red", "linewidth": 1.2, "marker": ".", "markersize": 6, "zorder": 3},
@@ -28,31 +28,33 @@ MARKS: Final[dict[str, dict[str, Any]]] = {
     "p95": {"marker": "s", "s": 42, "facecolors": "tab:orange", "zorder": 4},
     "p50": {"marker": "o", "s": 18, "facecolors": "black", "zorder": 5},
 }
-# Columns of the third plot.
+# Columns of the plot of problems.
 TROUBLE: Final = ("retried", "dead_lettered", "expired")
-# Units of a step by minutes.
+# Units of a step, by length in minutes.
 UNITS: Final = {1440: "day", 60: "hour", 1: "minute"}
-# Units of an axis by seconds.
+# Units of a time axis, by length in seconds.
 TIMES: Final = {86400: "d", 3600: "h", 60: "min", 1: "s"}
-# Tick positions of an axis in seconds.
+# Tick positions of a time axis in seconds.
 TICKS: Final = (
     *(count * size for size in (0.001, 0.01, 0.1) for count in (1, 2, 5)),
     *(count * size for size in (1, 60) for count in (1, 2, 5, 10, 20, 30)),
     *(count * 3600 for count in (1, 2, 5, 12)),
     *(count * 86400 for count in (1, 2, 5, 10, 20, 50)),
 )
-# Maximum number of ticks of an axis.
+# Maximum number of ticks of a time axis.
 MAX_TICKS: Final = 9
-# Minimum duration in seconds, because times have millisecond precision.
+# Minimum duration in seconds, which is the precision of times. A logarithmic axis cannot show 0.
 MIN_DURATION: Final = 0.001
 Rows = Sequence[dict[str, Any]]
 
 
 def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path]:
-    """Draw throughput, dwell times and problems as PNG files, and return their paths.
+    """Draw throughput, dwell times and problems as PNG files. Return the paths.
 
     Args:
-        by_step: Throughput in steps of ``minutes``, which begin at ``at``.
+        by_queue: Totals of each queue.
+        by_step: Throughput of each queue and step. ``at`` is the start of the step.
+        minutes: Length of a step.
     """
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
@@ -66,7 +68,7 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path
 
 
 def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
-    """Draw the posted and finished messages per step, with a panel for each queue."""
+    """Draw the number of posted and finished messages per step, in a panel for each queue."""
     found = [row for row in by_queue if row["posted"] or row["finished"]]
     shown = sorted(found, key=lambda row: -row["posted"] - row["finished"])[:MAX_QUEUES]
     if not (shown and by_step):
@@ -96,7 +98,7 @@ def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
 
 
 def dress(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
-    """Set the axes of a panel: integers from 0, short times, a grid. The line at 0 stays visible."""
+    """Format the axes of a panel. The range begins below 0, so that a curve at 0 is visible."""
     most = max(panel.get_ylim()[1], 1)
     panel.set_ylim(-most / 30, most)
     limits: Any = moments[0] - step, moments[-1] + step
@@ -110,13 +112,13 @@ def dress(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
 
 
 def every(step: timedelta, found: Sequence[datetime]) -> list[datetime]:
-    """Return the start of each step from the first to the last, even without rows."""
+    """Return the start times of all steps from the first to the last, including steps without messages."""
     first = min(found)
     return [first + number * step for number in range((max(found) - first) // step + 1)]
 
 
 def dwell(by_queue: Rows) -> Figure:
-    """Draw the times within which 50, 95 and 99 % of each queue's messages finished."""
+    """Draw the 50th, 95th and 99th percentile of the time from posting to finishing, for each queue."""
     found = [row for row in by_queue if row["p50"] is not None]
     shown = sorted(found, key=lambda row: -row["finished"])[:MAX_QUEUES]
     if not shown:
@@ -142,7 +144,7 @@ def dwell(by_queue: Rows) -> Figure:
 
 
 def percentiles(row: dict[str, Any]) -> str:
-    """Return the percentiles as text, without repetitions, and the number of messages."""
+    """Format the percentiles and the number of messages. Equal percentiles are shown once."""
     alike: dict[str, list[str]] = {}
     for name in reversed(MARKS):
         alike.setdefault(duration(row[name]), []).append(name[1:])
@@ -151,7 +153,7 @@ def percentiles(row: dict[str, Any]) -> str:
 
 
 def trouble(by_queue: Rows) -> Figure:
-    """Draw bars for messages of each queue that were claimed more than once, buried or expired."""
+    """Draw the number of messages that were claimed more than once, buried or expired, for each queue."""
     found = [row for row in by_queue if any(row[column] for column in TROUBLE)]
     shown = sorted(found, key=lambda row: -sum(row[column] for column in TROUBLE))[:MAX_QUEUES]
     if not shown:
@@ -176,7 +178,7 @@ def trouble(by_queue: Rows) -> Figure:
 
 
 def rows_of(shown: Rows, title: str) -> tuple[Figure, Axes]:
-    """Return a plot with one row per queue, the first one at the top."""
+    """Create a plot with one row per queue, from top to bottom."""
     figure = Figure(figsize=(11, 2.2 + 0.5 * len(shown)), layout="constrained")
     axes = figure.add_subplot(title=title)
     axes.set_yticks(range(len(shown)), [label(row, shown) for row in shown])
@@ -186,26 +188,26 @@ def rows_of(shown: Rows, title: str) -> tuple[Figure, Axes]:
 
 
 def empty_plot(sentence: str) -> Figure:
-    """Return a plot that shows only a sentence, because there is no data."""
+    """Create a plot without data that shows a sentence."""
     figure = Figure(figsize=(11, 2))
     figure.text(0.5, 0.5, sentence, ha="center", va="center", fontsize="large")
     return figure
 
 
 def omission(found: Rows) -> str:
-    """Return a note for the title if some queues are not shown, else an empty text."""
+    """Return a note for the title if the plot does not show all queues, else ""."""
     return f" (the {MAX_QUEUES} queues with the most of {len(found)})" if len(found) > MAX_QUEUES else ""
 
 
 def step_name(step: timedelta) -> str:
-    """Return the step as text, such as ``5 minutes`` or ``hour``."""
+    """Format the length of a step: ``5 minutes``, ``hour``."""
     minutes = step // timedelta(minutes=1)
     count, unit = next((minutes // size, unit) for size, unit in UNITS.items() if minutes % size == 0)
     return unit if count == 1 else f"{count} {unit}s"
 
 
 def duration(seconds: float) -> str:
-    """Format a time in its largest unit: ``250 ms``, ``1.5 s``, ``11 min``."""
+    """Format a duration in its largest unit: ``250 ms``, ``1.5 s``, ``11 min``."""
     for size, unit in TIMES.items():
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -213,15 +215,13 @@ def duration(seconds: float) -> str:
 
 
 def label(row: dict[str, Any], among: Rows) -> str:
-    """Return the label of the row's queue, with its project if the rows belong to several projects."""
+    """Return the queue's label, including the project if the rows belong to several projects."""
     return home(row)[1] if len({one["project"] for one in among}) == 1 else "/".join(home(row))
 
 
 def home(row: dict[str, Any]) -> tuple[str, str]:
-    """Return the project and the queue of the row."""
     return row["project"], row["queue"]
 
 
 def moment(row: dict[str, Any], column: str) -> datetime:
-    """Return the time in a column of the row."""
     return datetime.fromisoformat(row[column])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.report``: report throughput, dwell times, problems and backlog of each queue from an archive."""
+"""The job ``report``, which computes throughput, dwell times, problems and backlog of queues from an archive."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,36 +22,36 @@ from zq.jobs.cli_support import Job, source, spark_session
 
 # Columns that identify a queue.
 HOME: Final = ["project", "queue"]
-# Columns of the backlog, which has a row for each live message.
+# Schema of the backlog, which has a row for each live message.
 BACKLOG: Final = "seq long, created timestamp, ttl int, claim_count int, origin string, project string, queue string"
 # Percentiles of dwell times by column name.
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-# Accuracy of percentiles: their rank is wrong by at most 1/EXACT of the messages.
+# Accuracy of percentiles: the relative error of their rank is at most 1/EXACT.
 EXACT: Final = 10_000
-# Columns that are 0 instead of null without rows.
+# Columns with counts, which are 0 instead of null if a queue has no messages.
 COUNTS: Final = (
     *("posted", "finished", "retried", "retries", "dead_lettered", "expired"),
     *("waiting", "expiring", "dead_letters"),
 )
 # Seconds in an hour.
 HOUR: Final = 3600
-# Minutes of a throughput step, with the maximum number of hours for which it is used.
+# Maximum length of the period in hours, by throughput step in minutes.
 STEPS: Final = {1: 3, 5: 12, 15: 48, 60: 8 * 24, 360: 40 * 24}
-# Minutes of the step for longer periods.
+# Throughput step in minutes for longer periods.
 DAY: Final = 1440
-# Maximum difference between the clocks of the server and the archiving machine.
+# Maximum clock skew between the server and the machine that runs the archive job.
 MAX_DRIFT: Final = "interval 1 minute"
-# Type of options that are times.
+# Parameter type of times.
 MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 # Columns about the reported period.
 PAST: Final = ("posted", "finished", *PERCENTILES, "retried", "retries", "dead_lettered", "expired")
-# Columns about the time of the report.
+# Columns about the current backlog.
 PRESENT: Final = ("waiting", "oldest", "expiring", "dead_letters")
-# Column that decides whether a row belongs to the period, by table.
+# Column with the time that must be in the reported period, by table.
 MOMENTS: Final = {"posted": "created", "finished": "finished"}
-# Columns read from a message: without the body, and without the known project.
+# Schema for reading the backlog, which omits the body and the project.
 SHOWN: Final = BACKLOG.replace(", project string", "")
-# A collected table.
+# The rows of a collected frame.
 Rows = list[dict[str, Any]]
 
 
@@ -89,7 +89,7 @@ def report(
         known = {"archived": kept["archived"], "records": kept["finished"]}
         known |= {name: during(kept[name], moment, **period) for name, moment in MOMENTS.items()}
         alive = spark.createDataFrame([], BACKLOG)
-        if backlog:  # persisted, so that all values refer to the same time
+        if backlog:  # cached, so that all values refer to the same time
             alive = living_messages(spark, session.client, source(session), queues, progress).persist()
         progress.stage = "figures of each queue"
         by_queue = collected(wanted(queue_report(known, alive, F.current_timestamp()), None, queues))
@@ -106,14 +106,14 @@ def report(
 
 
 def wanted(rows: DataFrame, project: str | None, queues: Sequence[str]) -> DataFrame:
-    """Keep only rows of this project and these queues."""
+    """Keep only the rows of a project and of some queues. ``None`` and an empty sequence keep all rows."""
     if project is not None:
         rows = rows.where(F.col("project") == project)
     return rows.where(F.col("queue").isin(*queues)) if queues else rows
 
 
 def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Keep only rows of this period."""
+    """Keep only the rows of a period. ``None`` is an open end."""
     if since is not None:
         rows = rows.where(F.col(moment) >= F.lit(since.replace(tzinfo=UTC)))
     return rows if until is None else rows.where(F.col(moment) < F.lit(until.replace(tzinfo=UTC)))
@@ -122,7 +122,7 @@ def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime
 def living_messages(
     spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
-    """Return the backlog: all live messages of these queues and their dead-letter queues, or of all queues."""
+    """Read the backlog: the live messages of the queues and their dead-letter queues, or of all queues."""
     rows = spark.createDataFrame([], BACKLOG)
     asked = with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]
     for number, queue in enumerate(asked, 1):
@@ -133,7 +133,7 @@ def living_messages(
 
 
 def with_dead_letters(client: Client, queues: Sequence[str]) -> list[str]:
-    """Return these queues and their dead-letter queues, without duplicates."""
+    """Add the dead-letter queues of the queues. Remove duplicates."""
     found = dict.fromkeys(queues)
     for queue in queues:
         with suppress(NotFound):
@@ -142,13 +142,13 @@ def with_dead_letters(client: Client, queues: Sequence[str]) -> list[str]:
 
 
 def collected(rows: DataFrame) -> Rows:
-    """Collect all rows, with times as text."""
+    """Collect the rows of a frame, with times as ISO 8601 text."""
     moments = {name: F.date_format(name, "yyyy-MM-dd'T'HH:mm:ssX") for name, kind in rows.dtypes if kind == "timestamp"}
     return [row.asDict() for row in rows.withColumns(moments).collect()]
 
 
 def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
-    """Print three tables, or JSON lines with a field for the kind of row."""
+    """Print three tables, or JSON lines whose member ``is`` has the type of the row."""
     if not session.out.for_people:
         for what, rows in (("queue", by_queue), ("hour", by_hour)):
             for row in rows:
@@ -162,7 +162,7 @@ def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
 
 
 def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
-    """Draw the plots if matplotlib is installed."""
+    """Draw the plots, or print a note if matplotlib is missing."""
     try:
         from zq.jobs import plots
     except ModuleNotFoundError as error:
@@ -173,9 +173,9 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
 
 
 def throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
-    """Return the counts ``posted`` and ``finished`` of each step that has messages.
+    """Return the number of ``posted`` and ``finished`` messages per queue and step.
 
-    The column ``at`` is the start of the step of ``seconds``.
+    Steps have a length of ``seconds`` and begin at the time ``at``. Steps without messages are omitted.
     """
 
     def step(moment: str) -> Any:
@@ -188,19 +188,19 @@ def throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> D
 
 
 def minutes_of(hours: Sequence[str]) -> int:
-    """Return a suitable step length in minutes for a plot of these hours."""
+    """Return the step length in minutes for a plot of the period that contains these hours."""
     moments = [datetime.fromisoformat(hour) for hour in hours]
     span = (max(moments) - min(moments)).total_seconds() / HOUR + 1 if moments else 0
     return next((minutes for minutes, most in STEPS.items() if span <= most), DAY)
 
 
 def queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:
-    """Return one row per queue with all values.
+    """Return one row per queue with all columns of the report.
 
     Args:
-        found: The tables: ``posted`` and ``finished`` of the period, ``archived``, and ``records`` with all finished
-            messages.
-        now: A column with the time of the report.
+        found: Tables by name: ``posted`` and ``finished`` in the period, ``archived``, and all finished messages as
+            ``records``.
+        now: Column with the time of the report.
     """
     parts = [
         found["posted"].groupBy(*HOME).agg(F.count("seq").alias("posted")),
@@ -211,15 +211,14 @@ def queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -
         dead_letters(backlog),
     ]
     every = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
-    figures = [
-        name for name in every.columns if name not in HOME
-    ]  # each is set by one part, which is cheaper than joins
+    # Each column has values in only one part. A union with an aggregation is cheaper than joins.
+    figures = [name for name in every.columns if name not in HOME]
     joined = every.groupBy(*HOME).agg(*(F.max(name).alias(name) for name in figures))
     return joined.fillna(0, list(COUNTS)).orderBy(*HOME)
 
 
 def ended(finished: DataFrame) -> DataFrame:
-    """Return the counts of finished, retried and buried messages, and of retries."""
+    """Return the numbers of finished, retried and buried messages, and of retries, per queue."""
     again = F.greatest(F.col("claim_count") - 1, F.lit(0))
     return finished.groupBy(*HOME).agg(
         F.count("seq").alias("finished"),
@@ -230,7 +229,7 @@ def ended(finished: DataFrame) -> DataFrame:
 
 
 def dwell(finished: DataFrame) -> DataFrame:
-    """Return percentiles of the seconds from posting to finishing, excluding dead letters."""
+    """Return percentiles of the seconds from posting to finishing, per queue. Dead letters do not count."""
     seconds = (F.unix_millis("finished") - F.unix_millis("created")) / 1000
     good = finished.where("outcome <> 'dead_lettered'").withColumn("seconds", seconds)
     found = good.groupBy(*HOME).agg(F.percentile_approx("seconds", [*PERCENTILES.values()], EXACT).alias("all"))
@@ -238,7 +237,10 @@ def dwell(finished: DataFrame) -> DataFrame:
 
 
 def expired(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
-    """Return the messages that have expired: past their ttl at the last archive update, neither finished nor live."""
+    """Return the posted messages that have expired.
+
+    An expired message had reached its ttl when the archive was updated, and is neither finished nor live.
+    """
     due = F.col("created") + F.make_dt_interval(secs=F.col("ttl")) < F.col("at") - F.expr(MAX_DRIFT)
     gone = found["posted"].join(found["archived"], HOME).where(due).select(*HOME, "seq")
     key = [*HOME, "seq"]
@@ -246,7 +248,7 @@ def expired(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
 
 
 def waiting(backlog: DataFrame, now: Any) -> DataFrame:
-    """Return, for each queue, the number of live messages, the oldest one's age, and how many expire in an hour."""
+    """Return the number of live messages, the maximum age, and the number that expires within an hour, per queue."""
     left = F.unix_seconds("created") + F.col("ttl") - F.unix_seconds(now)
     return backlog.groupBy(*HOME).agg(
         F.count("seq").alias("waiting"),
@@ -256,7 +258,7 @@ def waiting(backlog: DataFrame, now: Any) -> DataFrame:
 
 
 def dead_letters(backlog: DataFrame) -> DataFrame:
-    """Return the number of live dead letters per origin queue."""
+    """Return the number of dead letters in the backlog, per origin queue."""
     buried = backlog.where("origin is not null").select("project", F.col("origin").alias("queue"), "seq")
     return buried.groupBy(*HOME).agg(F.count("seq").alias("dead_letters"))
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads by position, without claims: live messages of a queue, its history, or a topic, as a table.
+"""The batch source, which reads a queue, its history or a topic without claims.
 
-Each message has a position: its sequence, or in a queue's history the position of its entry in the order of finishing.
-Positions increase and may have gaps. Repeated reads of a range of positions return the same messages.
+Messages are addressed by position. For live messages and topics, the position is the sequence. For a history, it is the
+position in the order in which messages finished. Positions increase and may have gaps. Repeated reads of a range return
+the same messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,40 +28,50 @@ from zq.errors import Invalid
 from zq.spark.options import Connection, ReadingOptions
 from zq.spark.rows import Rows
 
-# A position beyond all messages.
+# A position after all messages.
 END_POSITION: Final = 2**62
-# Offset from a filter's value to the smallest matching value, by filter.
+# The smallest matching value of a filter, relative to the filter's value.
 LOWEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, GreaterThanOrEqual: 0, GreaterThan: 1}
-# Offset from a filter's value to the largest matching value, by filter.
+# The largest matching value of a filter, relative to the filter's value.
 HIGHEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, LessThanOrEqual: 0, LessThan: -1}
 
 
 class Gap(Invalid):
-    """A gap in a topic: messages to be read were already trimmed."""
+    """An error for messages of a topic that were trimmed before Spark read them."""
 
 
 @dataclass(frozen=True)
 class Walk:
-    """The result of a walk along a log: its end position and the number of messages."""
+    """The range of messages that a scan has found.
+
+    Attributes:
+        end: Position of the last message, or the start position if there are no messages.
+        rows: Number of messages.
+        last: The last message.
+    """
 
     end: int
     rows: int
     last: Message | None
     whole: bool = False
-    """Whether no messages follow the end."""
+    """Whether the scan has reached the end of the log."""
     looked: int | None = None
-    """For a topic: position up to which no messages exist, as far as the project's log extends."""
+    """End position of a scan of a topic that has found no messages."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """The log of a queue or topic. ``state``: "live", "all", "history" or "topic"."""
+    """The messages of a queue or topic, ordered by position.
+
+    Attributes:
+        state: "live", "all", "history" or "topic".
+    """
 
     connection: Connection
     name: str
     state: str
     strict: bool = False
-    """Whether trimmed messages of a topic raise ``Gap``."""
+    """Raise ``Gap`` for trimmed messages of a topic."""
     since: datetime | None = None
     until: datetime | None = None
 
@@ -81,7 +92,7 @@ class Log:
         return self.after(position, 1).end
 
     def beyond(self, position: int) -> int | None:
-        """Return the result of ``first``, but also accept a position after the end of a topic's log."""
+        """Return the position of the first message after a position, which may be after the end of the log."""
         try:
             return self.first(position)
         except Gap:
@@ -90,7 +101,7 @@ class Log:
             return None
 
     def walk(self, low: int, most: int) -> Walk:
-        """Walk over the next ``most`` messages after a position, or over all if there are fewer."""
+        """Scan up to ``most`` messages after the position ``low``."""
         page = self._page()
         end, rows, last = low, 0, None
         while rows < most:
@@ -101,7 +112,7 @@ class Log:
         return Walk(end, rows, last)
 
     def last(self, low: int) -> int:
-        """Return the position of the last message after ``low``, or ``low`` if there is none. Uses binary search."""
+        """Find the position of the last message by binary search. Return ``low`` if no message follows ``low``."""
         found, step = self.beyond(low), 1
         if found is None:
             return low
@@ -145,14 +156,14 @@ class Log:
 
 
 def split(low: int, high: int, parts: int) -> list[tuple[int, int]]:
-    """Split a range of positions into up to ``parts`` ranges of similar width."""
+    """Split a range of positions into up to ``parts`` ranges of equal width. The last range may be shorter."""
     width = -(-(high - low) // parts) or 1
     return [(first, min(first + width, high)) for first in range(low, high, width)]
 
 
 @dataclass
 class Range(InputPartition):
-    """The positions after ``low`` and up to ``high``."""
+    """A range of positions: after ``low``, up to and including ``high``."""
 
     low: int
     high: int
@@ -168,7 +179,7 @@ class Browser(DataSourceReader):
         self.low, self.high = 0, END_POSITION
 
     def partitions(self) -> list[Range]:
-        """Return the current range of positions, split into parts of similar width."""
+        """Split the range of existing messages into partitions."""
         first = self.log.beyond(self.low) if self.low else self.log.first(0)
         if first is None or first > self.high:
             return []
@@ -177,18 +188,18 @@ class Browser(DataSourceReader):
         return [Range(*ends) for ends in split(low, high, self.options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range."""
+        """Yield the rows of a partition."""
         return read(self.log, self.options, self.columns, partition)
 
 
 class FilteringBrowser(Browser):
-    """A reader that narrows its range by filters.
+    """A reader with filter pushdown.
 
-    Spark rejects such a reader unless ``spark.sql.python.filterPushdown.enabled`` is set, so an option selects it.
+    Spark rejects it unless ``spark.sql.python.filterPushdown.enabled`` is set, so users select it with an option.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the range by the filters. All filters are returned to Spark, which applies them to each row."""
+        """Narrow the range by the filters. Return all filters, so that Spark applies them to each row."""
         for one in filters:
             column, value = getattr(one, "attribute", None), getattr(one, "value", None)
             if column == ("seq",) and self.options.state != "history" and isinstance(value, int):
@@ -204,7 +215,7 @@ class FilteringBrowser(Browser):
             self.high = min(self.high, value + HIGHEST[kind])
 
     def _bound(self, kind: type[Filter], value: datetime) -> None:
-        """Narrow the range by a time filter, but only by columns that the server does not round."""
+        """Narrow the range by a time filter, as far as the server's millisecond precision permits."""
         if value.tzinfo is None:
             return
         if kind in (GreaterThan, GreaterThanOrEqual) and (self.log.since is None or value > self.log.since):
@@ -214,8 +225,8 @@ class FilteringBrowser(Browser):
 
 
 def read(log: Log, options: ReadingOptions, columns: list[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range of a log."""
-    if not isinstance(partition, Range):  # Spark also reads sources without partitions
+    """Yield the rows of a range of positions."""
+    if not isinstance(partition, Range):  # Spark also calls this for a source without partitions
         return
     place = {"topic" if options.state == "topic" else "queue": options.name}
     rows = Rows(columns, options.body, **place)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines: rounds in which Spark processes claimed messages, and one commit publishes results and settles claims.
+"""Pipelines, which process messages with Spark in rounds. Reference: ``api-ref/pipelines.md``.
 
-Reference: ``api-ref/pipelines.md``.
+In each round, Spark processes claimed messages, and one commit publishes the results and settles the claims.
 """
 
 import os
@@ -22,9 +22,9 @@ from zq.spark.runner import RoundFailed, Runner, Totals
 __all__ = ["ERROR", "Pipeline", "RoundFailed", "Totals", "reject"]
 # Default server URL.
 URL: Final = "http://localhost:8888"
-# Options of the sink that users may set.
+# Sink options that users may set.
 SINK: Final = ("bodyColumn", "ttl", "delay", "ttlColumn", "delayColumn", "queueColumn")
-# Bounds of each number.
+# Bounds of the numeric settings.
 BOUNDS: Final = {
     "max_messages": (1, 1_000_000),
     "claim_size": (1, 1_000_000),
@@ -37,38 +37,38 @@ BOUNDS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """A pipeline from one queue through stages to others. The fields after ``name`` have defaults."""
+    """A pipeline that reads a queue, applies stages and publishes to other queues."""
 
     source: str
     stages: Sequence[Stage]
     sink: str | None = None
-    """Target queue of rows without a value in the column ``queue``."""
+    """Target queue for rows whose column ``queue`` is missing or null."""
     dead_letters: str | None = None
-    """Queue for poison messages; ``None`` = the source's own ``_dead_letter_queue``, if any."""
+    """Queue for poison messages. Default: the ``_dead_letter_queue`` of the source, if any."""
     name: str | None = None
-    """Name of claims, commits and fence, used by one runner at a time. Default: ``<source>.<sink>``."""
+    """Name of the claims, commits and fence. Only one run may use a name at a time. Default: ``<source>.<sink>``."""
     url: str | None = None
     project: str | None = None
     token: str | None = field(default=None, repr=False)
-    """Default: ``ZQ_URL``, ``ZQ_PROJECT`` and ``ZQ_TOKEN``."""
+    """Access token. The defaults of url, project and token are ``ZQ_URL``, ``ZQ_PROJECT`` and ``ZQ_TOKEN``."""
     client_id: str | None = None
-    """A UUID. Default: a new one per process."""
+    """UUID of the client. Default: a new UUID per process."""
     max_messages: int = 10_000
     """Maximum number of messages per round."""
     claim_size: int | None = None
-    """Messages per claim; ``None`` = the server's limit."""
+    """Maximum number of messages per claim. Default: the server's limit."""
     claim_ttl: int = 300
     wait: int = 5
     """Seconds for which a claim waits for messages."""
     retry_for: int = 60
-    """Seconds for which requests are retried while the server does not answer."""
+    """Seconds for which requests are retried while the server is unavailable."""
     most_poison: int = 20
-    """Maximum number of poison messages per round. Beyond it, the stages count as faulty."""
+    """Maximum number of poison messages per round. If more messages fail, the round fails."""
     body_type: str = "string"
     sink_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise ``Invalid`` for settings that are invalid by themselves."""
+        """Validate the settings without a request. Raises ``Invalid``."""
         if isinstance(self.stages, str) or not isinstance(self.stages, Sequence) or not self.stages:
             raise Invalid("stages must be a list of functions.")
         if wrong := next((one for one in self.stages if not callable(one)), None):
@@ -91,7 +91,7 @@ class Pipeline:
 
     @property
     def named(self) -> str:
-        """Return the configured name, or the one built from the queues."""
+        """The configured or default name."""
         return self.name or ".".join(queue for queue in (self.source, self.sink) if queue)
 
     def run(
@@ -100,9 +100,12 @@ class Pipeline:
         until_empty: bool = False,
         progress: Callable[[Totals], object] | None = None,
     ) -> Totals:
-        """Run rounds until SIGTERM or SIGINT, or until the queue is empty. ``progress`` is called after each round.
+        """Run rounds until SIGTERM or SIGINT arrives or, with ``until_empty``, until the queue is empty.
 
-        Raises ``RoundFailed``, and ``Fenced`` if another run of this name was started.
+        Raises ``RoundFailed``, and ``Fenced`` if another run with this name has started.
+
+        Args:
+            progress: Called with the totals after each round.
         """
         warn_of_speculation(spark)
         spark.dataSource.register(RoundSource)
@@ -126,7 +129,7 @@ class Pipeline:
         return runner.totals
 
     def taking(self) -> ClaimingOptions:
-        """Return the options for claims. Raises ``Invalid``."""
+        """Return the options for claiming. Raises ``Invalid``."""
         return claiming_options(
             Given(
                 self._place()
@@ -136,7 +139,7 @@ class Pipeline:
         )
 
     def writing(self) -> dict[str, str]:
-        """Return the options for reading and writing. Raises ``Invalid``."""
+        """Return the options for Spark's reader and writer. Raises ``Invalid``."""
         return self._place() | _texts(
             queue=self.sink, bodyType=self.body_type, idempotencyKey=self.named, **self.sink_options
         )
@@ -153,5 +156,5 @@ class Pipeline:
 
 
 def _texts(**options: Any) -> dict[str, str]:
-    """Return the options that are set, as strings."""
+    """Convert options to strings. Leave out options that are ``None``."""
     return {name: str(value) for name, value in options.items() if value is not None}

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Poison messages of a pipeline: rejection by stages, search by bisection, and burial.
-
-The search only uses ``fails``, a dry run with given message ids, which returns the reason of a failure or ``None``. It
-distinguishes messages that fail by themselves from outages and from faults of the stages.
-"""
+"""Poison messages of a pipeline: rejection by stages, and search by bisection with dry runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -17,45 +13,49 @@ from zq.errors import Invalid, ZqError
 from zq.spark.failures import MAX_REASON_LENGTH
 from zq.wire.extensions import Buried
 
-# The column in which a stage states why a row is rejected.
+# The column in which a stage states why it rejects a row.
 ERROR: Final = "_error"
-# Seconds before the second attempt at messages to be buried, which may succeed if the cause was external.
+# Seconds before failing messages are tried again. The second attempt succeeds if the cause was an outage.
 RETRY_PAUSE: Final = 3.0
-# Rounds after which messages that all fail count as faulty: in an outage, other messages would have arrived.
+# Claim count from which messages count as poison even if all messages of a round fail.
 MIN_FAILED_ROUNDS: Final = 5
-# Number of messages that are tried separately to see whether any succeeds.
+# Number of messages to try separately, in order to find one that succeeds.
 PROBES: Final = 4
-# Maximum number of dry runs of one search.
+# Maximum number of dry runs per search.
 MAX_RUNS: Final = 500
-# A dry run. The second argument says whether results are also staged, to find messages that the sink refuses.
+# A dry run with some message ids, which returns the reason of a failure or ``None``. If the second argument is true, it
+# also stages the results, which finds messages that the sink refuses.
 Fails = Callable[[Sequence[str], bool], str | None]
 
 
 class Inconclusive(ZqError):
-    """A search without a result: no message is faulty, or too many are."""
+    """An error of the search: no message fails by itself, or too many messages fail."""
 
 
 class RunStopped(ZqError):
-    """A run whose stop was requested, possibly during a search."""
+    """An error that ends a search because the run must stop."""
 
 
 def poison(
     ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float], object], claim_count: int = 1
 ) -> dict[str, str]:
-    """Return the messages that fail by themselves, twice, with reasons; empty if nothing fails any more.
+    """Find the messages that fail by themselves in two attempts. Return the reasons by message id.
+
+    The result is empty if all messages succeed now. Raises ``Inconclusive`` if the failures are probably due to an
+    outage or a faulty stage.
 
     Args:
-        pause: Waits the given number of seconds.
-        claim_count: Minimum claim count by message.
-
-    Raises ``Inconclusive``.
+        most: Maximum number of poison messages.
+        pause: Sleeps for a number of seconds.
+        claim_count: Minimum of the messages' claim counts.
     """
     together, keep = fails(ids, False), False
     if together is None:
         together, keep = fails(ids, True), True
     if together is None:
         return {}
-    if fails([], keep) and not _some_go_well(ids, fails, keep):  # otherwise the stages cannot handle empty input
+    # A stage may fail only for empty input, so the messages also have to fail.
+    if fails([], keep) and not _some_go_well(ids, fails, keep):
         raise Inconclusive("the stages themselves fail")
     search = Bisection(lambda some: fails(some, keep), most)
     if len(ids) > 1:
@@ -77,20 +77,20 @@ def _some_go_well(ids: Sequence[str], fails: Fails, keep: bool) -> bool:
 
 
 class Bisection:
-    """The search for messages that fail by themselves: a failing set is split in two, and each half is tried."""
+    """A search by bisection for the messages that fail by themselves."""
 
     def __init__(self, fails: Callable[[Sequence[str]], str | None], most: int) -> None:
-        """Initialize; the search ends after ``most`` messages."""
+        """Create a search that ends when it has found more than ``most`` messages."""
         self._fails = fails
         self._most = most
         self._runs = 0
         self.found: dict[str, str] = {}
 
     def look(self, ids: Sequence[str], known: bool) -> bool:
-        """Return whether a failing message was found among these.
+        """Search the messages recursively. Return ``True`` if a message fails by itself.
 
         Args:
-            known: Whether they are known to fail together.
+            known: Whether a dry run with all these messages has failed.
         """
         if self._runs >= MAX_RUNS or len(self.found) > self._most:
             return False
@@ -109,12 +109,15 @@ class Bisection:
 
 
 def reject(condition: Column | str, reason: str) -> Column:
-    """Return the column for ``withColumn(ERROR, …)``: the reason in rows where the condition holds."""
+    """Return the column for ``withColumn(ERROR, …)``, which rejects rows that satisfy the condition."""
     return F.when(F.expr(condition) if isinstance(condition, str) else condition, F.lit(reason))
 
 
 def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Return the ids that a stage has rejected, with the reasons. Raises ``Invalid``."""
+    """Return the reasons by message id for the rows that a stage has rejected.
+
+    Raises ``Invalid`` if the columns ``id`` and ``ERROR`` are not usable.
+    """
     if "id" not in frame.columns:
         raise Invalid(
             f"Stage {stage} marks rows in column {ERROR} but has dropped column id, which tells their messages: its "
@@ -127,7 +130,7 @@ def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
 
 
 def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
-    """Return the frame without rejected messages. A row that is rejected only when recomputed fails the round."""
+    """Remove the rejected messages from the frame. If Spark recomputes a row and rejects only then, the round fails."""
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)
         frame = frame.where(f"coalesce(id not in ({listed}), true)")
@@ -136,7 +139,7 @@ def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame
 
 
 def burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
-    """Yield the burials in slices of up to ``room`` bytes of JSON, because reasons may be long."""
+    """Yield the burials in batches of up to ``room`` bytes of JSON."""
     some, size = list[Buried](), 0
     for one, reason in rejected.items():
         letter = Buried(one, reason)

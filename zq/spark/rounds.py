@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round of a pipeline: Spark reads the messages of the round's claims and runs the stages and the sink on them.
+"""A round of a pipeline: Spark reads the claimed messages, applies the stages and writes the results.
 
-The commit that publishes the results also settles the claims. Reading and writing use a data source of their own, whose
+The commit that publishes the results also settles the claims. A separate data source reads and writes the messages. Its
 option ``round`` is a ``Round`` as JSON.
 """
 
@@ -25,24 +25,28 @@ from zq.spark.options import Connection, Given, body_type, connection, sink_opti
 from zq.spark.poison import ERROR, rejected_ids, without_rejected
 from zq.spark.staging import BatchWriter, Staged
 
-# Name of the data source of a round.
+# Name of the data source.
 FORMAT: Final = "zq-round"
-# Columns of a round. There is no column queue, because in results that column names the target queue.
+# Columns of the messages. A column ``queue`` would name the target queue of the results.
 COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim")
-# Options of the sink that name columns, with the default column.
+# Sink options that name columns, with the default columns.
 WRITTEN: Final = {"bodyColumn": "body", "queueColumn": "queue", "ttlColumn": None, "delayColumn": None}
 # Minimum number of rows per task, except for the last task.
 MIN_ROWS: Final = 25
-# Setting of the size in bytes up to which the driver computes without tasks.
+# Setting for the size in bytes up to which the driver computes a frame without tasks.
 THRESHOLD: Final = "spark.sql.execution.arrow.localRelationThreshold"
 Stage = Callable[[DataFrame], DataFrame]
-# Called with the ids and reasons of messages that a stage has rejected; returns the remaining round.
+# A function that takes the reasons by message id for rejected messages and returns the round without them.
 Rejected = Callable[[Mapping[str, str]], "Round"]
 _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 class Round(Struct, frozen=True):
-    """The work of a round. ``claims``: the ids to read by claim; ``None`` = all messages of the claim."""
+    """The description of a round.
+
+    Attributes:
+        claims: Ids of the messages to read, by claim; ``None`` = all messages of the claim.
+    """
 
     name: str
     epoch: int
@@ -50,18 +54,17 @@ class Round(Struct, frozen=True):
     queue: str
     claims: dict[str, list[str] | None]
     dry: bool = False
-    """Whether results are only staged and then dropped, as a test."""
+    """Whether this is a dry run, which drops the results after staging."""
     tasks: int = 64
     """Maximum number of reading tasks."""
 
     @property
     def fence(self) -> Fence:
-        """The fence of the run."""
         return Fence(self.name, self.epoch)
 
 
 class RoundSource(DataSource):
-    """The data source of a round."""
+    """The data source that reads claimed messages and writes the results of a round."""
 
     @classmethod
     def name(cls) -> str:
@@ -73,7 +76,7 @@ class RoundSource(DataSource):
         return rows.schema(COLUMNS, body_type(_given(self.options)))
 
     def reader(self, schema: StructType) -> "RoundReader":
-        """Return the reader of the claims."""
+        """Return the reader of the claimed messages."""
         given = _given(self.options)
         return RoundReader(connection(given), body_type(given), _round(self.options))
 
@@ -85,13 +88,13 @@ class RoundSource(DataSource):
 
 @dataclass
 class Part(InputPartition):
-    """The claims that one task reads."""
+    """The claims that a task reads."""
 
     names: list[str]
 
 
 class RoundReader(DataSourceReader):
-    """A reader of claims, which does not create or settle them."""
+    """A reader of claimed messages."""
 
     def __init__(self, place: Connection, body: str, of: Round) -> None:
         self.place = place
@@ -99,17 +102,14 @@ class RoundReader(DataSourceReader):
         self.round = of
 
     def partitions(self) -> list[Part]:
-        """Return the claims, distributed among tasks."""
+        """Distribute the claims among tasks."""
         names = [name for name, ids in self.round.claims.items() if ids != []]
         share = -(-len(names) // self.round.tasks) or 1
         return [Part(names[first : first + share]) for first in range(0, len(names), share)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages.
-
-        A missing claim raises ``ClaimNotFound``, because its messages may be processed elsewhere.
-        """
-        if not isinstance(partition, Part):  # Spark also reads sources without partitions
+        """Yield the messages of a partition's claims. Raises ``ClaimNotFound`` if a claim has lapsed."""
+        if not isinstance(partition, Part):  # Spark also calls this for a source without partitions
             return
         queue = self.place.client().queue(self.round.queue)
         for name in partition.names:
@@ -120,17 +120,17 @@ class RoundReader(DataSourceReader):
 
 
 class RoundWriter(BatchWriter):
-    """The sink, whose commit is the round's commit."""
+    """The writer of the results, whose commit also settles the round's claims."""
 
     round: Round
 
     def of(self, this: Round) -> "RoundWriter":
-        """Return the writer of a round."""
+        """Set the round and return the writer."""
         self.round = this
         return self
 
     def commit(self, messages: list[Staged]) -> None:  # type: ignore[override]
-        """Publish the results and settle the claims under the fence."""
+        """Publish the results and settle the claims under the fence. In a dry run, drop the results."""
         this = self.round
         if this.dry:
             self.drop(messages)
@@ -148,18 +148,19 @@ def _given(options: Mapping[str, str]) -> Given:
 
 
 class StageFailed(ZqError):
-    """A stage that raised an error on the driver. The cause is chained."""
+    """An error of a stage on the driver. ``__cause__`` is the original error."""
 
 
-# The errors of failed work.
+# The errors that ``Work.do`` raises if Spark or a stage fails.
 FAILURES: Final = (*SPARK_ERRORS, StageFailed)
 
 
 class Work:
-    """The work of a pipeline.
+    """The executor of a pipeline's stages in a Spark session.
 
     Args:
-        options: Options for reading and writing.
+        options: Options for Spark's reader and writer.
+        body: Value of bodyType.
     """
 
     def __init__(self, spark: SparkSession, stages: Sequence[Stage], options: Mapping[str, str], body: str) -> None:
@@ -169,17 +170,16 @@ class Work:
         self._body = body
         self.tasks = 2 * spark.sparkContext.defaultParallelism
         self.names_queues = False
-        """Whether rows of the last results named their target queue."""
+        """Whether the last results had a column with target queues."""
         self.wrote = False
-        """Whether the last results had rows that name a target queue; set only if rows were staged and dropped."""
+        """Whether the last dry run has staged rows with target queues."""
 
     def do(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
-        """Process a round; without ``keep``, skip the sink.
+        """Run a round. Raises ``FAILURES``.
 
         Args:
-            inlined: Content of claims that the driver already has.
-
-        Raises ``FAILURES``.
+            inlined: Messages as JSON by claim, as far as the driver has them.
+            keep: Write the results to the sink. If false, compute and discard them.
         """
         kept: list[DataFrame] = []
         self.wrote = False
@@ -199,7 +199,7 @@ class Work:
                 one.unpersist()
 
     def _read(self, this: Round, inlined: Mapping[str, bytes]) -> DataFrame:
-        """Read from the driver if it has all content, which is faster; otherwise tasks read from the server."""
+        """Return the messages as a frame. If the driver has all of them, no task needs to request them."""
         if not this.claims.keys() <= inlined.keys():
             shown = this if this.dry else _named(this)
             return self._spark.read.format(FORMAT).options(**self._options).option("round", _text(shown)).load()
@@ -217,7 +217,7 @@ class Work:
         return self._local(pa.Table.from_batches(batches), schema)
 
     def _local(self, table: pa.Table, schema: StructType) -> DataFrame:
-        """Return a frame in which each batch is a partition."""
+        """Return a frame with a partition for each Arrow batch of the table."""
         before = self._spark.conf.get(THRESHOLD, None)
         self._spark.conf.set(THRESHOLD, "0")
         try:
@@ -229,7 +229,7 @@ class Work:
                 self._spark.conf.set(THRESHOLD, before)
 
     def _write(self, frame: DataFrame, this: Round, keep: bool) -> None:
-        """Write only the columns that the sink reads."""
+        """Write the columns that the sink reads."""
         columns = {option: self._options.get(option, own) for option, own in WRITTEN.items()}
         if "queueColumn" not in self._options and "queue" not in frame.columns:
             del columns["queueColumn"]
@@ -247,7 +247,7 @@ class Work:
 
 
 def staged(stage: Stage, frame: DataFrame) -> DataFrame:
-    """Apply a stage to a frame. Raises ``StageFailed``, and ``Invalid`` if the result is not a DataFrame."""
+    """Apply a stage. Raises ``StageFailed``, and ``Invalid`` if the stage does not return a DataFrame."""
     try:
         made = stage(frame)
     except Exception as error:
@@ -258,17 +258,16 @@ def staged(stage: Stage, frame: DataFrame) -> DataFrame:
 
 
 def called(stage: Stage) -> str:
-    """Return the name of a stage for error messages."""
     return getattr(stage, "__name__", str(stage))
 
 
 def _kind(error: Exception) -> str:
-    """Return the class of an error; Spark's own errors already contain it."""
+    """Return the error's class as a prefix, or "" for Spark's errors, whose messages already contain it."""
     return "" if isinstance(error, SPARK_ERRORS) or not str(error) else f"{type(error).__name__}: "
 
 
 def _named(this: Round) -> Round:
-    """Return the round without ids, for uses that need only the names of the claims."""
+    """Remove the message ids from a round, which keeps the option ``round`` short."""
     return structs.replace(this, claims=dict.fromkeys(this.claims))
 
 

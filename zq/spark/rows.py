@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of messages to rows and back: columns of sources, rows, and bodies between JSON and Spark types."""
+"""Conversion between messages and Spark rows: columns, types and bodies."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -27,14 +27,14 @@ from zq.errors import Invalid, InvalidBody
 from zq.wire.attributes import JsonValue, TypedValue, typed_value
 from zq.wire.numbers import check_numbers
 
-# Values of the option bodyType.
+# Type of the column ``body`` by bodyType.
 TYPES: Final[Mapping[str, DataType]] = {"string": StringType(), "binary": BinaryType(), "variant": VariantType()}
 _checked: Final = msgspec.json.Decoder()
-# Type of the attributes: their types and values by name. The value of a Binary is base64.
+# Type of the column ``attributes``: types and values by name. A Binary value is base64.
 ATTRIBUTES: Final = MapType(
     StringType(), StructType([StructField("type", StringType()), StructField("value", StringType())])
 )
-# Type and value of each column. ``body``, ``claim``, ``queue`` and ``topic`` are added below.
+# Type of each column, and the function that gets its value. ``body`` and the columns in ``PLACES`` are not included.
 COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "id": (StringType(), lambda message: message.id),
     "seq": (LongType(), lambda message: message.sequence),
@@ -48,7 +48,7 @@ COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "outcome": (StringType(), lambda message: message.outcome or None),
     "finished": (TimestampType(), lambda message: message.finished),
 }
-# Columns that locate a message.
+# Columns with the message's claim, queue or topic.
 PLACES: Final = ("claim", "queue", "topic")
 # Columns of a claimed message.
 CLAIMED: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim", "queue", "attributes")
@@ -61,13 +61,17 @@ PUBLISHED: Final = ("id", "seq", "body", "created", "ttl", "topic")
 
 
 def attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] | None:
-    """Return a message's attributes as Arrow has a map; None if there are none."""
+    """Convert a message's attributes to entries of an Arrow map, or ``None`` if the message has no attributes."""
     entries = [(name, msgspec.structs.asdict(typed_value(value))) for name, value in message.attributes.items()]
     return entries or None
 
 
 def sent_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, JsonValue] | None:
-    """Return the attributes of a row: texts, or structs of a type and a value. Entries without a value are left out."""
+    """Convert the entries of a row's map to attributes. Leave out null values.
+
+    Args:
+        entries: Names, with strings or with structs of a type and a value.
+    """
     if entries is None:
         return None
     return {
@@ -78,7 +82,7 @@ def sent_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, Json
 
 
 def as_string(raw: Raw) -> str | None:
-    """Return a JSON string without its quotes, null as ``None``, and anything else as JSON."""
+    """Convert a JSON string to its text, null to ``None``, and any other value to JSON text."""
     content = bytes(raw)
     if content[:1] == b'"':
         text: str = msgspec.json.decode(content)
@@ -87,17 +91,17 @@ def as_string(raw: Raw) -> str | None:
 
 
 def as_binary(raw: Raw) -> bytes:
-    """Return JSON unchanged."""
+    """Return the JSON as bytes."""
     return bytes(raw)
 
 
 def as_variant(raw: Raw) -> dict[str, bytes]:
-    """Return the value as an Arrow variant."""
+    """Convert JSON to an Arrow variant."""
     made = VariantVal.parseJson(bytes(raw).decode())
     return {"value": made.value, "metadata": made.metadata}
 
 
-# Functions that convert a body, by bodyType.
+# Functions that convert a body to a column value, by bodyType.
 READERS: Final[Mapping[str, Callable[[Raw], Any]]] = {
     "string": as_string,
     "binary": as_binary,
@@ -106,9 +110,9 @@ READERS: Final[Mapping[str, Callable[[Raw], Any]]] = {
 
 
 def bodies(kind: DataType, column: pa.Array) -> list[Any]:
-    """Return a column as values that can be posted.
+    """Convert a column to message bodies.
 
-    Strings are posted as strings, binary and variant values as the JSON that they contain, structs as objects.
+    Strings become JSON strings, structs become objects, and binary and variant values are JSON already.
     """
     if isinstance(kind, BinaryType):
         return [value if value is None else _json(value, "binary") for value in column.to_pylist()]
@@ -117,13 +121,13 @@ def bodies(kind: DataType, column: pa.Array) -> list[Any]:
     if isinstance(kind, StringType):
         texts: list[Any] = column.to_pylist()
         return texts
-    # The JSON encoder truncates offsets to minutes, which changes times before standard time.
+    # Convert times to UTC, because the JSON encoder truncates UTC offsets to minutes, which falsifies historical times.
     values: list[Any] = column.cast(_in_utc(column.type)).to_pylist(maps_as_pydicts="strict")
     return values
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return the type with UTC as the time zone of all its times."""
+    """Replace the time zones in a type by UTC."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
@@ -138,7 +142,7 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def check_writable(name: str, kind: DataType) -> None:
-    """Raise ``Invalid`` for a type that cannot be converted to JSON."""
+    """Raise ``Invalid`` if a column's type cannot be converted to JSON."""
     if not isinstance(kind, VariantType) and "variant" in kind.simpleString():
         raise Invalid(
             f"Column {name} contains variants inside another type: convert it to a single variant, or use to_json."
@@ -146,10 +150,10 @@ def check_writable(name: str, kind: DataType) -> None:
 
 
 def check_json(content: bytes) -> None:
-    """Check that JSON can be a message body.
+    """Validate the JSON of a message body.
 
-    Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` or ``RecursionError`` for other text, and ``InvalidBody`` for
-    a number out of range.
+    Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` or ``RecursionError`` for invalid JSON, and ``InvalidBody``
+    for a number out of range.
     """
     _checked.decode(content)
     check_numbers(content, "body")
@@ -170,12 +174,16 @@ def _from_variant(value: Mapping[str, bytes]) -> Raw:
 
 
 def schema(columns: Iterable[str], body: str) -> StructType:
-    """Return the schema of these columns. ``body``: a value of bodyType."""
+    """Return the schema of the columns.
+
+    Args:
+        body: Value of bodyType.
+    """
     return StructType([StructField(name, _type(name, body)) for name in columns])
 
 
 def check_schema(wanted: StructType, columns: Sequence[str], body: str) -> None:
-    """Raise ``Invalid`` unless a user's schema only omits or reorders columns."""
+    """Validate a user's schema, which may omit and reorder columns. Raises ``Invalid``."""
     for column in wanted.fields:
         if column.name not in columns:
             raise Invalid(f"The schema has a column {column.name}, and this source has {', '.join(columns)}.")
@@ -190,15 +198,21 @@ def check_schema(wanted: StructType, columns: Sequence[str], body: str) -> None:
 
 
 class Rows:
-    """A converter of messages to rows, with the columns and order of a schema."""
+    """A converter of messages to rows."""
 
     def __init__(self, columns: Sequence[str], body: str, **places: str) -> None:
-        """Initialize; ``places`` has the values of ``queue``, ``claim`` or ``topic`` for all messages."""
+        """Create the converter.
+
+        Args:
+            columns: Names of the columns, in order.
+            body: Value of bodyType.
+            places: Values of the columns ``queue``, ``claim`` and ``topic``, which are the same for all messages.
+        """
         self._getters = [_getter(name, body, places) for name in columns]
         self._schema = to_arrow_schema(schema(columns, body), timezone="UTC")
 
     def of(self, messages: Sequence[Message]) -> Iterator[pa.RecordBatch]:
-        """Yield one row per message, in Arrow batches; Spark needs several times as long for tuples."""
+        """Yield an Arrow batch with one row per message. Spark reads Arrow batches much faster than tuples."""
         if messages:
             columns = [
                 pa.array([get(message) for message in messages], type=field.type)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data source ``zq``: selects the reader or writer for the options.
+"""The data source ``zq``, which selects a reader or writer by the options.
 
-Spark calls its methods in other processes and by keyword, so the parameter names are Spark's.
+Spark calls the methods in other processes and passes arguments by name, so parameter names must be Spark's.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ from zq.spark.tail import Tail
 
 
 class ZqDataSource(DataSource):
-    """Queues and topics as tables and streams; see api-ref/spark.md."""
+    """The data source for queues and topics; see ``api-ref/spark.md``."""
 
     @classmethod
     def name(cls) -> str:
@@ -26,7 +26,7 @@ class ZqDataSource(DataSource):
         return "zq"
 
     def schema(self) -> StructType:
-        """Return the columns of a source."""
+        """Return the schema of the source."""
         given = Given(self.options)
         return rows.schema(_columns(given), body_type(given))
 
@@ -61,7 +61,7 @@ class ZqDataSource(DataSource):
 
 
 def _columns(given: Given) -> tuple[str, ...]:
-    """Return the columns for the options. Spark does not reveal whether it will read a table or a stream."""
+    """Return the columns that the options select. Whether Spark reads a table or a stream is not known yet."""
     if claims(given):
         return rows.CLAIMED
     kind = state(given)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sink: executors store rows in invisible stages, and the driver publishes all stages of a batch with one commit.
+"""The sink: tasks store rows in stages, and the driver publishes all stages of a batch with one commit.
 
-A failed task drops its stage, or leaves it to expire. Spark passes the driver one stage per partition, from successful
-tasks. A commit takes effect once per batch of its producer, even if another run repeats it.
+Messages in a stage are invisible until the commit. Spark passes one stage per partition to the driver, from the task
+that succeeded. The stages of failed tasks are dropped or expire. A repeated commit of a batch has no effect.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ from zq.model import Committed, Fence
 from zq.spark.options import SinkOptions
 from zq.spark.rows import ATTRIBUTES, bodies, check_writable, sent_attributes
 
-# Error sentence for claims that have expired.
+# Error message for claims that have expired.
 NOT_HELD: Final = (
     "Nothing of the batch was stored. A restarted query reads the batch again, unless its rows are of claims of an "
     "earlier batch, kept by a stateful operator, or of another project: then do without ackColumn."
@@ -40,16 +40,16 @@ class Staged(WriterCommitMessage):
     """Name of the stage; ``None`` for an empty partition."""
     producer: str
     claims: list[tuple[str, str]]
-    """Queue and name of each claim whose rows the task had."""
+    """Queue and id of each claim in the task's rows."""
     count: int = 0
     """Number of messages in the stage."""
 
 
 class Staging:
-    """The common part of both writers."""
+    """The base class of the batch and the stream writer."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        """Initialize. Raises ``Invalid`` if the columns do not match the options."""
+        """Create the writer. Raises ``Invalid`` if the columns do not match the options."""
         if overwrite:
             raise Invalid("The sink only appends: use mode append, and output mode append in streams.")
         self.options = options
@@ -63,7 +63,7 @@ class Staging:
         _column(schema, "ackColumn", options.ack, StringType)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Store the rows of a partition in a stage of this attempt. Runs on an executor."""
+        """Store the rows of a partition in a new stage. Runs on an executor."""
         task = TaskContext.get()
         assert task is not None
         producer = self.options.producer or task.getLocalProperty("sql.streaming.queryId") or ""
@@ -85,9 +85,10 @@ class Staging:
         held: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
     ) -> Committed:
-        """Publish the stages and settle the claims, once. Runs on the driver.
+        """Publish the stages and settle the claims in one commit. A repeated call has no effect. Runs on the driver.
 
-        Raises ``Invalid`` if the producer has committed later batches, so that this batch cannot be verified.
+        Raises ``Invalid`` if the producer has committed later batches, because the server then cannot verify that this
+        batch was stored.
         """
         tasks = list(staged)
         stages = [(task.stage, task.count) for task in tasks if task.stage]
@@ -113,7 +114,7 @@ class Staging:
         return done
 
     def drop(self, staged: Iterable[Staged | None]) -> None:
-        """Drop the stages of a failed batch; published messages are kept. Runs on the driver."""
+        """Drop the stages of a failed batch. Published messages are kept. Runs on the driver."""
         self._drop([task.stage for task in staged if task and task.stage])
 
     def _store(self, stage: str, batches: Iterator[pa.RecordBatch], claims: set[str]) -> int:
@@ -129,7 +130,7 @@ class Staging:
         return count
 
     def _drafts(self, batch: pa.RecordBatch, claims: set[str]) -> Iterator[tuple[str, Any]]:
-        """Yield queue and message of each row, and record its claim."""
+        """Yield the target queue and the message of each row. Add the claims of the rows to ``claims``."""
         options = self.options
         contents: Iterable[Any] = bodies(self.body, batch.column(options.body))
         if options.ack:
@@ -145,7 +146,7 @@ class Staging:
 
     def _drop(self, stages: Iterable[str]) -> None:
         client = replace(self.options.connection, retry_for=0).client()
-        with suppress(ZqError):  # the server also drops them after stage_ttl seconds
+        with suppress(ZqError):  # the server drops stages after stage_ttl seconds anyway
             for stage in stages:
                 client.drop_stage(stage)
 
@@ -154,7 +155,7 @@ class BatchWriter(Staging, DataSourceArrowWriter):
     """The writer of ``df.write``."""
 
     def commit(self, messages: list[Staged]) -> None:  # type: ignore[override]
-        """Commit under a producer of this job, or under the configured one."""
+        """Commit the stages of the job. Raises ``Invalid`` if another job with other data has used the same key."""
         assert self.options.producer is not None
         done = self.publish(self.options.producer, 0, messages)
         count = sum(task.count for task in messages)
@@ -165,18 +166,18 @@ class BatchWriter(Staging, DataSourceArrowWriter):
             )
 
     def abort(self, messages: list[Staged | None]) -> None:  # type: ignore[override]
-        """Drop the stages. ``None`` represents failed tasks."""
+        """Drop the stages of the job. The entry of a failed task is ``None``."""
         self.drop(messages)
 
 
 class StreamWriter(Staging, DataSourceStreamArrowWriter):
     """The writer of ``df.writeStream``.
 
-    Spark creates a new one to commit, so its data comes with the tasks' messages.
+    Spark creates another instance for the commit, so the tasks pass all data in their messages.
     """
 
     def commit(self, messages: list[Staged], batchId: int) -> None:  # type: ignore[override]
-        """Commit under the producer that the tasks name. An empty batch makes no request."""
+        """Commit the stages of a batch. An empty batch sends no request."""
         if any(task.stage or task.claims for task in messages):
             try:
                 self.publish(messages[0].producer, batchId, messages)
@@ -184,12 +185,12 @@ class StreamWriter(Staging, DataSourceStreamArrowWriter):
                 raise ClaimLapsed(f"{error} {NOT_HELD}") from None
 
     def abort(self, messages: list[Staged | None], batchId: int) -> None:  # type: ignore[override]
-        """Drop the stages. ``None`` represents failed tasks."""
+        """Drop the stages of a batch. The entry of a failed task is ``None``."""
         self.drop(messages)
 
 
 def _column(schema: StructType, option: str, name: str | None, kind: type[DataType] = DataType) -> DataType:
-    """Return the type of a column that an option names. Raises ``Invalid``."""
+    """Return the type of the column that an option names. Raises ``Invalid`` if it is missing or has a wrong type."""
     if name is None:
         return StringType()
     if name not in schema.names:
@@ -204,7 +205,7 @@ def _column(schema: StructType, option: str, name: str | None, kind: type[DataTy
 
 
 def _check_attributes(name: str, kind: DataType) -> None:
-    """Raise ``Invalid`` unless the column maps names to texts, or to types and values."""
+    """Check that a column of attributes maps names to strings, or to types and values. Raises ``Invalid``."""
     values = kind.valueType if isinstance(kind, MapType) and isinstance(kind.keyType, StringType) else None
     named = isinstance(values, StructType) and {field.name: field.dataType for field in values.fields}
     if not (isinstance(values, StringType) or named == {"type": StringType(), "value": StringType()}):
@@ -215,7 +216,7 @@ def _check_attributes(name: str, kind: DataType) -> None:
 
 
 def _values(batch: pa.RecordBatch, name: str | None, default: Any) -> Sequence[Any]:
-    """Return the values of a column, with the default for missing ones."""
+    """Return the values of a column. Nulls are replaced by the default."""
     if name is None:
         return [default] * batch.num_rows
     return [default if value is None else value for value in batch.column(name).to_pylist()]
@@ -230,7 +231,7 @@ def _second(pairs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
 
 
 def _grouped(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the values of each queue, for up to ``size`` rows at a time."""
+    """Group every ``size`` rows by queue. Yield each queue with its values."""
     groups: dict[str, list[Any]] = {}
     for number, (queue, value) in enumerate(pairs, 1):
         groups.setdefault(queue, []).append(value)
@@ -241,7 +242,7 @@ def _grouped(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[t
 
 
 def _claim(value: str) -> tuple[str, str]:
-    """Parse queue and name of a claim. Raises ``Invalid``."""
+    """Split a value of the column ``claim`` into queue and claim id. Raises ``Invalid``."""
     queue, _, name = value.partition("/")
     if not queue or not name:
         raise Invalid("Option ackColumn requires the column claim of a claiming source, with values like queue/claim.")
