@@ -23,7 +23,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
 from zq.cli.content import Form, TornLine, content, csv_header, items
-from zq.client.calls import maybe_applied
+from zq.client.calls import may_be_applied
 from zq.client.posting import pack
 from zq.errors import Conflict
 
@@ -286,7 +286,7 @@ class Sender:
 def surely_not_stored(sent: Future[object]) -> bool:
     """Return ``True`` if a finished request has certainly stored no message."""
     error = None if sent.cancelled() else sent.exception()
-    return sent.cancelled() or (error is not None and not maybe_applied(error))
+    return sent.cancelled() or (error is not None and not may_be_applied(error))
 
 
 def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:

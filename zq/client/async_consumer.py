@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from zq.client.calls import AsyncTransport, Caught, check_concurrency, sleep_slices
+from zq.client.calls import AsyncTransport, ErrorRecorder, check_concurrency, split_sleep
 from zq.client.consumer import ConsumerBase, OnLost
 from zq.client.consumer_state import LIMITS, ConsumerOptions, NextRequest
 from zq.client.stopping import stop_on_signals
@@ -54,19 +54,19 @@ class AsyncConsumer(ConsumerBase):
                 while await slots.acquire() and (delivery := await self._take()) is not None:
                     work = asyncio.ensure_future(handler(delivery))
                     running.add(work)
-                    work.add_done_callback(partial(self._ended, slots, delivery))
+                    work.add_done_callback(partial(self._on_handler_end, slots, delivery))
                     work.add_done_callback(running.discard)
             finally:
                 if running:
                     await asyncio.wait(running)
                     await asyncio.sleep(0)  # lets the callbacks of the tasks run
-        return self._worked()
+        return self._outcome()
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
         self._begin(await self._transport.run(LIMITS))
         self._asking = self._closing = None
-        sources: tuple[NextRequest, ...] = (self._state.settlement, self._state.renewal)
+        sources: tuple[NextRequest, ...] = (self._state.next_settlement, self._state.next_renewal)
         self._maintenance = [asyncio.create_task(self._maintain(source)) for source in sources]
         self._transport.before_close.append(self._close)
         completed = False
@@ -92,23 +92,23 @@ class AsyncConsumer(ConsumerBase):
         self._changed.set()
         await asyncio.wait(self._maintenance)
         # Settlements are still due if the background tasks were cancelled, for example by ``asyncio.run``.
-        await self._maintain(self._state.settlement)
+        await self._maintain(self._state.next_settlement)
         self._transport.before_close.remove(self._close)
         self._running = False
 
     async def _take(self) -> Delivery | None:
-        while not self._ending():
+        while not self._is_ending():
             self._report()
             if delivery := self._state.take(time.monotonic()):
                 return delivery
-            if self._state.exhausted:
+            if self._state.is_exhausted:
                 break
-            if self._state.backlogged:
+            if self._state.is_backlogged:
                 self._settled.clear()
                 await self._settled.wait()
                 continue
             self._asking = asyncio.create_task(self._ask())
-            for part in sleep_slices(await asyncio.shield(self._asking), self._ending):
+            for part in split_sleep(await asyncio.shield(self._asking), self._is_ending):
                 await asyncio.sleep(part)
         return None
 
@@ -123,13 +123,13 @@ class AsyncConsumer(ConsumerBase):
         except TooManyRequests as error:
             return self._pause_after_limit(error)
         self._changed.set()
-        return self._state.received(claimed, asked, time.monotonic())
+        return self._state.add_claimed(claimed, asked, time.monotonic())
 
     def _finish(self, delivery: Delivery, decision: Decision) -> None:
         if self._state.finish(delivery, decision, time.monotonic()):
             self._changed.set()
 
-    def _ended(self, slots: asyncio.Semaphore, delivery: Delivery, work: "asyncio.Future[object]") -> None:
+    def _on_handler_end(self, slots: asyncio.Semaphore, delivery: Delivery, work: "asyncio.Future[object]") -> None:
         try:
             error = asyncio.CancelledError() if work.cancelled() else work.exception()
             self._finish(delivery, self._decide(delivery, error))
@@ -149,12 +149,12 @@ class AsyncConsumer(ConsumerBase):
                     async with asyncio.timeout(min(request - asked, 3600)):
                         await self._changed.wait()
                 continue
-            answer = None
+            result = None
             try:
-                with Caught() as caught:
-                    answer = await self._transport.run(self._request_call(request))
+                with ErrorRecorder() as caught:
+                    result = await self._transport.run(self._request_call(request))
             except asyncio.CancelledError:
-                self._state.interrupted(request)
+                self._state.record_interruption(request)
                 raise
-            self._completed(request, answer, caught.error, asked)
+            self._record_outcome(request, result, caught.error, asked)
             self._settled.set()

@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from tenacity import RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from zq.client.calls import (
-    Answer,
     Call,
     Repeat,
+    Response,
     Retries,
-    error_of,
+    error_from,
     retry_after,
-    sleep_slices,
+    split_sleep,
 )
 from zq.client.credentials import Token
 from zq.errors import CommitRunning, Invalid, StoreDamaged, TooManyRequests, Unavailable, ZqError
@@ -93,14 +93,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         if self.token is not None and (request.url.scheme, request.url.netloc) == (server.scheme, server.netloc):
             request.headers.update(self.token.headers())
 
-    def brief(self) -> "Settings":
+    def single_attempt(self) -> "Settings":
         """Return a copy of the settings with a single attempt and a short timeout."""
         return replace(
             self, timeout=min(self.timeout, UNDO_TIMEOUT), retries=Retries(attempts=1, deadline=UNDO_TIMEOUT)
         )
 
 
-def settings(
+def make_settings(
     url: str,
     project: str,
     client_id: str | None,
@@ -151,11 +151,11 @@ class Attempts:
         self._ends = time.monotonic() + settings.retries.deadline + call.wait
         self._jitter = wait_random_exponential(settings.retries.first, settings.retries.most)
         self._failed: Retry | None = None
-        self._still_running = 0
+        self._running_count = 0
         """Number of responses for a commit that is still running. They do not count as failures."""
-        self._too_fast = 0
+        self._rate_limited_count = 0
         """Number of responses that rejected the request because of a rate limit. They do not count as failures."""
-        self._slowed_down: Retry | None = None
+        self._rate_limit_failure: Retry | None = None
         """The failure of the last attempt, if a rate limit rejected it."""
 
     def options(self) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Attempts:
             "retry": retry_if_exception_type(Retry),
             "wait": self._pause,
             "before_sleep": self._log,
-            "stop": self._exhausted,
+            "stop": self._is_exhausted,
             "reraise": True,
         }
 
@@ -172,7 +172,7 @@ class Attempts:
         """Build the request of the next attempt. Its timeout is at most the time left for the call."""
         if client.is_closed:
             raise ZqError("The client is closed.")
-        self._slowed_down = None
+        self._rate_limit_failure = None
         call = self.call
         left = min(self._ends - time.monotonic() - call.wait, max(1.0, call.patience()))
         patience = max(0.1, min(self._settings.timeout, left))
@@ -201,66 +201,68 @@ class Attempts:
                 raise self._failed from error
             raise lost from error
 
-    def answer(self, response: httpx.Response) -> Answer:
+    def read_response(self, response: httpx.Response) -> Response:
         """Convert a successful response.
 
         Raises ``Retry`` for a failure that permits a retry, and the server's error for any other failure.
         """
         pause = retry_after(response.headers)
         if response.status_code == 202 and pause > 0:  # a commit is still running, and may do so for any time
-            self._still_running += 1
+            self._running_count += 1
             self._ends = max(self._ends, time.monotonic() + self._settings.retries.deadline)
             self._failed = Retry(CommitRunning("The commit is decided and still being applied."), pause)
             raise self._failed
         if response.is_success:
-            return Answer(response.status_code, response.headers, response.content)
-        error = error_of(response)
+            return Response(response.status_code, response.headers, response.content)
+        error = error_from(response)
         if response.status_code == 429 or isinstance(error, TooManyRequests):
-            raise self._rate_limited(error, pause) from (self._failed.error if self._failed else None)
+            raise self._rate_limit_retry(error, pause) from (self._failed.error if self._failed else None)
         running = response.status_code == 409 and pause > 0
         passing = response.status_code in RETRIED_STATUSES and not isinstance(error, StoreDamaged)
         if self.call.repeat is Repeat.SAFE and (passing or running):
             self._failed = Retry(error, pause)
             raise self._failed
         if self._failed is not None:
-            raise error from self._failed.error  # ``maybe_applied`` reads the cause: an earlier attempt may have worked
+            raise error from self._failed.error  # ``may_be_applied`` reads the cause: an earlier attempt may have worked
         raise error
 
-    def sleeps(self, pause: float) -> Iterator[float]:
+    def split_pause(self, pause: float) -> Iterator[float]:
         """Split a pause into short sleeps. Raises the last failure when the caller's patience has run out."""
-        yield from sleep_slices(pause, self._out_of_patience)
-        failure = self._slowed_down or self._failed
-        if failure is not None and self._out_of_patience():
+        yield from split_sleep(pause, self._is_out_of_patience)
+        failure = self._rate_limit_failure or self._failed
+        if failure is not None and self._is_out_of_patience():
             raise failure
 
-    def _rate_limited(self, error: ZqError, pause: float) -> Retry:
+    def _rate_limit_retry(self, error: ZqError, pause: float) -> Retry:
         if self._settings.retries.attempts > 1:
-            self._too_fast += 1
-        self._slowed_down = Retry(error, pause)
-        return self._slowed_down
+            self._rate_limited_count += 1
+        self._rate_limit_failure = Retry(error, pause)
+        return self._rate_limit_failure
 
-    def _out_of_patience(self) -> bool:
+    def _is_out_of_patience(self) -> bool:
         return self.call.patience() <= 0
 
     def _pause(self, state: RetryCallState) -> float:
         failure = state.outcome.exception() if state.outcome else None
         asked = failure.pause if isinstance(failure, Retry) else 0.0
-        if asked and failure is self._slowed_down:
+        if asked and failure is self._rate_limit_failure:
             return asked + uniform(0, self._settings.retries.first)
         return max(asked, self._jitter(state))
 
     def _log(self, state: RetryCallState) -> None:
         """Log the first retry and the first pause for a rate limit, because the call may take a minute."""
-        if self._slowed_down is not None:
-            if self._too_fast == 1:
+        if self._rate_limit_failure is not None:
+            if self._rate_limited_count == 1:
                 LOG.info(
-                    "%s Waiting %.0f s, as requested by the server.", self._slowed_down.error, state.upcoming_sleep
+                    "%s Waiting %.0f s, as requested by the server.",
+                    self._rate_limit_failure.error,
+                    state.upcoming_sleep,
                 )
         elif state.attempt_number == 1 and state.outcome:
             LOG.warning("%s Retrying for up to %.0f s.", state.outcome.exception(), self._settings.retries.deadline)
 
-    def _exhausted(self, state: RetryCallState) -> bool:
-        failed = state.attempt_number - self._still_running - self._too_fast
+    def _is_exhausted(self, state: RetryCallState) -> bool:
+        failed = state.attempt_number - self._running_count - self._rate_limited_count
         too_often = failed >= self._settings.retries.attempts
         left = min(self._ends - time.monotonic(), self.call.patience())
         return too_often or state.upcoming_sleep >= left

@@ -43,11 +43,11 @@ T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 Params = Mapping[str, str | int | bool | list[str] | None]
 # Errors raised when a response has an unexpected format.
-UNREADABLE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError)
+READ_ERRORS: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError)
 # Upper bound in seconds for the Retry-After header. Longer times are reduced to it.
 MAX_RETRY_AFTER: Final = 3600.0
 # Interval in seconds at which a sleeping caller checks whether to stop.
-SLICE: Final = 0.2
+CHECK_INTERVAL: Final = 0.2
 
 
 class Repeat(Enum):
@@ -59,7 +59,7 @@ class Repeat(Enum):
     """Retry only if the request was certainly not sent."""
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """A response with a status below 400."""
 
     status: int
@@ -68,7 +68,7 @@ class Answer(Struct, frozen=True):
 
 
 # The response of a call that needs no request.
-EMPTY: Final = Answer(204, {}, b"")
+EMPTY_RESPONSE: Final = Response(204, {}, b"")
 
 
 class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
@@ -79,7 +79,7 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
         params: Query parameters. A parameter whose value is ``None`` is omitted.
         wait: Seconds for which the server may hold the request (long polling).
         patience: Returns the seconds left for retries. It is called before each attempt and while the client sleeps.
-        local_answer: Response to use instead of sending the request.
+        local_response: Response to use instead of sending the request.
         undo: Call to attempt once, with a short timeout, if this call may have been applied but has no result.
         check: Call to attempt once, with a short timeout, before this call. Errors of its ``read`` fail this call;
             connection errors and refusals are ignored.
@@ -87,14 +87,14 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
 
     method: str
     path: str
-    read: Callable[[Answer], T_co]
+    read: Callable[[Response], T_co]
     params: Params = {}
     headers: Mapping[str, str] = {}
     body: bytes = b""
     repeat: Repeat = Repeat.SAFE
     wait: float = 0.0
     patience: Callable[[], float] = lambda: inf
-    local_answer: Answer | None = None
+    local_response: Response | None = None
     undo: "Call[Any] | None" = None
     check: "Call[None] | None" = None
 
@@ -162,7 +162,7 @@ class Asynchronous:
     transport: AsyncTransport
 
 
-class Verb:
+class ApiMethod:
     """A descriptor for an API method, whose signature depends on the kind of client."""
 
     blocking: Callable[[Any], Any]
@@ -185,14 +185,14 @@ class Verb:
             self._signatures[waits] = given.replace(parameters=parameters, return_annotation=returned)
         return self._signatures[waits]
 
-    def _shown(self, bound: Any, target: Any) -> Any:
+    def _describe(self, bound: Any, target: Any) -> Any:
         bound.__name__, bound.__qualname__ = self._make.__name__, self._make.__qualname__
         bound.__doc__ = self._make.__doc__
         bound.__signature__ = self.signature(isinstance(target, Blocking))
         return bound
 
 
-class operation(Verb, Generic[P, T]):
+class operation(ApiMethod, Generic[P, T]):
     """A decorator for a method that returns a ``Call``. The decorated method sends the request."""
 
     blocking = staticmethod(lambda read: read)
@@ -214,10 +214,10 @@ class operation(Verb, Generic[P, T]):
         def bound(*args: P.args, **kwargs: P.kwargs) -> Any:
             return target.transport.run(self._make(target, *args, **kwargs))
 
-        return self._shown(bound, target)
+        return self._describe(bound, target)
 
 
-class listing(Verb, Generic[P, T]):
+class listing(ApiMethod, Generic[P, T]):
     """A decorator for a method that returns the first page's ``Call``. The decorated method iterates over all items."""
 
     blocking = staticmethod(lambda read: GenericAlias(Iterator, get_args(read)))
@@ -235,15 +235,17 @@ class listing(Verb, Generic[P, T]):
     def __get__(self, target: Any, owner: type[Any]) -> Any:
         if target is None:
             return self
-        walk: Callable[[Any, Call[Page[T]]], Any] = _walk if isinstance(target, Blocking) else _walk_async
+        walk: Callable[[Any, Call[Page[T]]], Any] = (
+            _iterate_pages if isinstance(target, Blocking) else _iterate_pages_async
+        )
 
         def bound(*args: P.args, **kwargs: P.kwargs) -> Any:
             return walk(target.transport, self._make(target, *args, **kwargs))
 
-        return self._shown(bound, target)
+        return self._describe(bound, target)
 
 
-def _walk(transport: Transport, first: Call[Page[T]]) -> Iterator[T]:
+def _iterate_pages(transport: Transport, first: Call[Page[T]]) -> Iterator[T]:
     following: Call[Page[T]] | None = first
     while following is not None:
         page = transport.run(following)
@@ -251,7 +253,7 @@ def _walk(transport: Transport, first: Call[Page[T]]) -> Iterator[T]:
         following = page.next
 
 
-async def _walk_async(transport: AsyncTransport, first: Call[Page[T]]) -> AsyncIterator[T]:
+async def _iterate_pages_async(transport: AsyncTransport, first: Call[Page[T]]) -> AsyncIterator[T]:
     following: Call[Page[T]] | None = first
     while following is not None:
         page = await transport.run(following)
@@ -276,10 +278,10 @@ def key_header(key: str | None) -> Mapping[str, str]:
     return {"Idempotency-Key": key or uuid4().hex}
 
 
-def nothing(answer: Answer) -> None:
+def read_empty(response: Response) -> None:
     """Read a response that must be empty. Raises ``ValueError`` if its status is not 204."""
-    if answer.status != 204:
-        raise ValueError(answer.status)
+    if response.status != 204:
+        raise ValueError(response.status)
 
 
 def check_concurrency(concurrency: int) -> int:
@@ -289,12 +291,12 @@ def check_concurrency(concurrency: int) -> int:
     return concurrency
 
 
-def maybe_applied(error: BaseException) -> bool:
+def may_be_applied(error: BaseException) -> bool:
     """Return ``False`` if the server refused the first attempt of the failed call. It may have applied other calls."""
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 
 
-class Caught:
+class ErrorRecorder:
     """A reusable context manager that suppresses each ``Exception`` and records the first one."""
 
     def __init__(self) -> None:
@@ -319,11 +321,11 @@ class ErrorBody(Struct):
     limit: str = ""
 
 
-def error_of(response: "httpx.Response") -> ZqError:
+def error_from(response: "httpx.Response") -> ZqError:
     """Convert an error response into the exception that the server raised."""
     try:
         body = msgspec.json.decode(response.content, type=ErrorBody)
-    except UNREADABLE:  # a proxy's error page
+    except READ_ERRORS:  # a proxy's error page
         body = ErrorBody()
     title = body.title or response.reason_phrase
     reason = title.removeprefix(f"{response.status_code} ")
@@ -344,11 +346,11 @@ def retry_after(headers: Mapping[str, str]) -> float:
 
 
 @contextmanager
-def reading_answer(method: str, path: str) -> Generator[None, None, None]:
+def translate_read_errors(method: str, path: str) -> Generator[None, None, None]:
     """Translate errors of reading a response into ``ZqError``."""
     try:
         yield
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise ZqError(f"This client cannot read the answer to {method} {path}.") from error
 
 
@@ -370,8 +372,8 @@ class Retries(Struct, frozen=True):
     most: float = 10.0
 
 
-def sleep_slices(pause: float, over: Callable[[], bool]) -> Iterator[float]:
+def split_sleep(pause: float, over: Callable[[], bool]) -> Iterator[float]:
     """Split a pause into short sleeps, in seconds. Stop when the pause has passed or ``over`` returns ``True``."""
     ends = time.monotonic() + pause
     while (left := ends - time.monotonic()) > 0 and not over():
-        yield min(left, SLICE)
+        yield min(left, CHECK_INTERVAL)

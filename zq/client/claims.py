@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from zq import wire
-from zq.client.calls import EMPTY, Answer, Call, Page, key_header, nothing, path, retry_after
+from zq.client.calls import EMPTY_RESPONSE, Call, Page, Response, key_header, path, read_empty, retry_after
 from zq.client.values import Claim, Delivery, LiveClaim, Message
 from zq.model import Fence, Settled
 from zq.wire import extensions
@@ -53,7 +53,7 @@ class _ListedClaims(Struct):
 def claim_call(
     queue: str,
     name: str | None,
-    read: Callable[[str, Answer], T],
+    read: Callable[[str, Response], T],
     *,
     limit: int | None,
     ttl: int | None,
@@ -72,33 +72,33 @@ def claim_call(
     return Call(
         method="PUT",
         path=path("queues", queue, "claims", own),
-        params={"limit": limit, "wait": int(wait) or None, "detailed": True, **fenced(fence)},
+        params={"limit": limit, "wait": int(wait) or None, "detailed": True, **fence_params(fence)},
         body=_terms(ttl, grace),
-        read=lambda answer: read(own, answer),
+        read=lambda response: read(own, response),
         wait=wait,
         undo=None if name else release_call(queue, own),
     )
 
 
-def read_claim(name: str, answer: Answer) -> Claim:
+def read_claim(name: str, response: Response) -> Claim:
     """Read the response to a claim request."""
-    if answer.status == 204:
+    if response.status == 204:
         return Claim("", [])
-    return Claim(name, msgspec.json.decode(answer.body, type=_Claimed).messages)
+    return Claim(name, msgspec.json.decode(response.body, type=_Claimed).messages)
 
 
-def read_deliveries(name: str, answer: Answer) -> ClaimedDeliveries:
+def read_deliveries(name: str, response: Response) -> ClaimedDeliveries:
     """Read the response to a consumer's claim request."""
-    if answer.status == 204:
-        return ClaimedDeliveries(name, [], retry_after(answer.headers))
-    return ClaimedDeliveries(name, msgspec.json.decode(answer.body, type=_Delivered).messages)
+    if response.status == 204:
+        return ClaimedDeliveries(name, [], retry_after(response.headers))
+    return ClaimedDeliveries(name, msgspec.json.decode(response.body, type=_Delivered).messages)
 
 
 def list_call(where: str, page: int | None) -> Call[Page[LiveClaim]]:
     """Return the call for the first page of live claims. Pages before the last one may be empty."""
 
-    def read(answer: Answer) -> Page[LiveClaim]:
-        found = msgspec.json.decode(answer.body, type=_ListedClaims)
+    def read(response: Response) -> Page[LiveClaim]:
+        found = msgspec.json.decode(response.body, type=_ListedClaims)
         queries = [link["href"].partition("?")[2] for link in found.links]
         return Page(found.claims, Call(method="GET", path=f"{where}?{queries[0]}", read=read) if queries else None)
 
@@ -119,18 +119,18 @@ def renew_call(
     return Call(
         method="PATCH",
         path=path("queues", queue, "claims", claim),
-        params=fenced(fence),
+        params=fence_params(fence),
         body=_terms(ttl, grace),
-        read=nothing,
+        read=read_empty,
     )
 
 
 def release_call(queue: str, claim: str, delay: int | None = None) -> Call[None]:
     """Return the call that releases a claim. If ``claim`` is "", the call sends no request."""
     if not claim:
-        return Call(method="DELETE", path="", read=nothing, local_answer=EMPTY)
+        return Call(method="DELETE", path="", read=read_empty, local_response=EMPTY_RESPONSE)
     params = {"delay": delay}
-    return Call(method="DELETE", path=path("queues", queue, "claims", claim), params=params, read=nothing)
+    return Call(method="DELETE", path=path("queues", queue, "claims", claim), params=params, read=read_empty)
 
 
 def settle_call(
@@ -140,14 +140,14 @@ def settle_call(
     return Call(
         method="POST",
         path=path("queues", queue, "claims", claim, "settle"),
-        params=fenced(fence),
+        params=fence_params(fence),
         headers=key_header(key),
         body=wire.encode(terms),
-        read=lambda answer: msgspec.json.decode(answer.body, type=Settled),
+        read=lambda response: msgspec.json.decode(response.body, type=Settled),
     )
 
 
-def fenced(fence: Fence | None) -> dict[str, str]:
+def fence_params(fence: Fence | None) -> dict[str, str]:
     """Return the query parameter for a fence, whose epoch the server checks; empty without a fence."""
     return {} if fence is None else {"fence": f"{fence.name}:{fence.epoch}"}
 
@@ -156,9 +156,9 @@ def _terms(ttl: int | None, grace: int | None) -> bytes:
     return wire.encode(wire.ClaimTerms(UNSET if ttl is None else ttl, UNSET if grace is None else grace))
 
 
-def _reader_of(claim: str) -> Callable[[Answer], Claim]:
-    def read(answer: Answer) -> Claim:
-        shown = msgspec.json.decode(answer.body, type=_ShownClaim)
+def _reader_of(claim: str) -> Callable[[Response], Claim]:
+    def read(response: Response) -> Claim:
+        shown = msgspec.json.decode(response.body, type=_ShownClaim)
         return Claim(claim, shown.messages, shown.age, shown.ttl, shown.client, shown.agent)
 
     return read

@@ -9,21 +9,21 @@ import msgspec
 
 from zq import wire
 from zq.client.calls import (
-    Answer,
     Asynchronous,
     Blocking,
     Call,
     Page,
     Params,
     Repeat,
+    Response,
     Retries,
     listing,
-    nothing,
     operation,
     path,
+    read_empty,
 )
-from zq.client.claims import fenced, list_call
-from zq.client.credentials import chosen_token
+from zq.client.claims import fence_params, list_call
+from zq.client.credentials import resolve_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
@@ -40,7 +40,7 @@ T = TypeVar("T")
 TIMEOUT = 10.0
 
 
-class ClientVerbs:
+class ClientOperations:
     """The operations on a whole project, common to ``Client`` and ``AsyncClient``."""
 
     def __init__(
@@ -68,8 +68,8 @@ class ClientVerbs:
         # Importing httpx takes longer than all other imports of this package together.
         from zq.client import attempts, transport
 
-        secret = chosen_token(token, otherwise=auth is not None)
-        settings = attempts.settings(url, project, client_id, auth, secret, timeout, retries or Retries())
+        secret = resolve_token(token, otherwise=auth is not None)
+        settings = attempts.make_settings(url, project, client_id, auth, secret, timeout, retries or Retries())
         waits = isinstance(self, Blocking)
         make: Any = transport.HttpTransport if waits else transport.AsyncHttpTransport
         self.transport: Any = make(settings, check_delays)
@@ -102,7 +102,7 @@ class ClientVerbs:
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
         """Return the project's metrics and their history over the last ``window`` seconds (300, 600 or 10800)."""
-        return Call(method="GET", path=path("figures"), params={"window": window}, read=_document)
+        return Call(method="GET", path=path("figures"), params={"window": window}, read=_read_object)
 
     @listing
     def queue_figures(
@@ -121,13 +121,13 @@ class ClientVerbs:
     @operation
     def servers(self) -> Call[list[dict[str, Any]]]:
         """Return the latest report of each server process. Requires the administrator role."""
-        return Call(method="GET", path=path("servers"), read=lambda answer: _document(answer)["servers"])
+        return Call(method="GET", path=path("servers"), read=lambda response: _read_object(response)["servers"])
 
     @operation
     def limits(self) -> Call[dict[str, int]]:
         """Return the limits of the server."""
         read = msgspec.json.Decoder(dict[str, int]).decode
-        return Call(method="GET", path=path("limits"), read=lambda answer: read(answer.body))
+        return Call(method="GET", path=path("limits"), read=lambda response: read(response.body))
 
     @operation
     def find(self, message: str) -> Call[Located]:
@@ -136,7 +136,7 @@ class ClientVerbs:
             method="GET",
             path=path("messages", message),
             params={"detailed": True},
-            read=lambda answer: msgspec.json.decode(answer.body, type=Located),
+            read=lambda response: msgspec.json.decode(response.body, type=Located),
         )
 
     @listing
@@ -151,12 +151,12 @@ class ClientVerbs:
     @operation
     def ping(self) -> Call[None]:
         """Check the server and its store. Raises ``Unavailable`` if one of them does not respond."""
-        return Call(method="GET", path=path("ping"), read=nothing)
+        return Call(method="GET", path=path("ping"), read=read_empty)
 
     @operation
     def whoami(self) -> Call[dict[str, Any]]:
         """Return the caller's ``project``, ``user``, ``roles``, ``scopes``, ``credential`` and ``expires``."""
-        return Call(method="GET", path=path("whoami"), read=_document)
+        return Call(method="GET", path=path("whoami"), read=_read_object)
 
     @operation
     def me(self) -> Call[dict[str, Any]]:
@@ -165,17 +165,17 @@ class ClientVerbs:
         Keys of permissions: ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` and ``admin``. Keys of
         properties: ``auth``, ``console`` and ``version``.
         """
-        return Call(method="GET", path=path("me"), read=_document)
+        return Call(method="GET", path=path("me"), read=_read_object)
 
     @operation
     def revoke_shares(self) -> Call[None]:
         """Revoke all signed URLs of the project."""
-        return Call(method="POST", path=path("share", "revoke"), read=nothing)
+        return Call(method="POST", path=path("share", "revoke"), read=read_empty)
 
     @operation
     def quota(self) -> Call[dict[str, Any]]:
         """Return the project's quotas (``limits``) and usage (``used``). Raises ``NotBuilt`` without authentication."""
-        return Call(method="GET", path=path("quota"), read=_document)
+        return Call(method="GET", path=path("quota"), read=_read_object)
 
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
@@ -189,7 +189,7 @@ class ClientVerbs:
     @operation
     def token(self, id: str) -> Call[dict[str, Any]]:
         """Return a token of the project without its secret. Raises ``NotFound``."""
-        return Call(method="GET", path=path("tokens", id), read=_document)
+        return Call(method="GET", path=path("tokens", id), read=_read_object)
 
     @operation
     def create_token(
@@ -207,7 +207,9 @@ class ClientVerbs:
         terms: dict[str, Any] = {"name": name, "roles": [*roles]}
         terms |= {} if scopes is None else {"scopes": [*scopes]}
         terms |= {} if days is None else {"days": days}
-        return Call(method="POST", path=path("tokens"), body=wire.encode(terms), read=_document, repeat=Repeat.UNSENT)
+        return Call(
+            method="POST", path=path("tokens"), body=wire.encode(terms), read=_read_object, repeat=Repeat.UNSENT
+        )
 
     @operation
     def rotate_token(self, id: str) -> Call[dict[str, Any]]:
@@ -215,12 +217,12 @@ class ClientVerbs:
 
         The old token expires within a day.
         """
-        return Call(method="POST", path=path("tokens", id, "rotate"), read=_document, repeat=Repeat.UNSENT)
+        return Call(method="POST", path=path("tokens", id, "rotate"), read=_read_object, repeat=Repeat.UNSENT)
 
     @operation
     def revoke_token(self, id: str) -> Call[None]:
         """Revoke a token of the project. An unknown token is ignored."""
-        return Call(method="DELETE", path=path("tokens", id), read=nothing)
+        return Call(method="DELETE", path=path("tokens", id), read=read_empty)
 
     @listing
     def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[dict[str, Any]]]:
@@ -239,7 +241,7 @@ class ClientVerbs:
         return Call(
             method="POST",
             path=path("fences", name),
-            read=lambda answer: Fence(name, msgspec.json.decode(answer.body, type=dict[str, int])["epoch"]),
+            read=lambda response: Fence(name, msgspec.json.decode(response.body, type=dict[str, int])["epoch"]),
         )
 
     @listing
@@ -272,7 +274,7 @@ class ClientVerbs:
     @operation
     def drop_stage(self, name: str) -> Call[None]:
         """Delete a stage with its messages. Has no effect if the stage does not exist."""
-        return Call(method="DELETE", path=path("stages", name), read=nothing)
+        return Call(method="DELETE", path=path("stages", name), read=read_empty)
 
     @operation
     def commit(
@@ -296,14 +298,14 @@ class ClientVerbs:
         Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers`` (another message count),
         ``CommitTooLarge``, and ``Invalid`` for a stage without a count.
         """
-        stages: list[str | extensions.CountedStage] = [_counted(stage) for stage in publish]
+        stages: list[str | extensions.CountedStage] = [_counted_stage(stage) for stage in publish]
         claims = [extensions.HeldClaim(queue, claim) for queue, claim in settle]
         return Call(
             method="POST",
             path=path("commits"),
-            params=fenced(fence),
+            params=fence_params(fence),
             body=wire.encode(extensions.CommitTerms(producer, batch, stages, claims)),
-            read=lambda answer: Committed(batch, **msgspec.json.decode(answer.body, type=dict[str, Any])),
+            read=lambda response: Committed(batch, **msgspec.json.decode(response.body, type=dict[str, Any])),
         )
 
     @operation
@@ -312,25 +314,25 @@ class ClientVerbs:
         return Call(
             method="GET",
             path=path("commits", producer),
-            read=lambda answer: msgspec.json.decode(answer.body, type=LastCommit),
+            read=lambda response: msgspec.json.decode(response.body, type=LastCommit),
         )
 
 
-def _counted(stage: object) -> extensions.CountedStage:
+def _counted_stage(stage: object) -> extensions.CountedStage:
     if not (isinstance(stage, tuple) and len(stage) == 2 and isinstance(stage[1], int)):
         raise Invalid(f"publish must contain pairs of a stage and its message count, not {stage!r}.")
     return extensions.CountedStage(*stage)
 
 
-def _document(answer: Answer) -> dict[str, Any]:
-    return msgspec.json.decode(answer.body, type=dict[str, Any])
+def _read_object(response: Response) -> dict[str, Any]:
+    return msgspec.json.decode(response.body, type=dict[str, Any])
 
 
 def _pages(member: str, kind: type[T], target: str, params: Params) -> Call[Page[T]]:
     """Return the call for the first page of a listing, whose items are in ``member`` of the response body."""
 
-    def read(answer: Answer) -> Page[T]:
-        found = _document(answer)
+    def read(response: Response) -> Page[T]:
+        found = _read_object(response)
         items = [msgspec.convert(item, kind) for item in found[member]]
         link = f"{target.partition('?')[0]}?{_query(found['links'])}"
         return Page(items, _pages(member, kind, link, {}) if found["links"] else None)
@@ -342,7 +344,7 @@ def _query(links: list[dict[str, str]]) -> str:
     return links[0]["href"].partition("?")[2] if links else ""
 
 
-class Client(ClientVerbs, Blocking):
+class Client(ClientOperations, Blocking):
     """A blocking client of one project with a connection pool. Thread-safe. Call ``close`` or use ``with``."""
 
     def queue(self, name: str) -> Queue:
@@ -355,7 +357,7 @@ class Client(ClientVerbs, Blocking):
 
     def stream(self, match: str = "**", after: int | str | None = None) -> Generator[Event | Gap, None, None]:
         """Stream the messages of all topics whose names match the glob ``match``; see ``Topic.stream``."""
-        return stream(self.transport, _matching(match, after))
+        return stream(self.transport, _event_reader(match, after))
 
     def close(self) -> None:
         """Close all connections."""
@@ -368,7 +370,7 @@ class Client(ClientVerbs, Blocking):
         self.close()
 
 
-class AsyncClient(ClientVerbs, Asynchronous):
+class AsyncClient(ClientOperations, Asynchronous):
     """An asynchronous client of one project, for one event loop. Call ``close`` or use ``async with``."""
 
     def queue(self, name: str) -> AsyncQueue:
@@ -381,7 +383,7 @@ class AsyncClient(ClientVerbs, Asynchronous):
 
     def stream(self, match: str = "**", after: int | str | None = None) -> AsyncGenerator[Event | Gap, None]:
         """Stream the messages of all topics whose names match the glob ``match``; see ``Topic.stream``."""
-        return stream_async(self.transport, _matching(match, after))
+        return stream_async(self.transport, _event_reader(match, after))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -394,5 +396,5 @@ class AsyncClient(ClientVerbs, Asynchronous):
         await self.close()
 
 
-def _matching(match: str, after: int | str | None) -> EventReader:
+def _event_reader(match: str, after: int | str | None) -> EventReader:
     return EventReader(path("stream"), {"match": match}, after)

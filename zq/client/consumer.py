@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from zq.client.calls import Call, Caught, Transport, check_concurrency, maybe_applied, sleep_slices
+from zq.client.calls import Call, ErrorRecorder, Transport, check_concurrency, may_be_applied, split_sleep
 from zq.client.claims import ClaimedDeliveries
 from zq.client.consumer_state import LIMITS, ConsumerLimits, ConsumerOptions, ConsumerState, NextRequest, PendingRequest
 from zq.client.stopping import stop_on_signals
@@ -60,9 +60,9 @@ class ConsumerBase:
             raise RuntimeError("This consumer is already running; call consume() for each loop.")
         self._running, self.stopped, self._closed_at = True, False, inf
         self._done = self._failed = 0
-        self._state = ConsumerState(self._options.within(limits))
+        self._state = ConsumerState(self._options.apply_limits(limits))
 
-    def _ending(self) -> bool:
+    def _is_ending(self) -> bool:
         return self.stopped or self._closed_at < inf
 
     def _claim_call(self) -> Call[ClaimedDeliveries]:
@@ -71,20 +71,20 @@ class ConsumerBase:
     def _request_call(self, request: PendingRequest) -> Call[Any]:
         return replace(request.call, patience=self._settle_patience if request.decided else self._patience)
 
-    def _completed(self, request: PendingRequest, answer: Any, error: Exception | None, asked: float) -> None:
+    def _record_outcome(self, request: PendingRequest, result: Any, error: Exception | None, asked: float) -> None:
         if error is None:
-            self._state.succeeded(request, answer, asked)
+            self._state.record_success(request, result, asked)
         else:
-            self._state.failed(request, error, time.monotonic())
+            self._state.record_failure(request, error, time.monotonic())
 
     def _pause_after_limit(self, error: TooManyRequests) -> float:
         """Return the seconds until the rate limit permits the next claim. Raises ``error`` if the claim may exist."""
-        if maybe_applied(error):
+        if may_be_applied(error):
             raise error
         return float(error.retry_after)
 
     def _patience(self) -> float:
-        return 0.0 if self._ending() else inf
+        return 0.0 if self._is_ending() else inf
 
     def _settle_patience(self) -> float:
         return self._closed_at + STOP_TIMEOUT - time.monotonic() if self.stopped else inf
@@ -100,9 +100,9 @@ class ConsumerBase:
             LOG.warning("%s The message is moved to the dead-letter queue.", error)
             return Buried(delivery.id, str(error))
         LOG.warning("The handler failed; message %s is released.", delivery.id, exc_info=error)
-        return self._state.options.after_failure(delivery)
+        return self._state.options.release_after_failure(delivery)
 
-    def _worked(self) -> Worked:
+    def _outcome(self) -> Worked:
         return Worked(self._done, self._failed, self._state.unstarted)
 
     def _report(self, *, raises: bool = True) -> None:
@@ -112,7 +112,7 @@ class ConsumerBase:
         the others are logged. If ``raises`` is false, all errors are logged.
         """
         with self._guard:
-            lost, errors = self._state.unreported()
+            lost, errors = self._state.take_unreported()
         if lost and self._on_lost is not None:
             self._on_lost(lost)
         elif lost:
@@ -154,13 +154,13 @@ class Consumer(ConsumerBase):
         slots = threading.Semaphore(check_concurrency(concurrency))
         with self._open(), ThreadPoolExecutor(concurrency, "zq-work") as pool:
             while slots.acquire() and (delivery := self._take()) is not None:
-                pool.submit(handler, delivery).add_done_callback(partial(self._ended, slots, delivery))
-        return self._worked()
+                pool.submit(handler, delivery).add_done_callback(partial(self._on_handler_end, slots, delivery))
+        return self._outcome()
 
     @contextmanager
     def _open(self) -> Generator[None, None, None]:
         self._begin(self._transport.run(LIMITS))
-        sources: tuple[NextRequest, ...] = (self._state.settlement, self._state.renewal)
+        sources: tuple[NextRequest, ...] = (self._state.next_settlement, self._state.next_renewal)
         self._maintenance = [
             threading.Thread(target=self._maintain, args=[source], name="zq-claims", daemon=True) for source in sources
         ]
@@ -188,24 +188,24 @@ class Consumer(ConsumerBase):
             thread.join()
 
     def _take(self) -> Delivery | None:
-        while not self._ending():
+        while not self._is_ending():
             self._report()
             with self._changed:
                 if delivery := self._state.take(time.monotonic()):
                     return delivery
-                if self._state.exhausted:
+                if self._state.is_exhausted:
                     break
-                if self._state.backlogged:
+                if self._state.is_backlogged:
                     self._changed.wait(1)
                     continue
-            for part in sleep_slices(self._ask(), self._ending):
+            for part in split_sleep(self._ask(), self._is_ending):
                 time.sleep(part)
         return None
 
     def _ask(self) -> float:
         """Claim messages and return the seconds to sleep before the next claim."""
         with self._asking:
-            if self._ending():
+            if self._is_ending():
                 return 0.0
             asked = time.monotonic()
             try:
@@ -214,14 +214,14 @@ class Consumer(ConsumerBase):
                 return self._pause_after_limit(error)
             with self._changed:
                 self._changed.notify_all()
-                return self._state.received(claimed, asked, time.monotonic())
+                return self._state.add_claimed(claimed, asked, time.monotonic())
 
     def _finish(self, delivery: Delivery, decision: Decision) -> None:
         with self._changed:
             if self._state.finish(delivery, decision, time.monotonic()):
                 self._changed.notify_all()
 
-    def _ended(self, slots: threading.Semaphore, delivery: Delivery, work: "Future[object]") -> None:
+    def _on_handler_end(self, slots: threading.Semaphore, delivery: Delivery, work: "Future[object]") -> None:
         try:
             with self._changed:
                 decision = self._decide(delivery, work.exception())
@@ -240,9 +240,9 @@ class Consumer(ConsumerBase):
                         return
                     self._changed.wait(min(request - asked, threading.TIMEOUT_MAX))
                     continue
-            answer = None
-            with Caught() as caught:
-                answer = self._transport.run(self._request_call(request))
+            result = None
+            with ErrorRecorder() as caught:
+                result = self._transport.run(self._request_call(request))
             with self._changed:
-                self._completed(request, answer, caught.error, asked)
+                self._record_outcome(request, result, caught.error, asked)
                 self._changed.notify_all()

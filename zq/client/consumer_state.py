@@ -2,7 +2,7 @@
 """The state of a consumer: its claims, the decisions on their messages, and the requests to send.
 
 No I/O, no threads. Times are arguments, in seconds of a monotonic clock. A consumer gets messages from ``take``,
-passes the decisions to ``finish``, and sends the requests that ``settlement`` and ``renewal`` return.
+passes the decisions to ``finish``, and sends the requests that ``next_settlement`` and ``next_renewal`` return.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct
 from msgspec.structs import replace
 
-from zq.client.calls import Call, maybe_applied
+from zq.client.calls import Call, may_be_applied
 from zq.client.claims import ClaimedDeliveries, claim_call, read_deliveries, renew_call, settle_call
 from zq.client.values import Decision, Delivery
 from zq.errors import ClaimLapsed, Invalid, NotFound, TooManyRequests
@@ -43,7 +43,7 @@ class ConsumerLimits(Struct):
 
 # The call that gets the server limits.
 LIMITS: Final = Call(
-    method="GET", path="/v2/limits", read=lambda answer: msgspec.json.decode(answer.body, type=ConsumerLimits)
+    method="GET", path="/v2/limits", read=lambda response: msgspec.json.decode(response.body, type=ConsumerLimits)
 )
 
 
@@ -66,7 +66,7 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     backoff: Annotated[int, Meta(ge=0)] = 5
     most_delay: int = 900
 
-    def within(self, limits: ConsumerLimits) -> "ConsumerOptions":
+    def apply_limits(self, limits: ConsumerLimits) -> "ConsumerOptions":
         """Return a copy of the options that observes the server's limits."""
         return replace(
             self,
@@ -75,7 +75,7 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             most_delay=min(self.most_delay, limits.max_message_delay),
         )
 
-    def after_failure(self, delivery: Delivery) -> Released:
+    def release_after_failure(self, delivery: Delivery) -> Released:
         """Return the decision to release a failed message, with a back-off that doubles with each claim."""
         doublings = min(max(delivery.claim_count, 1) - 1, 20)
         return Released(delivery.id, min(self.backoff * 2**doublings, self.most_delay))
@@ -104,7 +104,7 @@ class ActiveClaim:
         """Decisions to settle. Each list is one request; a refused request is split into several lists."""
         self.since = asked
         self.settling = False
-        self.lapsed = False
+        self.is_lapsed = False
         self.renew(asked, ttl)
 
     def renew(self, asked: float, ttl: int) -> None:
@@ -119,7 +119,7 @@ class ActiveClaim:
         return bool(self.waiting or self.working)
 
     @property
-    def finished(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether all messages of the claim are settled."""
         return not (self.has_work or self.settling or any(self.decided))
 
@@ -176,7 +176,7 @@ class ConsumerState:
             wait=int(max(0.0, min(MAX_CLAIM_WAIT, left))),
         )
 
-    def received(self, claimed: ClaimedDeliveries, asked: float, now: float) -> float:
+    def add_claimed(self, claimed: ClaimedDeliveries, asked: float, now: float) -> float:
         """Add claimed messages. Return the seconds to sleep before the next claim."""
         if claimed.deliveries:
             self._idle = 0.0
@@ -194,16 +194,16 @@ class ConsumerState:
             if claim.waiting and self._left:
                 self._left -= 1
                 return self._start(claim)
-        self._claims = [claim for claim in self._claims if not claim.finished]
+        self._claims = [claim for claim in self._claims if not claim.is_settled]
         return None
 
     @property
-    def exhausted(self) -> bool:
+    def is_exhausted(self) -> bool:
         """Whether to stop claiming: ``count`` messages were taken, or the queue was empty for ``wait`` seconds."""
         return self._empty or not self._left
 
     @property
-    def backlogged(self) -> bool:
+    def is_backlogged(self) -> bool:
         """Whether to settle claims before creating the next one."""
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
@@ -217,7 +217,7 @@ class ConsumerState:
         if claim is None:
             return False  # ``close`` has already released the message
         del claim.working[id(delivery)]
-        if claim.lapsed:
+        if claim.is_lapsed:
             self.lost.append(delivery)
             return True
         first = not claim.decided[-1]
@@ -231,16 +231,16 @@ class ConsumerState:
         self.closing = True
         for claim in self._claims:
             for delivery in list(claim.working.values()):
-                self.finish(delivery, self.options.after_failure(delivery), now)
+                self.finish(delivery, self.options.release_after_failure(delivery), now)
             while claim.waiting:
                 self.unstarted += 1
                 delivery = self._start(claim)
                 self.finish(delivery, Released(delivery.id), now)
 
-    def settlement(self, now: float) -> PendingRequest | float:
+    def next_settlement(self, now: float) -> PendingRequest | float:
         """Return the settlement to send now, or the time of the next one.
 
-        The caller must report the outcome with ``succeeded``, ``failed`` or ``interrupted``.
+        The caller must report the outcome with ``record_success``, ``record_failure`` or ``record_interruption``.
         """
         if self._interrupted:
             return self._interrupted.pop()
@@ -252,27 +252,27 @@ class ConsumerState:
                 moments.append(claim.since + SETTLE_DELAY)
         return min(moments)
 
-    def renewal(self, now: float) -> PendingRequest | float:
-        """Return the renewal to send now, or the time of the next one; see ``settlement``."""
+    def next_renewal(self, now: float) -> PendingRequest | float:
+        """Return the renewal to send now, or the time of the next one; see ``next_settlement``."""
         options, moments = self.options, [inf]
         for claim in self._claims:
-            if claim.has_work and not (claim.renewing or claim.lapsed):
+            if claim.has_work and not (claim.renewing or claim.is_lapsed):
                 if now >= claim.due:
                     claim.renewing = True
                     return PendingRequest(claim, renew_call(options.queue, claim.id, options.ttl, options.grace), [])
                 moments.append(claim.due)
         return min(moments)
 
-    def succeeded(self, request: PendingRequest, answer: Settled | None, asked: float) -> None:
+    def record_success(self, request: PendingRequest, settled: Settled | None, asked: float) -> None:
         """Record a successful request, which was sent at the time ``asked``."""
-        if answer is None:
+        if settled is None:
             request.claim.renew(asked, self.options.ttl)
         else:
             request.claim.settling = False
-            lost = set(answer.lost)
+            lost = set(settled.lost)
             self.lost += [delivery for delivery, _ in request.decided if delivery.id in lost]
 
-    def failed(self, request: PendingRequest, error: Exception, now: float) -> None:
+    def record_failure(self, request: PendingRequest, error: Exception, now: float) -> None:
         """Record a failed request and schedule what must be sent instead."""
         claim, decided = request.claim, request.decided
         if decided:
@@ -293,13 +293,13 @@ class ConsumerState:
             if isinstance(error, Invalid) and decision != Released(delivery.id):
                 claim.decided.insert(0, [(delivery, Released(delivery.id))])
 
-    def interrupted(self, request: PendingRequest) -> None:
+    def record_interruption(self, request: PendingRequest) -> None:
         """Record a cancelled request, which becomes due again."""
         if request.decided:
             self._interrupted.append(request)
         request.claim.renewing = False
 
-    def unreported(self) -> tuple[list[Delivery], list[Exception]]:
+    def take_unreported(self) -> tuple[list[Delivery], list[Exception]]:
         """Return the lost messages and failures since the last call."""
         found = self.lost, self.failures
         self.lost, self.failures = [], []
@@ -332,12 +332,12 @@ class ConsumerState:
         if not claim.retry_pause:
             self.failures.append(error)
         claim.retry_pause = claim.retry_pause * 2 or max(SETTLE_DELAY, self.options.ttl / 10)
-        passes = maybe_applied(error) or isinstance(error, TooManyRequests)
+        passes = may_be_applied(error) or isinstance(error, TooManyRequests)
         claim.due = now + claim.retry_pause if passes else inf
 
     def _lapse(self, claim: ActiveClaim, decided: Decided) -> None:
         """Mark the claim as lapsed. Messages that no handler has taken do not count as lost."""
-        claim.lapsed = True
+        claim.is_lapsed = True
         claim.waiting.clear()
         self.lost += [delivery for part in [decided, *claim.decided] for delivery, _ in part]
         claim.decided = [[]]

@@ -39,7 +39,7 @@ class Token:
         return sent if self._text.startswith(PREFIX) else sent | {"X-Auth-Token": self._text}
 
 
-def chosen_token(given: str | None, *, otherwise: bool) -> Token | None:
+def resolve_token(given: str | None, *, otherwise: bool) -> Token | None:
     """Return the client's token, from the argument or the environment.
 
     Args:

@@ -26,10 +26,10 @@ from zq.client.posting import (
     post_all_async,
     post_call,
 )
-from zq.client.queues import QueueVerbs
-from zq.client.resources import Ids, ResourceVerbs, message_pages, message_stretch
+from zq.client.queues import QueueOperations
+from zq.client.resources import Ids, ResourceOperations, message_pages, message_stretch
 from zq.client.streams import EventReader, stream, stream_async
-from zq.client.subscriptions import SubscriptionVerbs
+from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import Delivery, Event, Gap, Message, Stretch, Worked
 from zq.errors import Invalid, NotAuthorized
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 CONCURRENCY: Final = 8
 
 
-class TopicVerbs(SubscriptionVerbs):
+class TopicOperations(SubscriptionOperations):
     """A topic of the client's project. If the topic does not exist, the first message creates it."""
 
     kind: ClassVar[str] = "topics"
@@ -128,7 +128,7 @@ class Consuming(TypedDict, total=False):
     """Called with messages whose claim expired before they were settled. Without it, ``ClaimLapsed`` is raised."""
 
 
-class Queue(QueueVerbs, Blocking):
+class Queue(QueueOperations, Blocking):
     """A queue of a ``Client``."""
 
     def post_many(self, bodies: Iterable[Any], **options: Unpack[Posting]) -> int:
@@ -153,7 +153,7 @@ class Queue(QueueVerbs, Blocking):
         return self.consume(**options).work(handler, concurrency)
 
 
-class AsyncQueue(QueueVerbs, Asynchronous):
+class AsyncQueue(QueueOperations, Asynchronous):
     """A queue of an ``AsyncClient``."""
 
     async def post_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[Posting]) -> int:
@@ -177,7 +177,7 @@ class AsyncQueue(QueueVerbs, Asynchronous):
         return await self.consume(**options).work(handler, concurrency)
 
 
-class Topic(TopicVerbs, Blocking):
+class Topic(TopicOperations, Blocking):
     """A topic of a ``Client``."""
 
     def publish_many(self, bodies: Iterable[Any], **options: Unpack[Publishing]) -> int:
@@ -195,7 +195,7 @@ class Topic(TopicVerbs, Blocking):
         return stream(self.transport, EventReader(self._path("stream"), {}, after))
 
 
-class AsyncTopic(TopicVerbs, Asynchronous):
+class AsyncTopic(TopicOperations, Asynchronous):
     """A topic of an ``AsyncClient``."""
 
     async def publish_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[Publishing]) -> int:
@@ -242,7 +242,7 @@ def _packer(metadata: dict[str, Any], limits: BatchLimits, options: Sending) -> 
 
 
 def _sender(
-    resource: ResourceVerbs, options: Sending, packer: Packer, metadata: dict[str, Any]
+    resource: ResourceOperations, options: Sending, packer: Packer, metadata: dict[str, Any]
 ) -> Callable[[Batch], Call[None]]:
     stage = cast(Posting, options).get("stage")
 
@@ -258,7 +258,7 @@ def _sender(
     return send
 
 
-def _consumer_options(queue: QueueVerbs, options: Consuming) -> ConsumerOptions:
+def _consumer_options(queue: QueueOperations, options: Consuming) -> ConsumerOptions:
     chosen = {name: value for name, value in options.items() if name != "on_lost"}
     try:
         return msgspec.convert({"queue": queue.name, **chosen}, ConsumerOptions)

@@ -13,14 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zq.client.calls import (
-    Answer,
     AsyncTransport,
     Call,
-    Caught,
+    ErrorRecorder,
+    Response,
     Transport,
     check_concurrency,
     key_header,
-    maybe_applied,
+    may_be_applied,
     path,
 )
 from zq.client.values import Draft
@@ -119,7 +119,7 @@ class Packer:
             raise InvalidBody(f"Message {number} cannot be written as JSON: {error}.") from error
         grown = self._bytes + len(part) + 1
         full = None
-        if self._parts and (grown > self._size - len(HEAD) - len(TAIL) or self._late()):
+        if self._parts and (grown > self._size - len(HEAD) - len(TAIL) or self._is_overdue()):
             full = self.flush()
             grown = len(part) + 1
         if not self._parts:
@@ -143,7 +143,7 @@ class Packer:
         """Set the age of the current batch to 0, so that it does not include the time for sending the last batch."""
         self._since = time.monotonic()
 
-    def _late(self) -> bool:
+    def _is_overdue(self) -> bool:
         return time.monotonic() - self._since > self._linger
 
 
@@ -161,7 +161,7 @@ def _tail(
     return b"," + msgspec.json.encode(given)[1:] if given else b"}"
 
 
-class PostResult(Caught):
+class PostResult(ErrorRecorder):
     """The progress and the first error of bulk posting."""
 
     def __init__(self, progress: Callable[[int], object] | None) -> None:
@@ -177,7 +177,7 @@ class PostResult(Caught):
         if failure is None:
             self._stored.append(messages)
             self.count += batch.count
-        elif maybe_applied(failure):
+        elif may_be_applied(failure):
             self._maybe_stored.append(messages)
         with self:
             if failure is not None:
@@ -187,7 +187,7 @@ class PostResult(Caught):
     def close(self) -> int:
         """Return the number of stored messages. Raises ``PostStopped`` if an error was recorded."""
         if self.error is not None:
-            raise PostStopped(_merged(self._stored), _merged(self._maybe_stored)) from self.error
+            raise PostStopped(_merge_ranges(self._stored), _merge_ranges(self._maybe_stored)) from self.error
         return self.count
 
 
@@ -206,8 +206,8 @@ def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str
 def first_id(call: Call[list[str]]) -> Call[str]:
     """Change the result of a single-message post from a list of ids to the id."""
 
-    def read(answer: Answer) -> str:
-        return call.read(answer)[0]
+    def read(response: Response) -> str:
+        return call.read(response)[0]
 
     single: Call[Any] = replace(call, read=read)
     return single
@@ -221,7 +221,7 @@ def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str)
         params={"stage": stage},
         headers=key_header(key),
         body=batch,
-        read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])["staged"],
+        read=lambda response: msgspec.json.decode(response.body, type=dict[str, int])["staged"],
     )
 
 
@@ -233,10 +233,10 @@ def batch_call(kind: str, name: str, batch: Batch, key: str | None, stage: str |
     own = f"{key}.{batch.first}" if key else None
     posted, staged = post_call(kind, name, batch.body, own), staged_call(kind, name, batch.body, own, stage or "")
 
-    def read(answer: Answer) -> None:
-        stored = staged.read(answer) if stage else len(posted.read(answer)) if answer.status == 201 else None
+    def read(response: Response) -> None:
+        stored = staged.read(response) if stage else len(posted.read(response)) if response.status == 201 else None
         if stored != batch.count:
-            raise ValueError(answer.status)
+            raise ValueError(response.status)
 
     checked: Call[Any] = replace(staged if stage else posted, read=read)
     return checked
@@ -292,18 +292,18 @@ class BatchLimits(Struct):
 
 
 _limits: Final = msgspec.json.Decoder(BatchLimits)
-BATCH_LIMITS_CALL: Final = Call(method="GET", path="/v2/limits", read=lambda answer: _limits.decode(answer.body))
+BATCH_LIMITS_CALL: Final = Call(method="GET", path="/v2/limits", read=lambda response: _limits.decode(response.body))
 
 
-def _ids(answer: Answer) -> list[str]:
-    return [href.rpartition("/")[2] for href in msgspec.json.decode(answer.body, type=_Posted).resources]
+def _ids(response: Response) -> list[str]:
+    return [href.rpartition("/")[2] for href in msgspec.json.decode(response.body, type=_Posted).resources]
 
 
 class _Posted(Struct):
     resources: list[str]
 
 
-def _merged(ranges: list[range]) -> list[range]:
+def _merge_ranges(ranges: list[range]) -> list[range]:
     """Sort the ranges and join adjacent ones."""
     merged: list[range] = []
     for part in sorted(ranges, key=lambda some: some.start):

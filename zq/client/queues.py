@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from zq import wire
 from zq.client import claims, posting
-from zq.client.calls import EMPTY, Call, Page, Params, Repeat, listing, nothing, operation
+from zq.client.calls import EMPTY_RESPONSE, Call, Page, Params, Repeat, listing, operation, read_empty
 from zq.client.resources import (
     Ids,
     finished_pages,
@@ -20,7 +20,7 @@ from zq.client.resources import (
     message_stretch,
     messages_call,
 )
-from zq.client.subscriptions import SubscriptionVerbs
+from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import (
     Claim,
     Depth,
@@ -49,7 +49,7 @@ PAUSED: Final = "/metadata/_paused"
 Bodies = Literal["start", "whole"]
 
 
-class QueueVerbs(SubscriptionVerbs):
+class QueueOperations(SubscriptionOperations):
     """A queue of the client's project. If the queue does not exist, the first post creates it."""
 
     kind: ClassVar[str] = "queues"
@@ -98,7 +98,7 @@ class QueueVerbs(SubscriptionVerbs):
         """Stage messages until a commit publishes them. Return the number of messages."""
         given = [*bodies]
         call = posting.staged_call(self.kind, self.name, posting.pack(given, ttl, delay), key, stage)
-        return self._delay_checked(call, given, delay)
+        return self._with_delay_check(call, given, delay)
 
     @operation
     def pop(self, count: int = 1, *, wait: int = 0) -> Call[Messages]:
@@ -121,14 +121,20 @@ class QueueVerbs(SubscriptionVerbs):
             claim: Id of the claim that holds the message. Required if the message is claimed.
         """
         params = {"claim_id": claim}
-        return Call(method="DELETE", path=self._path("messages", message), params=params, read=nothing)
+        return Call(method="DELETE", path=self._path("messages", message), params=params, read=read_empty)
 
     @operation
     def delete_messages(self, messages: Iterable[str]) -> Call[None]:
         """Delete messages, even if they are claimed. Unknown ids are ignored."""
         ids = id_list(messages)
         where = self._path("messages")
-        return Call(method="DELETE", path=where, params={"ids": ids}, read=nothing, local_answer=None if ids else EMPTY)
+        return Call(
+            method="DELETE",
+            path=where,
+            params={"ids": ids},
+            read=read_empty,
+            local_response=None if ids else EMPTY_RESPONSE,
+        )
 
     @operation
     def share(
@@ -154,7 +160,7 @@ class QueueVerbs(SubscriptionVerbs):
             method="POST",
             path=self._path("share"),
             body=wire.encode(terms),
-            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Any]),
+            read=lambda response: msgspec.json.decode(response.body, type=dict[str, Any]),
         )
 
     @operation
@@ -163,7 +169,7 @@ class QueueVerbs(SubscriptionVerbs):
         return Call(
             method="GET",
             path=self._path("depth"),
-            read=lambda answer: msgspec.json.decode(answer.body, type=Depth),
+            read=lambda response: msgspec.json.decode(response.body, type=Depth),
         )
 
     @operation
@@ -176,7 +182,7 @@ class QueueVerbs(SubscriptionVerbs):
             method="GET",
             path=self._path("figures"),
             params={"window": window},
-            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Any]),
+            read=lambda response: msgspec.json.decode(response.body, type=dict[str, Any]),
         )
 
     @operation
@@ -282,17 +288,17 @@ class QueueVerbs(SubscriptionVerbs):
             limit: Maximum number of messages, oldest first. Default: the server's limit.
             ids: Ids of the messages to move. Default: the oldest messages.
         """
-        return self._redriving(_redrive_terms(to, limit, ids), Redriven)
+        return self._redrive_call(_redrive_terms(to, limit, ids), Redriven)
 
     @operation
     def redrive_dry_run(
         self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
     ) -> Call[RedriveDryRun]:
         """Return the result that ``redrive`` would have. Moves no messages."""
-        return self._redriving(_redrive_terms(to, limit, ids, dry_run=True), RedriveDryRun)
+        return self._redrive_call(_redrive_terms(to, limit, ids, dry_run=True), RedriveDryRun)
 
-    def _redriving(self, terms: extensions.RedriveTerms, answer: type[T]) -> Call[T]:
-        return self._replay_call(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=answer))
+    def _redrive_call(self, terms: extensions.RedriveTerms, kind: type[T]) -> Call[T]:
+        return self._replay_call(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=kind))
 
     def _replay_call(
         self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[bytes], T]
@@ -301,7 +307,7 @@ class QueueVerbs(SubscriptionVerbs):
             method="POST",
             path=path,
             body=wire.encode(terms),
-            read=lambda answer: read(answer.body),
+            read=lambda response: read(response.body),
             repeat=Repeat.SAFE if terms.dry_run else Repeat.UNSENT,
         )
 
@@ -404,12 +410,12 @@ class QueueVerbs(SubscriptionVerbs):
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         given = [*bodies]
         call = posting.post_call(self.kind, self.name, posting.pack(given, ttl, delay), key)
-        return self._delay_checked(call, given, delay)
+        return self._with_delay_check(call, given, delay)
 
-    def _delay_checked(self, call: Call[T], bodies: Sequence[Any], delay: int | None) -> Call[T]:
+    def _with_delay_check(self, call: Call[T], bodies: Sequence[Any], delay: int | None) -> Call[T]:
         """Add the check for an ignored delay to a post with delayed messages."""
         delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
-        return self.transport.warnings.delay_checked(self.name, call) if delayed else call
+        return self.transport.warnings.with_delay_check(self.name, call) if delayed else call
 
 
 def _bodies_parameter(bodies: Bodies) -> str | None:

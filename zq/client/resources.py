@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zq import wire
-from zq.client.calls import Answer, Call, Page, Params, Repeat, nothing, operation, path
+from zq.client.calls import Call, Page, Params, Repeat, Response, operation, path, read_empty
 from zq.client.values import Finished, Gap, Listed, Message, Messages, Stats, Stretch
 from zq.errors import Invalid
 from zq.wire.numbers import checked_json
@@ -22,7 +22,7 @@ Ids = list[str]
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 
 
-class Paged(Struct, Generic[M]):
+class MessagePage(Struct, Generic[M]):
     """The response body of a message listing."""
 
     messages: list[M]
@@ -31,11 +31,13 @@ class Paged(Struct, Generic[M]):
     position: int | None = None
 
 
-_messages: Final = msgspec.json.Decoder(Paged[Message])
-_finished: Final = msgspec.json.Decoder(Paged[Finished])
+_messages: Final = msgspec.json.Decoder(MessagePage[Message])
+_finished: Final = msgspec.json.Decoder(MessagePage[Finished])
 
 
-def linked(path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Answer], Page[T]]) -> Page[T]:
+def page_from_links(
+    path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Response], Page[T]]
+) -> Page[T]:
     """Return a page whose next page has the query of the first link. An empty page is the last one."""
     if not (items and links):
         return Page(items, None)
@@ -58,7 +60,7 @@ def messages_call(
         method=method,
         path=path,
         params=params,
-        read=lambda answer: _messages.decode(answer.body).messages,
+        read=lambda response: _messages.decode(response.body).messages,
         repeat=repeat,
         wait=wait,
     )
@@ -84,9 +86,9 @@ def finished_stretch(path: str, params: Params) -> Call[Stretch[Finished]]:
     return _stretch(path, params, _finished)
 
 
-def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Stretch[M]]:
-    def read(answer: Answer) -> Stretch[M]:
-        page = decoder.decode(answer.body)
+def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[MessagePage[M]]") -> Call[Stretch[M]]:
+    def read(response: Response) -> Stretch[M]:
+        page = decoder.decode(response.body)
         if not page.messages:
             return Stretch([], None, page.gap, page.position)
         return Stretch(page.messages, int(parse_qs(urlsplit(page.links[0]["href"]).query)["marker"][0]), page.gap)
@@ -94,15 +96,15 @@ def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]
     return Call(method="GET", path=path, params=params, read=read)
 
 
-def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Page[M]]:
-    def read(answer: Answer) -> Page[M]:
-        page = decoder.decode(answer.body)
-        return linked(path, page.messages, page.links, read)
+def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[MessagePage[M]]") -> Call[Page[M]]:
+    def read(response: Response) -> Page[M]:
+        page = decoder.decode(response.body)
+        return page_from_links(path, page.messages, page.links, read)
 
     return Call(method="GET", path=path, params=params, read=read)
 
 
-class ResourceVerbs:
+class ResourceOperations:
     """The operations common to queues and topics."""
 
     kind: ClassVar[str]
@@ -121,16 +123,16 @@ class ResourceVerbs:
 
         The result may be ``False`` after a retry if an earlier attempt created the queue or topic.
         """
-        self.transport.warnings.rules(self.kind, metadata or {})
+        self.transport.warnings.warn_of_unknown_keys(self.kind, metadata or {})
         body = checked_json(metadata) if metadata else b""
         return Call(
-            method="PUT", path=self._path(), body=body, read=lambda answer: {201: True, 204: False}[answer.status]
+            method="PUT", path=self._path(), body=body, read=lambda response: {201: True, 204: False}[response.status]
         )
 
     @operation
     def metadata(self) -> Call[dict[str, Any]]:
         """Return the metadata. Reserved keys that are not set have their defaults, even if the queue does not exist."""
-        return Call(method="GET", path=self._path(), read=_document)
+        return Call(method="GET", path=self._path(), read=_read_object)
 
     @operation
     def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
@@ -138,7 +140,7 @@ class ResourceVerbs:
 
         Raises ``QueueNotFound`` or ``TopicNotFound``, and ``MetadataConflict`` if a key to remove does not exist.
         """
-        self.transport.warnings.rules(self.kind, metadata or {})
+        self.transport.warnings.warn_of_unknown_keys(self.kind, metadata or {})
         removed = [{"op": "remove", "path": _pointer(key)} for key in remove]
         added = [{"op": "add", "path": _pointer(key), "value": value} for key, value in (metadata or {}).items()]
         return self._patch(added + removed, Repeat.UNSENT if removed else Repeat.SAFE)
@@ -146,13 +148,13 @@ class ResourceVerbs:
     @operation
     def delete(self) -> Call[None]:
         """Delete the queue or topic with all messages. Has no effect if it does not exist."""
-        return Call(method="DELETE", path=self._path(), read=nothing)
+        return Call(method="DELETE", path=self._path(), read=read_empty)
 
     @operation
     def purge(self) -> Call[None]:
         """Delete all messages."""
         body = wire.encode({"resource_types": ["messages"]})
-        return Call(method="POST", path=self._path("purge"), body=body, read=nothing, repeat=Repeat.UNSENT)
+        return Call(method="POST", path=self._path("purge"), body=body, read=read_empty, repeat=Repeat.UNSENT)
 
     @operation
     def stats(self) -> Call[Stats]:
@@ -161,7 +163,7 @@ class ResourceVerbs:
             method="GET",
             path=self._path("stats"),
             params={"detailed": True},
-            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Stats])["messages"],
+            read=lambda response: msgspec.json.decode(response.body, type=dict[str, Stats])["messages"],
         )
 
     @operation
@@ -172,7 +174,7 @@ class ResourceVerbs:
             method="GET",
             path=path(self.kind),
             params={"marker": just_before, "limit": 1},
-            read=lambda answer: [listed.name for listed in _listed(self.kind, answer)] == [self.name],
+            read=lambda response: [listed.name for listed in _listed(self.kind, response)] == [self.name],
         )
 
     @operation
@@ -182,7 +184,7 @@ class ResourceVerbs:
             method="GET",
             path=self._path("messages", message),
             params={"detailed": True},
-            read=lambda answer: msgspec.json.decode(answer.body, type=Message),
+            read=lambda response: msgspec.json.decode(response.body, type=Message),
         )
 
     @operation
@@ -190,11 +192,11 @@ class ResourceVerbs:
         """Return the messages with these ids. Skips unknown ids; raises ``MessageNotFound`` if all are unknown."""
         ids = id_list(messages)
         found = messages_call("GET", self._path("messages"), {"ids": ids, "detailed": True})
-        return found if ids else replace(found, local_answer=Answer(200, {}, b'{"messages":[]}'))
+        return found if ids else replace(found, local_response=Response(200, {}, b'{"messages":[]}'))
 
     def _patch(self, operations: list[dict[str, Any]], repeat: Repeat = Repeat.SAFE) -> Call[dict[str, Any]]:
         body = checked_json(operations)
-        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=_document, repeat=repeat)
+        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=_read_object, repeat=repeat)
 
     def _path(self, *below: str) -> str:
         return path(self.kind, self.name, *below)
@@ -204,10 +206,10 @@ def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Par
     """Return the call for the first page of a listing of queues or topics."""
     params = {"limit": page_size, "detailed": True if detailed else None, **filters}
 
-    def read(answer: Answer) -> Page[Listed]:
-        listed = _listed(kind, answer)
+    def read(response: Response) -> Page[Listed]:
+        listed = _listed(kind, response)
         # A filter can make a page empty. Its link still has the next marker, but may lack the filters.
-        marker = _marker(answer)
+        marker = _marker(response)
         return Page(listed, page_call(marker) if marker else None)
 
     def page_call(marker: str | None) -> Call[Page[Listed]]:
@@ -216,19 +218,19 @@ def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Par
     return page_call(None)
 
 
-def _marker(answer: Answer) -> str | None:
-    for link in _document(answer).get("links", []):
+def _marker(response: Response) -> str | None:
+    for link in _read_object(response).get("links", []):
         if link["rel"] == "next":
             return dict(parse_qsl(urlsplit(link["href"]).query)).get("marker")
     return None
 
 
-def _listed(kind: str, answer: Answer) -> list[Listed]:
-    return [Listed(entry["name"], entry.get("metadata")) for entry in _document(answer)[kind]]
+def _listed(kind: str, response: Response) -> list[Listed]:
+    return [Listed(entry["name"], entry.get("metadata")) for entry in _read_object(response)[kind]]
 
 
-def _document(answer: Answer) -> dict[str, Any]:
-    return msgspec.json.decode(answer.body, type=dict[str, Any])
+def _read_object(response: Response) -> dict[str, Any]:
+    return msgspec.json.decode(response.body, type=dict[str, Any])
 
 
 def _pointer(key: str) -> str:

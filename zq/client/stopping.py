@@ -12,7 +12,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 # The stop functions of the running loops. Loops of the main thread may be nested or run as concurrent tasks.
 _stops: Final[list[Callable[[], None]]] = []
 # The signal handlers to restore.
-_before: Final[dict[signal.Signals, Any]] = {}
+_previous_handlers: Final[dict[signal.Signals, Any]] = {}
 # A list that has one element until the first signal arrives. ``clear`` is atomic, even in a signal handler.
 _first_awaited: Final[list[None]] = []
 
@@ -27,31 +27,31 @@ def stop_on_signals(stop: Callable[[], None]) -> Generator[None, None, None]:
         yield
         return
     if not _stops:
-        _take_signals()
+        _install_handlers()
     _stops.append(stop)
     try:
         yield
     finally:
         _stops.remove(stop)
         if not _stops:
-            _put_back()
+            _restore_handlers()
 
 
-def _take_signals() -> None:
+def _install_handlers() -> None:
     _first_awaited[:] = [None]
     for number in SIGNALS:
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            _before[number] = signal.signal(number, _on_signal)
+            _previous_handlers[number] = signal.signal(number, _on_signal)
 
 
-def _put_back() -> None:
+def _restore_handlers() -> None:
     # Only the main thread may set signal handlers. If garbage collection ends a loop in another thread, the next signal
     # restores the handlers.
     if threading.current_thread() is threading.main_thread():
         # A signal during the loop calls this function again, so iterate over a copy.
-        for number, handler in list(_before.items()):
+        for number, handler in list(_previous_handlers.items()):
             signal.signal(number, handler)
-        _before.clear()
+        _previous_handlers.clear()
 
 
 def _on_signal(number: int, _frame: object) -> None:
@@ -61,6 +61,6 @@ def _on_signal(number: int, _frame: object) -> None:
     if first:
         for stop in _stops:
             stop()
-    _put_back()
+    _restore_handlers()
     if not first or not _stops:
         signal.raise_signal(number)

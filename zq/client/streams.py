@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from zq.client.calls import Answer, AsyncTransport, Call, Params, Transport, reading_answer
+from zq.client.calls import AsyncTransport, Call, Params, Response, Transport, translate_read_errors
 from zq.client.values import Event, Gap
 from zq.errors import Invalid, TooManyRequests, Unavailable
 
@@ -49,12 +49,12 @@ class EventReader:
         """Add received bytes. Return the events that are now complete."""
         self._got_bytes = self._opened = True
         *blocks, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
-        with reading_answer("GET", self._path):
+        with translate_read_errors("GET", self._path):
             events = [event for block in blocks if (event := self._read(block)) is not None]
         self.pause = FIRST_PAUSE if events else self.pause
         return events
 
-    def broken_off(self, error: Broken | None) -> list[Gap]:
+    def prepare_reconnect(self, error: Broken | None) -> list[Gap]:
         """Prepare the next connection after the stream has broken off. Return the gaps to report.
 
         - ``TooManyRequests``: sleep for the time that the server requests.
@@ -88,9 +88,9 @@ class EventReader:
         return (_gap if kind == b"gap" else _event).decode(b"\n".join(data))
 
 
-def _stream(answer: Answer) -> None:
-    if not answer.headers.get("Content-Type", "").startswith("text/event-stream"):
-        raise ValueError(answer.status)
+def _stream(response: Response) -> None:
+    if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+        raise ValueError(response.status)
 
 
 def stream(transport: Transport, reader: EventReader) -> Generator[Event | Gap, None, None]:
@@ -103,7 +103,7 @@ def stream(transport: Transport, reader: EventReader) -> Generator[Event | Gap, 
                     yield from reader.feed(chunk)
         except (Unavailable, Invalid, TooManyRequests) as error:
             broken = error
-        yield from reader.broken_off(broken)
+        yield from reader.prepare_reconnect(broken)
         time.sleep(reader.pause)
 
 
@@ -120,6 +120,6 @@ async def stream_async(transport: AsyncTransport, reader: EventReader) -> AsyncG
                         yield event
         except (Unavailable, Invalid, TooManyRequests) as error:
             broken = error
-        for gap in reader.broken_off(broken):
+        for gap in reader.prepare_reconnect(broken):
             yield gap
         await asyncio.sleep(reader.pause)

@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from zq import wire
-from zq.client.calls import Answer, Call, Page, Params, Repeat, listing, nothing, operation
-from zq.client.resources import ResourceVerbs, id_list, linked
+from zq.client.calls import Call, Page, Params, Repeat, Response, listing, operation, read_empty
+from zq.client.resources import ResourceOperations, id_list, page_from_links
 from zq.client.values import DeadDelivery, Redriven, Subscribed, Subscription
 from zq.wire.numbers import checked_json
 
@@ -35,7 +35,7 @@ class _Secret(Struct):
     secret: str
 
 
-class SubscriptionVerbs(ResourceVerbs):
+class SubscriptionOperations(ResourceOperations):
     """The operations on subscriptions. All but ``unsubscribe`` raise ``SubscriptionNotFound`` for an unknown id."""
 
     @operation
@@ -56,7 +56,7 @@ class SubscriptionVerbs(ResourceVerbs):
             method="POST",
             path=self._path(_SEGMENT),
             body=checked_json({name: value for name, value in terms.items() if value is not None}),
-            read=lambda answer: msgspec.json.decode(answer.body, type=Subscribed),
+            read=lambda response: msgspec.json.decode(response.body, type=Subscribed),
             repeat=Repeat.UNSENT,
         )
 
@@ -68,9 +68,9 @@ class SubscriptionVerbs(ResourceVerbs):
             page: Number of subscriptions per request.
         """
 
-        def read(answer: Answer) -> Page[Subscription]:
-            found = msgspec.json.decode(answer.body, type=_Subscriptions)
-            return linked(self._path(_SEGMENT), found.subscriptions, found.links, read)
+        def read(response: Response) -> Page[Subscription]:
+            found = msgspec.json.decode(response.body, type=_Subscriptions)
+            return page_from_links(self._path(_SEGMENT), found.subscriptions, found.links, read)
 
         return Call(method="GET", path=self._path(_SEGMENT), params={"limit": page}, read=read)
 
@@ -78,7 +78,9 @@ class SubscriptionVerbs(ResourceVerbs):
     def subscription(self, id: str) -> Call[Subscription]:
         """Return a subscription."""
         where = self._path(_SEGMENT, id)
-        return Call(method="GET", path=where, read=lambda answer: msgspec.json.decode(answer.body, type=Subscription))
+        return Call(
+            method="GET", path=where, read=lambda response: msgspec.json.decode(response.body, type=Subscription)
+        )
 
     @operation
     def update_subscription(
@@ -96,12 +98,12 @@ class SubscriptionVerbs(ResourceVerbs):
         """
         terms = {"subscriber": subscriber, "ttl": ttl, "options": options}
         body = checked_json({name: value for name, value in terms.items() if value is not None})
-        return Call(method="PATCH", path=self._path(_SEGMENT, id), body=body, read=nothing)
+        return Call(method="PATCH", path=self._path(_SEGMENT, id), body=body, read=read_empty)
 
     @operation
     def unsubscribe(self, id: str) -> Call[None]:
         """Delete a subscription with its pending deliveries. Has no effect if the subscription does not exist."""
-        return Call(method="DELETE", path=self._path(_SEGMENT, id), read=nothing)
+        return Call(method="DELETE", path=self._path(_SEGMENT, id), read=read_empty)
 
     @operation
     def confirm_subscription(self, id: str, agreed: bool = True) -> Call[None]:
@@ -111,7 +113,7 @@ class SubscriptionVerbs(ResourceVerbs):
         For other callers, the call raises ``NotAuthorized``.
         """
         body = wire.encode({"confirmed": agreed})
-        return Call(method="PUT", path=self._path(_SEGMENT, id, "confirm"), body=body, read=nothing)
+        return Call(method="PUT", path=self._path(_SEGMENT, id, "confirm"), body=body, read=read_empty)
 
     @operation
     def rotate_secret(self, id: str) -> Call[str]:
@@ -119,7 +121,7 @@ class SubscriptionVerbs(ResourceVerbs):
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "secret"),
-            read=lambda answer: msgspec.json.decode(answer.body, type=_Secret).secret,
+            read=lambda response: msgspec.json.decode(response.body, type=_Secret).secret,
             repeat=Repeat.UNSENT,
         )
 
@@ -144,9 +146,9 @@ class SubscriptionVerbs(ResourceVerbs):
     def _deliveries(self, id: str, params: Params) -> Call[Page[DeadDelivery]]:
         where = self._path(_SEGMENT, id, "deliveries")
 
-        def read(answer: Answer) -> Page[DeadDelivery]:
-            found = msgspec.json.decode(answer.body, type=_Deliveries)
-            return linked(where, found.deliveries, found.links, read)
+        def read(response: Response) -> Page[DeadDelivery]:
+            found = msgspec.json.decode(response.body, type=_Deliveries)
+            return page_from_links(where, found.deliveries, found.links, read)
 
         return Call(method="GET", path=where, params=params, read=read)
 
@@ -159,7 +161,7 @@ class SubscriptionVerbs(ResourceVerbs):
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries"),
-            read=lambda answer: msgspec.json.decode(answer.body, type=_Tested).message_id,
+            read=lambda response: msgspec.json.decode(response.body, type=_Tested).message_id,
             repeat=Repeat.UNSENT,
         )
 
@@ -170,7 +172,7 @@ class SubscriptionVerbs(ResourceVerbs):
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries", "redrive"),
             body=wire.encode({} if limit is None else {"limit": limit}),
-            read=lambda answer: msgspec.json.decode(answer.body, type=Redriven),
+            read=lambda response: msgspec.json.decode(response.body, type=Redriven),
             repeat=Repeat.UNSENT,
         )
 
@@ -183,5 +185,5 @@ class SubscriptionVerbs(ResourceVerbs):
         """
         params: Params = {} if deliveries is None else {"ids": id_list(deliveries)}
         if not params.get("ids", True):
-            return Call(method="DELETE", path="", read=nothing, local_answer=Answer(204, {}, b""))
-        return Call(method="DELETE", path=self._path(_SEGMENT, id, "deliveries"), params=params, read=nothing)
+            return Call(method="DELETE", path="", read=read_empty, local_response=Response(204, {}, b""))
+        return Call(method="DELETE", path=self._path(_SEGMENT, id, "deliveries"), params=params, read=read_empty)

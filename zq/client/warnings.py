@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from zq.client.calls import UNREADABLE, Answer, Call, path
+from zq.client.calls import READ_ERRORS, Call, Response, path
 from zq.errors import Invalid
 from zq.wire import QUEUE_RULES, TOPIC_RULES
 
@@ -29,13 +29,13 @@ class Warnings:
         self._checks_delays = check_delays
         self._delayed_queues: set[str] = set()
 
-    def rules(self, kind: str, metadata: Iterable[str]) -> None:
+    def warn_of_unknown_keys(self, kind: str, metadata: Iterable[str]) -> None:
         """Log a warning for each key that looks reserved (leading underscore) but is unknown."""
         for name in metadata:
             if name.startswith("_") and name not in RULES[kind] and self._first(kind, name):
                 LOG.warning("%s is not a reserved metadata key of %s%s", name, kind, did_you_mean(name, RULES[kind]))
 
-    def delay_checked(self, queue: str, post: Call[T]) -> Call[T]:
+    def with_delay_check(self, queue: str, post: Call[T]) -> Call[T]:
         """Add a check to a post with a delay. The check raises ``Invalid`` if the queue ignores delays.
 
         The check costs one request for each queue. It is repeated after a response that reports an ignored delay,
@@ -44,21 +44,21 @@ class Warnings:
         if not self._checks_delays:
             return post
 
-        def read(answer: Answer) -> T:
-            if answer.headers.get("Warning", "").startswith(DELAY_IGNORED):
+        def read(response: Response) -> T:
+            if response.headers.get("Warning", "").startswith(DELAY_IGNORED):
                 self._delayed_queues.discard(queue)
                 LOG.warning("The queue %s ignores delays: messages posted with a delay are ready at once.", queue)
-            return post.read(answer)
+            return post.read(response)
 
         check = None if queue in self._delayed_queues else self._delay_check(queue)
         checked: Call[Any] = replace(post, read=read, check=check)
         return checked
 
     def _delay_check(self, queue: str) -> Call[None]:
-        def read(answer: Answer) -> None:
+        def read(response: Response) -> None:
             try:
-                metadata = msgspec.json.decode(answer.body, type=dict[str, Any])
-            except UNREADABLE:  # a proxy's error page
+                metadata = msgspec.json.decode(response.body, type=dict[str, Any])
+            except READ_ERRORS:  # a proxy's error page
                 return
             self.check_delay(queue, metadata)
 
