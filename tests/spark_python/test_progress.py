@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from tests.blocks import ROOT
 from tests.servers import wait_for
 from zq.cli import progress as module
-from zq.cli.progress import Progress, watching
+from zq.cli.progress import Progress, show_progress
 from zq.spark.session import tasks
 
 LIVE = """
@@ -58,7 +58,7 @@ def test_a_line_says_what_is_done_and_how_quickly(monkeypatch: pytest.MonkeyPatc
     told = Progress("ingest", "messages")
     now[0] += 8
     assert told.line(told.tasks()) == "ingest: starting Spark; 8 s"
-    with told.following(lambda: tasks(spark_with(Tracker()))):
+    with told.follow_tasks(lambda: tasks(spark_with(Tracker()))):
         told.stage = "file 2 of 3"
         for _ in range(20):
             now[0] += 1
@@ -96,7 +96,7 @@ def test_an_unchanged_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> N
 
     given = looks()
     ended: Any = SimpleNamespace(wait=lambda _: next(given))
-    module._lines(told, ended)
+    module._print_lines(told, ended)
     assert len(lines) == 4
 
 
@@ -104,7 +104,7 @@ def test_what_fails_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
     """The sentence that says why is the last line."""
 
     def fails() -> None:
-        with watching("ingest", False) as told:
+        with show_progress("ingest", False) as told:
             told.add(5)
             raise ValueError("full")
 

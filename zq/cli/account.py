@@ -11,7 +11,7 @@ import click
 
 from zq.cli.output import note
 from zq.cli.param_types import Count
-from zq.cli.profiles import Login, connection, logins, named_profile, token_file, write_logins
+from zq.cli.profiles import Login, active_profile_name, connection, read_logins, token_file, write_logins
 from zq.cli.session import Command, Group, Session, pass_session
 from zq.client import Client, Retries
 from zq.errors import NotFound
@@ -30,7 +30,7 @@ def login(session: Session) -> None:
     The token is read from standard input, or from a prompt without echo. zq verifies the token with the server, stores
     it in a private file, and sends it only to this server.
     """
-    profile, path = named_profile(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
+    profile, path = active_profile_name(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
     place = connection(
         {**session.chosen, "token": ""}, session.chosen.get("profile"), session.chosen.get("config"), stored=False
     )
@@ -39,7 +39,7 @@ def login(session: Session) -> None:
         raise click.UsageError("Standard input has no token.")
     with Client(place.url, place.project, token=text, retries=Retries(deadline=session.retry_for)) as client:
         project = client.whoami()["project"]
-    stored = {**logins(path), profile: Login(url=place.url, token=text, project=project)}
+    stored = {**read_logins(path), profile: Login(url=place.url, token=text, project=project)}
     write_logins(path, stored)
     note(f"The token is stored in {path} and sent only to {place.shown_url}.")
 
@@ -48,8 +48,8 @@ def login(session: Session) -> None:
 @pass_session
 def logout(session: Session) -> None:
     """Delete the stored token of the context. To make the token invalid, use zq token revoke."""
-    profile, path = named_profile(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
-    stored = logins(path)
+    profile, path = active_profile_name(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
+    stored = read_logins(path)
     if stored.pop(profile, None) is None:
         raise NotFound("No token is stored for this context.")
     write_logins(path, stored)

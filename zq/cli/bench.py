@@ -43,10 +43,10 @@ def bench(session: Session, count: int, batch: int, concurrency: int, size: int)
     posts = [partial(post, queue, body, one) for one in counts]
     claims: list[tuple[str, list[str]]] = []
     try:
-        rows = [measured("post", posts, concurrency)]
+        rows = [measure("post", posts, concurrency)]
         rounds = -(-count // claim_size)
-        rows.append(measured("claim", [lambda: claim(queue, claim_size, claims)] * rounds, concurrency))
-        rows.append(measured("delete", [partial(delete, queue, *one) for one in claims], concurrency))
+        rows.append(measure("claim", [lambda: claim(queue, claim_size, claims)] * rounds, concurrency))
+        rows.append(measure("delete", [partial(delete, queue, *one) for one in claims], concurrency))
     finally:
         queue.delete()
     session.out.rows(COLUMNS, rows, lambda row: [row[column] for column in COLUMNS])
@@ -68,28 +68,30 @@ def delete(queue: Queue, name: str, messages: list[str]) -> int:
     return queue.settle(name, delete=messages).deleted
 
 
-def measured(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) -> dict[str, Any]:
+def measure(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) -> dict[str, Any]:
     """Run requests concurrently and return a table row with throughput and latency."""
     begun = time.perf_counter()
     with progress_bar(verb, len(requests)) as bar, ThreadPoolExecutor(concurrency, "zq-bench") as pool:
-        answers = list(reported(bar, pool.map(timed, requests)))
+        results = list(report_progress(bar, pool.map(run_timed, requests)))
     took = time.perf_counter() - begun
-    messages = sum(count for count, _ in answers)
-    spans = sorted(span for _, span in answers)
+    messages = sum(count for count, _ in results)
+    spans = sorted(span for _, span in results)
     figures = {f"p{part}": round(percentile(spans, part) * 1000, 2) for part in PERCENTILES}
     return {"verb": verb, "requests": len(spans), "messages": messages, "rate": round(messages / took), **figures}
 
 
-def reported(bar: Callable[[float, int], None], answers: Iterator[tuple[int, float]]) -> Iterator[tuple[int, float]]:
+def report_progress(
+    bar: Callable[[float, int], None], results: Iterator[tuple[int, float]]
+) -> Iterator[tuple[int, float]]:
     """Yield the results and update the progress bar after each result."""
     messages = 0
-    for number, answer in enumerate(answers, 1):
-        messages += answer[0]
+    for number, result in enumerate(results, 1):
+        messages += result[0]
         bar(number, messages)
-        yield answer
+        yield result
 
 
-def timed(request: Callable[[], int]) -> tuple[int, float]:
+def run_timed(request: Callable[[], int]) -> tuple[int, float]:
     """Run a request. Return its number of messages and its duration in seconds."""
     begun = time.perf_counter()
     count = request()

@@ -19,15 +19,15 @@ from zq.client.stopping import SIGNALS
 # Creation flag for a new process group on Windows.
 OWN_GROUP: Final[int] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
 # Parts of a command line that a shell takes literally.
-LITERAL: Final = re.compile(r"\\.|'[^']*'", re.DOTALL)
+LITERAL_TEXT: Final = re.compile(r"\\.|'[^']*'", re.DOTALL)
 # Text in double quotes.
-QUOTED: Final = re.compile(r'"([^"]*)"')
+QUOTED_TEXT: Final = re.compile(r'"([^"]*)"')
 # Names of shells. A command that calls a shell may contain shell syntax.
-SHELL: Final = re.compile(r"(.*/)?(ba|da|fi|k|z)?sh")
+SHELL_NAME: Final = re.compile(r"(.*/)?(ba|da|fi|k|z)?sh")
 # Shell syntax.
-SYNTAX: Final = re.compile(r"&&|\|\||[|&;<>$`*]|(?<!\S)~")
+SHELL_SYNTAX: Final = re.compile(r"&&|\|\||[|&;<>$`*]|(?<!\S)~")
 # Characters that a shell does not interpret in double quotes.
-IN_QUOTES: Final = re.compile(r"[^$`]")
+LITERAL_IN_QUOTES: Final = re.compile(r"[^$`]")
 
 
 class RunningCommands:
@@ -115,7 +115,7 @@ def command_words(line: str, shell: bool) -> list[str]:
         words = shlex.split(line)
     except ValueError as error:
         raise click.UsageError(f"--exec cannot be parsed: {error}.") from error
-    syntax = shell_syntax(line) if words and not SHELL.fullmatch(words[0]) else ""
+    syntax = shell_syntax(line) if words and not SHELL_NAME.fullmatch(words[0]) else ""
     if not words or shutil.which(words[0]) is None:
         remedy = " Use --shell to run CMD through a shell." if syntax else ""
         raise click.UsageError(f"There is no command {words[0] if words else line!r}.{remedy}")
@@ -126,6 +126,6 @@ def command_words(line: str, shell: bool) -> list[str]:
 
 def shell_syntax(line: str) -> str:
     """Return the first shell syntax in a command line, or ""."""
-    read = QUOTED.sub(lambda found: IN_QUOTES.sub("", found[1]), LITERAL.sub("", line))
-    found = SYNTAX.search(read)
+    read = QUOTED_TEXT.sub(lambda found: LITERAL_IN_QUOTES.sub("", found[1]), LITERAL_TEXT.sub("", line))
+    found = SHELL_SYNTAX.search(read)
     return found[0] if found else ""

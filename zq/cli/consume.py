@@ -27,7 +27,7 @@ from zq.cli.failures import INTERRUPTED, Failure
 from zq.cli.messages import queue_argument
 from zq.cli.output import note
 from zq.cli.param_types import CLAIM_TTL, DELAY, Count
-from zq.cli.progress import WorkCounts, live_line
+from zq.cli.progress import WorkCounts, show_counts
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Delivery, Queue
 from zq.client.handles import Consuming
@@ -39,7 +39,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 # Minimum capacity of a pipe in bytes.
-PAGE: Final = 4096
+MIN_PIPE_SIZE: Final = 4096
 # Interval in milliseconds at which a waiting thread checks whether to stop.
 POLL_MS: Final = 500
 # Interval in seconds at which a pipe is checked that could not be reduced to one page.
@@ -101,8 +101,8 @@ def consume(session: Session, /, queue: str, **chosen: Any) -> None:
     if words:
         run_commands(session, queue, words, options, counts)
     else:
-        print_messages(session, session.queue(queue), options.consuming(words), counts)
-        if options.until_empty and counts.empty:
+        print_messages(session, session.queue(queue), options.consumer_options(words), counts)
+        if options.until_empty and counts.is_empty:
             session.check_exists(queue)
 
 
@@ -129,31 +129,31 @@ class ConsumeOptions(Struct, frozen=True):
     until_empty: bool
 
     @property
-    def waiting(self) -> int:
+    def claim_wait(self) -> int:
         """Seconds for which a claim waits for messages."""
         return self.wait if self.wait is not None else 1 if self.until_empty else 20
 
-    def batch(self, words: list[str]) -> int:
+    def claim_size(self, words: list[str]) -> int:
         return self.limit or (10 if words and not self.whole else 1000)
 
-    def consuming(self, words: list[str]) -> Consuming:
+    def consumer_options(self, words: list[str]) -> Consuming:
         """Return the options for ``Queue.consume``."""
         return Consuming(
-            batch=self.batch(words),
+            batch=self.claim_size(words),
             ttl=self.ttl,
-            wait=self.waiting,
+            wait=self.claim_wait,
             backoff=self.backoff,
             until_empty=self.until_empty,
             count=self.count,
             on_lost=note_lost,
         )
 
-    def whole_claims(self, words: list[str], limits: Mapping[str, int]) -> BatchOptions:
+    def batch_options(self, words: list[str], limits: Mapping[str, int]) -> BatchOptions:
         """Return the options for passing whole claims, within the server's limits."""
         return BatchOptions(
             words,
-            min(self.batch(words), limits["max_messages_per_claim_or_pop"]),
-            self.waiting,
+            min(self.claim_size(words), limits["max_messages_per_claim_or_pop"]),
+            self.claim_wait,
             self.ttl,
             self.backoff,
             limits["max_message_delay"],
@@ -166,13 +166,13 @@ def run_commands(session: Session, queue: str, words: list[str], options: Consum
     """Run the external command for each message or claim, and report the outcome."""
     handle, commands = session.queue(queue), RunningCommands()
     if options.whole:
-        worker = BatchWorker(handle, options.whole_claims(words, session.client.limits()), commands, counts)
+        worker = BatchWorker(handle, options.batch_options(words, session.client.limits()), commands, counts)
         work = partial(worker.run, options.concurrency)
     else:
         work = partial(work_on_messages, handle, words, options, commands, counts)
-    with on_second_signal(commands.kill), live_line(counts, wanted=True):
+    with on_second_signal(commands.kill), show_counts(counts, wanted=True):
         work()
-    if options.until_empty and counts.empty:
+    if options.until_empty and counts.is_empty:
         session.check_exists(queue)
     finish(counts, commands)
 
@@ -181,7 +181,7 @@ def finish(counts: WorkCounts, commands: RunningCommands) -> None:
     """Print the counts. Raises ``Failure`` if messages failed, and ``Abort`` if the commands were killed."""
     if counts.undone and commands.killed:
         raise Failure(str(counts), INTERRUPTED)
-    if counts.failed_too_often and not commands.killed:
+    if counts.has_failed_too_often and not commands.killed:
         raise Failure(f"CMD failed {counts.failures:,} times in a row, which is the limit (--max-failures): {counts}")
     if counts.undone:
         raise Failure(str(counts))
@@ -194,7 +194,7 @@ def work_on_messages(
     queue: Queue, words: list[str], options: ConsumeOptions, commands: RunningCommands, counts: WorkCounts
 ) -> None:
     """Run the external command for each message."""
-    consumer = queue.consume(**options.consuming(words))
+    consumer = queue.consume(**options.consumer_options(words))
 
     def handler(message: Delivery) -> None:
         code = None
@@ -202,18 +202,18 @@ def work_on_messages(
             code = commands.run(fill_placeholder(words, message.id), message.content)
         finally:
             counts.add([message], done=code == 0)
-            if counts.failed_too_often:
+            if counts.has_failed_too_often:
                 consumer.stop()
         if code:
             raise Failure(f"The command exited with {code}.")
 
-    counts.give_back(consumer.work(handler, options.concurrency).unstarted)
+    counts.add_unstarted(consumer.work(handler, options.concurrency).unstarted)
 
 
 def print_messages(session: Session, queue: Queue, options: Consuming, counts: WorkCounts) -> None:
     """Print messages, and delete each message when it has been written and its reader has read it."""
     consumer = queue.consume(**options)
-    live = live_line(counts, wanted=not sys.stdout.isatty())
+    live = show_counts(counts, wanted=not sys.stdout.isatty())
     with reader_of_output(consumer.stop) as reader, live, consumer as messages:
         for message in messages:
             message.release()  # ``done`` below overrides this decision
@@ -232,13 +232,13 @@ class OutputReader:
 
     def has_all(self, stopped: Callable[[], bool]) -> bool:
         """Wait until all data was read. Return ``False`` if the reader exits or ``stopped`` returns ``True`` first."""
-        while self._pipe is not None and unread(self._pipe):
+        while self._pipe is not None and unread_bytes(self._pipe):
             room = select.poll()
             room.register(self._pipe, select.POLLOUT)
             # A pipe of one page becomes writable when its page was read.
             events = dict(room.poll(POLL_MS)).get(self._pipe, 0)
             if events & select.POLLERR or stopped():
-                return not unread(self._pipe)
+                return not unread_bytes(self._pipe)
             if events:
                 time.sleep(PIPE_POLL_PAUSE)
         return True
@@ -258,7 +258,7 @@ def reader_of_output(gone: Callable[[], object]) -> Generator[OutputReader, None
     watching.start()
     before = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
     with suppress(OSError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PAGE)
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, MIN_PIPE_SIZE)
     try:
         yield OutputReader(pipe)
     finally:
@@ -282,12 +282,12 @@ def output_pipe() -> int | None:
     with suppress(OSError, UnsupportedOperation):
         output = sys.stdout.fileno()
         if fcntl and sys.platform == "linux" and stat.S_ISFIFO(os.fstat(output).st_mode):
-            unread(output)
+            unread_bytes(output)
             return output
     return None
 
 
-def unread(pipe: int) -> int:
+def unread_bytes(pipe: int) -> int:
     """Return the number of unread bytes in a pipe."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
     return int(count)

@@ -29,7 +29,7 @@ class BatchOptions(Struct, frozen=True):
     Attributes:
         words: Command and arguments; ``{}`` is replaced by the claim id.
         limit: Maximum number of messages per claim.
-        most_delay: Maximum back-off.
+        max_backoff: Maximum back-off.
         count: Maximum number of messages in total.
     """
 
@@ -38,7 +38,7 @@ class BatchOptions(Struct, frozen=True):
     wait: int
     ttl: int
     backoff: int
-    most_delay: int
+    max_backoff: int
     until_empty: bool
     count: int | None
 
@@ -117,12 +117,12 @@ class BatchWorker:
                 return
             if claim.messages and stopped.is_set():
                 self._queue.release(claim.id)
-                self._counts.give_back(len(claim.messages))
+                self._counts.add_unstarted(len(claim.messages))
                 return
             if claim.messages:
                 idle = 0
                 self._work(claim)
-                if self._counts.failed_too_often:
+                if self._counts.has_failed_too_often:
                     stopped.set()
                 continue
             idle += wait
@@ -152,7 +152,7 @@ class BatchWorker:
 
     def _backoff(self, claim: Claim) -> int:
         doublings = min(max(message.claim_count for message in claim.messages), 20) - 1
-        return min(self._options.backoff << max(doublings, 0), self._options.most_delay)
+        return min(self._options.backoff << max(doublings, 0), self._options.max_backoff)
 
     def _renew(self, claim: Claim) -> None:
         try:

@@ -33,20 +33,20 @@ GZIP: Final = 16 + zlib.MAX_WBITS
 # Byte order mark of UTF-8, which some programs write at the start of a file.
 BOM: Final = b"\xef\xbb\xbf"
 # Seconds without input after which the lines read so far are sent. A signal takes effect within this time.
-POLL: Final = 0.2
+POLL_INTERVAL: Final = 0.2
 # Number of polls without input after which zq prints that it reads standard input, if the user did not request that.
 SILENT_POLLS: Final = 10
 
 
-class Stopped(Exception):
+class ReadingStopped(Exception):
     """An exception that ends reading after a signal. The incomplete last line is discarded."""
 
 
-class TornLine(InvalidBody):
+class InvalidInput(InvalidBody):
     """An error for invalid or truncated input. The invalid line and all later lines are not sent."""
 
 
-class Form(Struct, frozen=True):
+class InputFormat(Struct, frozen=True):
     """The input format: CSV if ``delimiter`` is set, else lines of text or JSON."""
 
     text: bool = False
@@ -67,12 +67,12 @@ class Item(NamedTuple):
     offset: int
 
 
-def content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
-    """Read a seekable file from an offset, and decompress it if it is gzip. Raises ``TornLine`` for damaged gzip."""
+def read_content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
+    """Read a seekable file from an offset. Decompress gzip. Raises ``InvalidInput`` for damaged gzip."""
     head = file.read(len(MAGIC))
     file.seek(0 if head == MAGIC else offset)
     pieces = iter(lambda: file.read(PIECE_SIZE), b"")
-    return skip(inflated(pieces), offset) if head == MAGIC else pieces
+    return skip(decompress(pieces), offset) if head == MAGIC else pieces
 
 
 def skip(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
@@ -83,8 +83,8 @@ def skip(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
         offset = max(0, offset - len(piece))
 
 
-def inflated_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
-    """Decompress the input if it is gzip. Raises ``TornLine`` for damaged gzip."""
+def decompress_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
+    """Decompress the input if it is gzip. Raises ``InvalidInput`` for damaged gzip."""
     head = b""
     for piece in pieces:
         head += piece or b""
@@ -92,11 +92,11 @@ def inflated_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
             break
         yield None
     rest = chain([head], pieces)
-    yield from inflated(rest) if head.startswith(MAGIC) else rest
+    yield from decompress(rest) if head.startswith(MAGIC) else rest
 
 
-def inflated(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
-    """Decompress concatenated gzip streams. Raises ``TornLine`` for damaged or truncated data."""
+def decompress(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
+    """Decompress concatenated gzip streams. Raises ``InvalidInput`` for damaged or truncated data."""
     member = zlib.decompressobj(GZIP)
     for piece in pieces:
         if piece is None:
@@ -109,16 +109,16 @@ def inflated(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
             try:
                 data = member.decompress(piece, PIECE_SIZE)
             except zlib.error as error:
-                raise TornLine("The gzip data is damaged.") from error
+                raise InvalidInput("The gzip data is damaged.") from error
             if data:
                 yield data
             piece = member.unused_data or member.unconsumed_tail
     if not member.eof:
-        raise TornLine("The gzip data is truncated: the end of the file is missing.")
+        raise InvalidInput("The gzip data is truncated: the end of the file is missing.")
 
 
 def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
-    """Split the input into lines, which keep their line ends. Raises ``TornLine`` for a line that is too long."""
+    """Split the input into lines, which keep their line ends. Raises ``InvalidInput`` for a line that is too long."""
     begun = bytearray()
     for piece in pieces:
         if piece is None:
@@ -131,15 +131,15 @@ def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
                 yield line + b"\n"
             begun = bytearray(rest)
         elif len(begun) > MAX_LINE:
-            raise TornLine(f"A line has more than {MAX_LINE:,} bytes.")
+            raise InvalidInput(f"A line has more than {MAX_LINE:,} bytes.")
     if begun:
         yield bytes(begun)
 
 
 def items(
-    pieces: Iterable[bytes | None], form: Form, line: int = 0, offset: int = 0, header: list[str] | None = None
+    pieces: Iterable[bytes | None], form: InputFormat, line: int = 0, offset: int = 0, header: list[str] | None = None
 ) -> Iterator[Item | None]:
-    """Parse the input into items. Raises ``TornLine``.
+    """Parse the input into items. Raises ``InvalidInput``.
 
     Args:
         line: Number of lines before the input.
@@ -147,7 +147,7 @@ def items(
         header: CSV header. Default: the first row.
     """
     if form.delimiter:
-        yield from Rows(lines(pieces), form.delimiter, line, offset, header)
+        yield from CsvRows(lines(pieces), form.delimiter, line, offset, header)
         return
     for found in lines(pieces):
         if found is None:
@@ -163,7 +163,7 @@ def without_bom(found: bytes, line: int) -> bytes:
 
 
 def line_body(line: bytes, number: int, text: bool) -> Raw | None:
-    """Parse a line into a message body, or ``None`` if the line is blank. Raises ``TornLine``."""
+    """Parse a line into a message body, or ``None`` if the line is blank. Raises ``InvalidInput``."""
     line = line.strip() if not text else line.rstrip(b"\r\n")
     if not line:
         return None
@@ -175,25 +175,25 @@ def line_body(line: bytes, number: int, text: bool) -> Raw | None:
         check_numbers(line, "the body")
         return body
     except UnicodeDecodeError as error:
-        raise TornLine(f"Line {number} is not UTF-8: {error}.") from error
+        raise InvalidInput(f"Line {number} is not UTF-8: {error}.") from error
     except InvalidBody as error:
-        raise TornLine(f"Line {number}: {error}") from error
+        raise InvalidInput(f"Line {number}: {error}") from error
     except (msgspec.DecodeError, RecursionError) as error:
         hint = "Each line must be one JSON value (NDJSON); use --text to post lines as text."
-        raise TornLine(f"Line {number} is not JSON: {error}. {hint}") from error
+        raise InvalidInput(f"Line {number} is not JSON: {error}. {hint}") from error
 
 
 def csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
     """Return the first row of a CSV file, or ``None`` if the file is empty."""
-    rows = Rows(lines(content(file)), delimiter)
+    rows = CsvRows(lines(read_content(file)), delimiter)
     for _ in rows:
         if rows.header is not None:
             break
     return rows.header
 
 
-class Rows:
-    """A CSV parser that yields each row as a JSON object, whose keys are the header. Raises ``TornLine``."""
+class CsvRows:
+    """A CSV parser that yields each row as a JSON object, whose keys are the header. Raises ``InvalidInput``."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class Rows:
                 self._first = self._text(found)
                 body = self._body(next(self._reader), begun)
             except csv.Error as error:
-                raise TornLine(f"The row that begins in line {begun} is not CSV: {error}.") from error
+                raise InvalidInput(f"The row that begins in line {begun} is not CSV: {error}.") from error
             yield Item(body, self._line, self._offset)
 
     def _body(self, row: list[str], begun: int) -> Raw | None:
@@ -229,11 +229,11 @@ class Rows:
             return None
         if self.header is None:
             if twice := [name for name, count in Counter(row).items() if count > 1]:
-                raise TornLine(f"Line {begun}: the header names {twice[0]!r} twice.")
+                raise InvalidInput(f"Line {begun}: the header names {twice[0]!r} twice.")
             self.header = row
             return None
         if len(row) != len(self.header):
-            raise TornLine(f"Line {begun} has {len(row)} fields, but the header has {len(self.header)}.")
+            raise InvalidInput(f"Line {begun} has {len(row)} fields, but the header has {len(self.header)}.")
         return Raw(msgspec.json.encode(dict(zip(self.header, row, strict=True))))
 
     def _texts(self) -> Iterator[str]:
@@ -252,10 +252,10 @@ class Rows:
         try:
             return without_bom(found, self._line).decode()
         except UnicodeDecodeError as error:
-            raise TornLine(f"Line {self._line} is not UTF-8: {error}.") from error
+            raise InvalidInput(f"Line {self._line} is not UTF-8: {error}.") from error
 
 
-def stdin_bodies(form: Form, stopped: Callable[[], bool], asked: bool = True) -> Iterator[Raw | None]:
+def stdin_bodies(form: InputFormat, stopped: Callable[[], bool], asked: bool = True) -> Iterator[Raw | None]:
     """Yield the message bodies in standard input, and ``None`` if no input arrives for a while.
 
     Raises ``InvalidBody``.
@@ -263,8 +263,8 @@ def stdin_bodies(form: Form, stopped: Callable[[], bool], asked: bool = True) ->
     Args:
         asked: Whether the user requested standard input.
     """
-    with suppress(Stopped):
-        for item in items(inflated_if_gzip(stdin_pieces(stopped, asked)), form):
+    with suppress(ReadingStopped):
+        for item in items(decompress_if_gzip(stdin_pieces(stopped, asked)), form):
             if item is None:
                 yield None
             elif item.body is not None:
@@ -272,7 +272,7 @@ def stdin_bodies(form: Form, stopped: Callable[[], bool], asked: bool = True) ->
 
 
 def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | None]:
-    """Yield chunks of standard input, and ``None`` if no input arrives for a while. Raises ``Stopped``."""
+    """Yield chunks of standard input, and ``None`` if no input arrives for a while. Raises ``ReadingStopped``."""
     source, empty = sys.stdin.buffer, 0
     while not stopped():
         if not stdin_ready():
@@ -286,12 +286,12 @@ def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | N
             return
         asked = True
         yield data
-    raise Stopped
+    raise ReadingStopped
 
 
 def stdin_ready() -> bool:
     """Return ``True`` if standard input has data or ends within one poll interval."""
     try:
-        return bool(select([sys.stdin.buffer], [], [], POLL)[0])
+        return bool(select([sys.stdin.buffer], [], [], POLL_INTERVAL)[0])
     except UnsupportedOperation:  # an in-memory file is always ready
         return True

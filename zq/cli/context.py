@@ -16,14 +16,14 @@ from zq.cli.profiles import (
     MEMBERS,
     Connection,
     ProfileFile,
-    checked,
-    completing,
+    check_connection,
     config_file,
     members,
+    profile_additions,
     read_profiles,
     without_user,
 )
-from zq.cli.session import Group, Session, given, pass_session
+from zq.cli.session import Group, Session, option_values, pass_session
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
@@ -41,7 +41,7 @@ context_group = Group(
 def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
     """Complete profile names. Offer no names if the configuration file cannot be read."""
     try:
-        document = read_profiles(given(context).get("config") or config_file())
+        document = read_profiles(option_values(context).get("config") or config_file())
     except click.UsageError:
         return []
     return [name for name in (document.profiles if document else []) if name.startswith(begun)]
@@ -52,9 +52,9 @@ def complete(context: click.Context, _parameter: click.Parameter, begun: str) ->
 def list_contexts(session: Session) -> None:
     """List the profiles of the configuration file."""
     document = read_profiles(session.profiles) or ProfileFile()
-    current = in_force(session, document)
+    current = active_profile(session, document)
     found = {name: members(document, name, session.profiles) for name in document.profiles}
-    rows = [{"name": name, "in_force": name == current, **shown(own)} for name, own in found.items()]
+    rows = [{"name": name, "in_force": name == current, **displayed_members(own)} for name, own in found.items()]
     session.out.rows(("", "name", *MEMBERS), rows, cells)
 
 
@@ -70,15 +70,15 @@ def show(session: Session, name: str | None) -> None:
     """Show the active settings, or the settings of the profile NAME, with the source of each value."""
     path = session.profiles
     document = read_profiles(path) or ProfileFile()
-    profile = name or in_force(session, document)
-    own = completing(session.chosen, members(document, profile, path) if profile else {})
+    profile = name or active_profile(session, document)
+    own = profile_additions(session.chosen, members(document, profile, path) if profile else {})
     by_caller = {member: session.chosen[member] for member in MEMBERS if session.chosen.get(member)}
     named_by = "NAME" if name else session.origins.get("profile") or ("config" if document.profile else "default")
     rows: list[dict[str, str | None]] = [
         {"name": "config", "value": str(path), "from": session.origins.get("config", "default")},
         {"name": "profile", "value": profile or None, "from": named_by if profile else None},
     ]
-    for member, value in shown({**asdict(Connection()), **own, **by_caller}).items():
+    for member, value in displayed_members({**asdict(Connection()), **own, **by_caller}).items():
         inner = f"profile {profile}" if member in own else "default" if value else None
         rows.append({"name": member, "value": value, "from": session.origins[member] if member in by_caller else inner})
     session.out.rows(("name", "value", "from"), rows, lambda row: [*row.values()])
@@ -110,9 +110,9 @@ def change(session: Session, name: str, values: tuple[str, ...]) -> None:
     """
     path = session.profiles
     before = read_profiles(path) or ProfileFile()
-    changes = dict(map(pair, values))
+    changes = dict(map(parse_member, values))
     own = {**(members(before, name, path) if name in before.profiles else {}), **changes}
-    checked(Connection(**{member: value for member, value in own.items() if value}))
+    check_connection(Connection(**{member: value for member, value in own.items() if value}))
 
     def changed(document: "TOMLDocument") -> None:
         if not before.profiles:
@@ -129,13 +129,13 @@ def change(session: Session, name: str, values: tuple[str, ...]) -> None:
     show_profile(session, name)
 
 
-def in_force(session: Session, document: ProfileFile) -> str:
+def active_profile(session: Session, document: ProfileFile) -> str:
     """Return the name of the active profile, or ""."""
     own = "default" if "default" in document.profiles else ""
     return str(session.chosen.get("profile") or document.profile or own)
 
 
-def pair(text: str) -> tuple[str, str]:
+def parse_member(text: str) -> tuple[str, str]:
     """Parse MEMBER=VALUE. Raises ``UsageError``."""
     member, equals, value = text.partition("=")
     if not equals or member not in MEMBERS:
@@ -143,7 +143,7 @@ def pair(text: str) -> tuple[str, str]:
     return member, sys.stdin.readline().rstrip("\n") if (member, value) == ("token", "-") else value
 
 
-def shown(found: Mapping[str, str]) -> dict[str, str | None]:
+def displayed_members(found: Mapping[str, str]) -> dict[str, str | None]:
     """Return a profile's members without the user in the URL and with only the last characters of the token."""
     token = found.get("token", "")
     hidden = "…" + (token[-SHOWN_CHARACTERS:] if len(token) >= MIN_SHOWN_LENGTH else "")
@@ -154,10 +154,12 @@ def shown(found: Mapping[str, str]) -> dict[str, str | None]:
 def show_profile(session: Session, name: str) -> None:
     """Show a profile. Print a note if an option or variable selects another profile."""
     document = read_profiles(session.profiles) or ProfileFile()
-    current = in_force(session, document)
+    current = active_profile(session, document)
     if current != name and "profile" in session.origins:
         note(f"{session.origins['profile']} selects {current}, which overrides the file.")
-    session.out.result({"name": name, "in_force": name == current, **shown(members(document, name, session.profiles))})
+    session.out.result(
+        {"name": name, "in_force": name == current, **displayed_members(members(document, name, session.profiles))}
+    )
 
 
 def rewrite(path: Path, change: Callable[["TOMLDocument"], None]) -> None:

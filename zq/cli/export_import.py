@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from zq.cli.failures import UNREADABLE, Failure, Unread
+from zq.cli.failures import RESOURCE_ERRORS, Failure, UnreadableResources
 from zq.cli.output import note
 from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
@@ -37,11 +37,11 @@ BATCH_BYTES: Final = 200_000
 # Metadata keys that restrict posts. An import applies them last.
 RESTRICTIONS: Final = ("_paused", "_max_messages_post_size")
 # Errors for which the import skips a batch and continues.
-LEFT_OUT: Final = (Conflict, QuotaExceeded)
+SKIPPED_ERRORS: Final = (Conflict, QuotaExceeded)
 # Message members that an import restores.
 RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "group", "attributes"})
 # Message members that the server sets anew for each post. Members in neither set are lost.
-RENEWED: Final = frozenset({"id", "href", "checksum", "sequence", "created", "body_start", "body_bytes"})
+SET_BY_SERVER: Final = frozenset({"id", "href", "checksum", "sequence", "created", "body_start", "body_bytes"})
 Kind = Literal["queue", "topic"]
 
 
@@ -90,9 +90,12 @@ def export(session: Session, path: Path | None) -> None:
     import cannot restore, such as claim counts, zq lists these members on standard error and exits with 1.
     """
     session.configure(patient=True)
-    count, unread, losses = 0, Unread(), Losses()
-    with complete(path) if path else nullcontext(sys.stdout.buffer) as file, progress_bar("export", None) as bar:
-        for line in exported(session.client, unread, losses):
+    count, unread, losses = 0, UnreadableResources(), Losses()
+    with (
+        open_replacement(path) if path else nullcontext(sys.stdout.buffer) as file,
+        progress_bar("export", None) as bar,
+    ):
+        for line in export_lines(session.client, unread, losses):
             file.write(msgspec.json.encode(line) + b"\n")
             count += isinstance(line, MessageLine)
             if count % 100 == 0:
@@ -106,7 +109,7 @@ def export(session: Session, path: Path | None) -> None:
 
 
 @contextmanager
-def complete(path: Path) -> Generator[BinaryIO, None, None]:
+def open_replacement(path: Path) -> Generator[BinaryIO, None, None]:
     """Open a temporary file that replaces the file at ``path`` when the block ends. Write to a device directly."""
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
@@ -148,11 +151,11 @@ class Losses:
 
 def lost_members(message: Message) -> list[str]:
     """Return the members of a message that are set but that an import cannot restore."""
-    kept = RESTORED | RENEWED
+    kept = RESTORED | SET_BY_SERVER
     return [member for member in message.__struct_fields__ if member not in kept and getattr(message, member)]
 
 
-def exported(client: Client, unread: Unread, losses: Losses) -> Iterator[Line]:
+def export_lines(client: Client, unread: UnreadableResources, losses: Losses) -> Iterator[Line]:
     """Yield the lines of a project's export.
 
     Args:
@@ -174,7 +177,7 @@ def exported(client: Client, unread: Unread, losses: Losses) -> Iterator[Line]:
         for resource in resources:
             try:
                 yield from messages(client, (of, resource.name), page, losses)
-            except UNREADABLE as error:
+            except RESOURCE_ERRORS as error:
                 unread.add(f"{of} {resource.name}", error)
 
 
@@ -218,10 +221,10 @@ def import_file(session: Session, path: Path) -> None:
         with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
             lines = Lines(file)
             with progress_bar(path.name, path.stat().st_size if path.is_file() else None) as bar:
-                for part in parts(lines):
+                for part in group_batches(lines):
                     if isinstance(part, ResourceLine):
                         named.append(part)
-                        if not applied(restore, client, part):
+                        if not try_change(restore, client, part):
                             named.pop()
                             refused += 1
                         continue
@@ -231,7 +234,7 @@ def import_file(session: Session, path: Path) -> None:
                     bar(lines.offset, messages)
     finally:
         # An interrupted import also applies the restrictions, so that paused queues stay paused.
-        refused += sum(not applied(restrict, client, line) for line in named)
+        refused += sum(not try_change(restrict, client, line) for line in named)
     session.out.result({"queues and topics": len(named), "messages": messages})
     importer.report()
     if lost or refused:
@@ -264,11 +267,11 @@ def resource_of(client: Client, key: ResourceKey) -> Queue | Topic:
     return client.queue(key[1]) if key[0] == "queue" else client.topic(key[1])
 
 
-def applied(change: Callable[[Client, ResourceLine], None], client: Client, line: ResourceLine) -> bool:
+def try_change(change: Callable[[Client, ResourceLine], None], client: Client, line: ResourceLine) -> bool:
     """Apply a change to a queue or topic. If the server refuses the change, print a note and return ``False``."""
     try:
         change(client, line)
-    except UNREADABLE as error:
+    except RESOURCE_ERRORS as error:
         note(f"{line.of} {line.name} could not be restored: {error}")
         return False
     return True
@@ -295,7 +298,7 @@ def restrictions(line: ResourceLine) -> dict[str, object]:
     return {key: line.metadata[key] for key in RESTRICTIONS if key in line.metadata}
 
 
-def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
+def group_batches(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
     """Group consecutive messages into batches. The same file always gives the same batches."""
     bounds: dict[ResourceKey, int] = {}
     batch: list[MessageLine] = []
@@ -333,7 +336,7 @@ class Importer:
         """Post a batch and return the number of accepted messages. If the server refuses the batch, bisect it."""
         try:
             self._post(batch)
-        except LEFT_OUT as error:
+        except SKIPPED_ERRORS as error:
             note(f"{len(batch):,} messages of {batch[0].of} {batch[0].name} are skipped: {error}")
             return 0
         except Invalid as error:
@@ -361,7 +364,7 @@ class Importer:
         name = f"Message {message.id} of {message.of} {message.name}"
         try:
             self._post([replace(message, ttl=None, delay=None)])
-        except (Invalid, *LEFT_OUT) as error:
+        except (Invalid, *SKIPPED_ERRORS) as error:
             note(f"{name} is skipped: {refused if isinstance(error, Invalid) else error}")
             return 0
         note(f"{name} gets the default ttl and delay: {refused}")
@@ -378,10 +381,10 @@ class Importer:
             return
         resource.post_batch([draft(one) for one in batch], key=key)
         delayed = sum(bool(one.delay) for one in batch)
-        if delayed and self._ignores(resource):
+        if delayed and self._ignores_delays_of(resource):
             self._undelayed[name] += delayed
 
-    def _ignores(self, queue: Queue) -> bool:
+    def _ignores_delays_of(self, queue: Queue) -> bool:
         if queue.name not in self._ignores_delays:
             self._ignores_delays[queue.name] = visible_metadata(queue).get("_default_message_delay") == 0
         return self._ignores_delays[queue.name]

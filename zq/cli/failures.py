@@ -26,7 +26,7 @@ EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.TooManyRequests: (7, ""),
 }
 # Errors that affect only one queue or topic.
-UNREADABLE: Final = (errors.Invalid, errors.NotFound, errors.NotAuthorized, errors.Conflict, errors.StoreDamaged)
+RESOURCE_ERRORS: Final = (errors.Invalid, errors.NotFound, errors.NotAuthorized, errors.Conflict, errors.StoreDamaged)
 # Exit code after Ctrl-C.
 INTERRUPTED: Final = 130
 
@@ -41,7 +41,7 @@ class Failure(click.ClickException):
 
 def failure(error: Exception) -> Failure:
     """Convert an error to a ``Failure``."""
-    return Failure(sentence(error), exit_code(error))
+    return Failure(error_message(error), exit_code(error))
 
 
 def exit_code(error: BaseException) -> int:
@@ -52,7 +52,7 @@ def exit_code(error: BaseException) -> int:
     return exit_code(error.__cause__) if error.__cause__ is not None else 1
 
 
-def sentence(error: Exception) -> str:
+def error_message(error: Exception) -> str:
     """Return the message of an error, including the file name of an ``OSError`` and the cause of a chained error."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror or error}."
@@ -61,7 +61,7 @@ def sentence(error: Exception) -> str:
     return str(error)
 
 
-class Unread:
+class UnreadableResources:
     """The queues and topics that a command could not read and has skipped."""
 
     def __init__(self) -> None:

@@ -9,13 +9,13 @@ from typing import Any, Final
 import click
 from msgspec.structs import asdict
 
-from zq.cli.failures import UNREADABLE, Unread
+from zq.cli.failures import RESOURCE_ERRORS, UnreadableResources
 from zq.cli.messages import Ids, limit_option, queue_argument
-from zq.cli.names import name_argument, not_missing
+from zq.cli.names import check_not_missing, name_argument
 from zq.cli.output import body
 from zq.cli.param_types import Count, Moment
 from zq.cli.progress import progress_bar
-from zq.cli.resources import FIGURES, counted
+from zq.cli.resources import STATS_COLUMNS, stats_row
 from zq.cli.session import Command, Group, Session, pass_session
 from zq.client import Finished, Message, Queue
 from zq.errors import NotFound
@@ -31,7 +31,17 @@ until_option = click.option("--until", type=MOMENT, help="Latest finish time (ex
 # Number of audit entries per request.
 AUDIT_PAGE: Final = 100
 # Columns of the audit table.
-AUDITED: Final = ("time", "project", "credential", "method", "route", "object", "messages", "outcome", "request_id")
+AUDIT_COLUMNS: Final = (
+    "time",
+    "project",
+    "credential",
+    "method",
+    "route",
+    "object",
+    "messages",
+    "outcome",
+    "request_id",
+)
 
 dlq_group = Group("dlq", help="Manage dead letters: messages that were claimed too often or buried.")
 
@@ -56,9 +66,9 @@ def dead_letters(session: Session, queue: str) -> Queue:
 def list_dead(session: Session, queue: str | None, limit: int) -> None:
     """List the dead letters of QUEUE, or count the dead letters of each queue."""
     if queue is None:
-        unread = Unread()
-        rows = islice(figures(session, unread), limit or None)
-        session.out.rows(("dead letters of", *FIGURES), rows, lambda row: list(row.values()))
+        unread = UnreadableResources()
+        rows = islice(dead_letter_counts(session, unread), limit or None)
+        session.out.rows(("dead letters of", *STATS_COLUMNS), rows, lambda row: list(row.values()))
         unread.check()
         return
     columns = ("id", "origin", "claims", "reason", "body")
@@ -70,7 +80,7 @@ def dead_cells(message: Message) -> list[object]:
     return [message.id, message.origin, message.origin_claim_count, message.reason, body(message)]
 
 
-def figures(session: Session, unread: Unread) -> Iterator[dict[str, Any]]:
+def dead_letter_counts(session: Session, unread: UnreadableResources) -> Iterator[dict[str, Any]]:
     """Yield the message counts of each dead-letter queue, and record in ``unread`` the queues that cannot be read."""
     for listed in session.client.queues(detailed=True):
         dead = (listed.metadata or {}).get("_dead_letter_queue")
@@ -78,10 +88,10 @@ def figures(session: Session, unread: Unread) -> Iterator[dict[str, Any]]:
             continue
         try:
             counts = session.queue(dead).stats()
-        except UNREADABLE as error:
+        except RESOURCE_ERRORS as error:
             unread.add(f"{dead}, which has the dead letters of {listed.name},", error)
         else:
-            yield {"queue": listed.name, **counted(dead, counts)}
+            yield {"queue": listed.name, **stats_row(dead, counts)}
 
 
 @dlq_group.command("redrive")
@@ -137,7 +147,9 @@ def history(
     """List the finished messages of a queue. The queue must keep a history."""
     found = session.queue(queue).history(since=since, until=until, living=living)
     session.out.rows(
-        ("id", "finished", "outcome", "body"), not_missing(session, queue, islice(found, limit or None)), finished_cells
+        ("id", "finished", "outcome", "body"),
+        check_not_missing(session, queue, islice(found, limit or None)),
+        finished_cells,
     )
 
 
@@ -184,10 +196,10 @@ def replay(
 def audit(session: Session, since: datetime | None, limit: int) -> None:
     """List changes and deletions with the credentials that made them, newest first."""
     found = session.client.audit(since=since, page=min(limit or AUDIT_PAGE, AUDIT_PAGE))
-    session.out.rows(AUDITED, islice(found, limit or None), changed_cells)
+    session.out.rows(AUDIT_COLUMNS, islice(found, limit or None), changed_cells)
 
 
 def changed_cells(entry: dict[str, Any]) -> list[object]:
     """Return the table row of an audit entry, with its time converted to local time."""
     local = f"{datetime.fromisoformat(entry['time']).astimezone():%Y-%m-%d %H:%M:%S}"
-    return [local, *(entry.get(name) for name in AUDITED[1:])]
+    return [local, *(entry.get(name) for name in AUDIT_COLUMNS[1:])]

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import asdict, replace
 
-from zq.cli.names import name_argument, not_missing
+from zq.cli.names import check_not_missing, name_argument
 from zq.cli.output import as_builtins
 from zq.cli.param_types import BATCH, CLAIM_TTL, DELAY, GRACE, MESSAGE_TTL, WAIT, Count
 from zq.cli.session import Command, Session, pass_session
@@ -72,7 +72,7 @@ def list_messages(
         raise click.UsageError("--claimed and --delayed cannot be combined with --state.")
     bodies: Literal["start", "whole"] = "start" if starts else "whole"
     found = session.queue(queue).list(claimed=claimed, delayed=delayed, state=state, bodies=bodies)
-    session.out.messages(not_missing(session, queue, islice(found, limit or None)))
+    session.out.messages(check_not_missing(session, queue, islice(found, limit or None)))
 
 
 @click.command("find", cls=Command)
@@ -108,7 +108,7 @@ def get(session: Session, queue: str, messages: Ids) -> None:
 @pass_session
 def pop(session: Session, queue: str, limit: int, wait: int) -> None:
     """Receive messages and delete them in one step."""
-    session.out.messages(not_missing(session, queue, session.queue(queue).pop(limit, wait=wait)), full=True)
+    session.out.messages(check_not_missing(session, queue, session.queue(queue).pop(limit, wait=wait)), full=True)
 
 
 @click.command("claim", cls=Command)
@@ -128,7 +128,7 @@ def claim(
 ) -> None:
     """Claim messages, which you then settle, move or release."""
     claimed = session.queue(queue).claim(limit, ttl=ttl, grace=grace, wait=wait, name=name)
-    session.out.messages(not_missing(session, queue, claimed.messages), claim=claimed.id)
+    session.out.messages(check_not_missing(session, queue, claimed.messages), claim=claimed.id)
 
 
 @click.command("claims", cls=Command)
@@ -145,7 +145,7 @@ def list_claims(session: Session, queue: str | None, limit: int) -> None:
         return claim.queue, claim.id, claim.agent, claim.client, claim.messages, claim.age, left
 
     columns = ("queue", "id", "agent", "client", "messages", "age", "ends in")
-    session.out.rows(columns, shown if queue is None else not_missing(session, queue, shown), cells)
+    session.out.rows(columns, shown if queue is None else check_not_missing(session, queue, shown), cells)
 
 
 @click.command("settle", cls=Command)

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.shell_completion import get_completion_class
 
-from zq.cli.session import Command, Session, given
+from zq.cli.session import Command, Session, option_values
 from zq.errors import ZqError
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ def names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str
     """Return a completion function for the names of queues or topics. If the server is down, it offers no names."""
 
     def complete(context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
-        session = Session({**given(context), "retry": 0.0})
+        session = Session({**option_values(context), "retry": 0.0})
         try:
             listed = getattr(session.client, kind)(name=prefix or None, page=None)
             found = (entry.name for entry in listed if entry.name.startswith(prefix))
@@ -50,7 +50,7 @@ def completion(context: click.Context, shell: str) -> None:
     click.echo(script(context.find_root().command, {}, "zq", "_ZQ_COMPLETE").source())
 
 
-def not_missing(session: Session, queue: str, found: Iterable[T]) -> Iterator[T]:
+def check_not_missing(session: Session, queue: str, found: Iterable[T]) -> Iterator[T]:
     """Yield the items of a queue. Raises ``NotFound`` if there are no items because the queue does not exist."""
     empty = True
     for item in found:

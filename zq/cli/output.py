@@ -21,7 +21,7 @@ Query = Callable[[Any], Any]
 # Maximum number of characters of a body in a table.
 BODY_WIDTH: Final = 80
 # Columns that may be wrapped. Other columns keep their full width, so that users can copy their values.
-WRAPPED: Final = ("body", "metadata", "reason", "")
+WRAPPED_COLUMNS: Final = ("body", "metadata", "reason", "")
 # Minimum width of a wrapped column in characters.
 MIN_WIDTH: Final = 20
 # Preferred width of a wrapped column in characters. On a narrower terminal, ids are shortened.
@@ -56,7 +56,7 @@ class Output:
         self._shown = False
 
     @property
-    def for_people(self) -> bool:
+    def uses_tables(self) -> bool:
         """Whether results are shown as tables."""
         return self.form == "table" and self.query is None
 
@@ -68,7 +68,7 @@ class Output:
         Args:
             full: Show whole ids and bodies, even if the user has not requested that.
         """
-        if self.for_people:
+        if self.uses_tables:
             self._table(columns, [cells(item) for item in items], full or self.full)
         else:
             self._items(items)
@@ -76,7 +76,7 @@ class Output:
     def line(self, item: object) -> None:
         """Write an item as a JSON line or YAML list entry."""
         if self.query is not None:
-            self._write([self._queried(item, self.query)])
+            self._write([self._apply_query(item, self.query)])
         elif self.form == "yaml":
             write(as_yaml(item, "- "))
         else:
@@ -84,7 +84,7 @@ class Output:
 
     def result(self, members: Mapping[str, Any]) -> None:
         """Show an object. In YAML, each object is a separate document."""
-        if self.for_people:
+        if self.uses_tables:
             show(members_table(members))
         elif self.query is None and self.form == "json":
             write_line(members)
@@ -93,13 +93,13 @@ class Output:
                 write(b"---\n")
             self._shown = True
             if self.query is not None:
-                self._write(self._queried(members, self.query))
+                self._write(self._apply_query(members, self.query))
             else:
                 write(as_yaml(members))
 
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
         """Show messages. The members in ``more`` are shown above the table, or added to each JSON line."""
-        if self.for_people:
+        if self.uses_tables:
             rows = [(*_brief(message), body(message)) for message in found]
             if more and rows:
                 self.result(more)
@@ -110,7 +110,7 @@ class Output:
 
     def _items(self, items: Iterable[object]) -> None:
         if self.query is not None:
-            self._write(self._queried([*items], self.query))
+            self._write(self._apply_query([*items], self.query))
             return
         none = True
         for item in items:
@@ -119,7 +119,7 @@ class Output:
         if none and self.form == "yaml":
             self._write([])
 
-    def _queried(self, result: object, query: Query) -> Any:
+    def _apply_query(self, result: object, query: Query) -> Any:
         """Apply the query to a result.
 
         If the query fails, show the whole result and raise ``UsageError``: a claimed or popped message cannot be
@@ -163,7 +163,7 @@ class Output:
         short = not full and not ids and "id" in columns and _too_wide(columns, rows)
         if short:
             index = columns.index("id")
-            rows = [[*row[:index], shortened(str(row[index])), *row[index + 1 :]] for row in rows]
+            rows = [[*row[:index], shorten_id(str(row[index])), *row[index + 1 :]] for row in rows]
         show(table(columns, rows, full=full))
         if short:
             note("Ids are shortened to fit the screen; use --full to show whole ids.")
@@ -229,20 +229,20 @@ def show_value(value: Any) -> None:
     items = value if isinstance(value, list) else [value]
     if items and all(isinstance(item, dict) for item in items):
         columns = [*dict.fromkeys(name for item in items for name in item)]
-        show(table(columns, [[tabular(item.get(name)) for name in columns] for item in items], full=True))
+        show(table(columns, [[table_cell(item.get(name)) for name in columns] for item in items], full=True))
     elif items and all(isinstance(item, list) and len(item) == len(items[0]) for item in items):
-        show(table([""] * len(items[0]), [[*map(tabular, item)] for item in items], header=False, full=True))
+        show(table([""] * len(items[0]), [[*map(table_cell, item)] for item in items], header=False, full=True))
     else:
         for item in items:
-            click.echo(plain(as_text(item)))
+            click.echo(replace_controls(as_text(item)))
 
 
 def members_table(members: Mapping[str, Any]) -> "Table":
     """Return a table with one row for each member of an object."""
-    return table(("", ""), [(name, tabular(value)) for name, value in members.items()], header=False)
+    return table(("", ""), [(name, table_cell(value)) for name, value in members.items()], header=False)
 
 
-def tabular(value: object) -> object:
+def table_cell(value: object) -> object:
     """Convert a value to a table cell. Numbers stay numbers, which are aligned right."""
     return value if value is None or _is_number(value) else as_text(value)
 
@@ -266,8 +266,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool
         numbers = all(row[index] is None or _is_number(row[index]) for row in given)
         drawn.add_column(
             column,
-            min_width=min(width, MIN_WIDTH) if column in WRAPPED else width,
-            no_wrap=column not in WRAPPED,
+            min_width=min(width, MIN_WIDTH) if column in WRAPPED_COLUMNS else width,
+            no_wrap=column not in WRAPPED_COLUMNS,
             overflow="fold",
             justify="right" if numbers and given else "left",
         )
@@ -287,7 +287,7 @@ def show(drawn: "Table") -> None:
     screen.print(drawn)
 
 
-def plain(text: str) -> str:
+def replace_controls(text: str) -> str:
     """Replace control characters."""
     return text.translate(CONTROLS)
 
@@ -303,14 +303,14 @@ def duration(seconds: float) -> str:
     return " ".join(part for part in parts[:2] if part[0] != "0") or "0s"
 
 
-def shortened(text: str) -> str:
+def shorten_id(text: str) -> str:
     """Shorten an id to its first and last characters."""
     return text if len(text) <= 2 * ID_ENDS + 1 else f"{text[:ID_ENDS]}…{text[-ID_ENDS:]}"
 
 
 def note(sentence: str, error: bool = False) -> None:
     """Print a note on standard error. An error is red unless ``NO_COLOR`` is set."""
-    text = f"zq: {plain(sentence)}"
+    text = f"zq: {replace_controls(sentence)}"
     click.echo(click.style(text, fg="red") if error and not os.environ.get("NO_COLOR") else text, err=True)
 
 
@@ -324,7 +324,7 @@ def _cell(column: str, value: object, full: bool) -> str:
         return ""
     if column in DURATIONS and _is_number(value):
         return duration(float(str(value)))
-    text = plain(str(value))
+    text = replace_controls(str(value))
     cut = column == "body" and not full and len(text) > BODY_WIDTH
     return text[: BODY_WIDTH - 1] + "…" if cut else text
 
@@ -344,7 +344,7 @@ def _too_wide(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     screen = console()
     shown = [[_cell(column, cell, False) for column, cell in zip(columns, row, strict=True)] for row in rows]
     widths = zip(columns, _widths(columns, shown), strict=True)
-    wanted = sum(1 + (min(width, READABLE_WIDTH) if column in WRAPPED else width) for column, width in widths)
+    wanted = sum(1 + (min(width, READABLE_WIDTH) if column in WRAPPED_COLUMNS else width) for column, width in widths)
     return screen.is_terminal and wanted > screen.width
 
 

@@ -26,7 +26,7 @@ class Count(click.IntRange):
     def __init__(self, least: int, most: int = MAX_NUMBER, servers: int | None = None) -> None:
         """Create the type. If the server has a lower maximum than ``most``, the help text shows ``servers``."""
         super().__init__(least, most)
-        self._bounds = described(least, servers or most)
+        self._bounds = describe_bounds(least, servers or most)
         self._shown = self._bounds if least > 1 or servers or most < MAX_NUMBER else ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -47,7 +47,7 @@ class Seconds(click.FloatRange):
 
     def __init__(self, least: float) -> None:
         super().__init__(least)
-        self._bounds = described(least, MAX_NUMBER)
+        self._bounds = describe_bounds(least, MAX_NUMBER)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse the number."""
@@ -63,7 +63,7 @@ class Seconds(click.FloatRange):
         return self._bounds if self.min else ""
 
 
-def described(least: float, most: float) -> str:
+def describe_bounds(least: float, most: float) -> str:
     return f"{least:,} or more" if most == MAX_NUMBER else f"{least:,} to {most:,}"
 
 

@@ -22,7 +22,7 @@ import msgspec
 
 from zq.cli.failures import Failure, exit_code, failure
 from zq.cli.output import note
-from zq.cli.progress import QUIET, Progress, watching
+from zq.cli.progress import QUIET, Progress, show_progress
 from zq.cli.session import Command, Group, Session, pass_session
 
 if TYPE_CHECKING:
@@ -52,18 +52,18 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
     If the job does not set url, project or token, the command line's values apply. SIGTERM and Ctrl-C end the pipeline
     after the current round.
     """
-    settings = dict(map(_setting, conf))
+    settings = dict(map(_parse_setting, conf))
     try:
         from zq.spark.failures import SPARK_ERRORS, reason
         from zq.spark.session import started, tasks
     except ModuleNotFoundError as error:
         raise Failure(f"The package {error.name} is missing: pip install 'zq-queue[spark]' brings it.") from error
-    pipeline = _completed(_load(job), session)
+    pipeline = _with_settings(_load_pipeline(job), session)
     try:
-        with watching(pipeline.named, quiet) as progress, _warnings_as_notes():
+        with show_progress(pipeline.named, quiet) as progress, _warnings_as_notes():
             spark = started(job.stem, master, settings)
             try:
-                with progress.following(lambda: tasks(spark)):
+                with progress.follow_tasks(lambda: tasks(spark)):
                     progress.stage = "no round yet"
                     totals = pipeline.run(spark, until_empty, lambda done: _show_totals(progress, done))
             finally:
@@ -86,14 +86,14 @@ def _warnings_as_notes() -> Generator[None, None, None]:
         yield
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _parse_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise click.UsageError(f"--conf takes NAME=VALUE, not {text}.")
     return name, value
 
 
-def _load(job: Path) -> "Pipeline":
+def _load_pipeline(job: Path) -> "Pipeline":
     """Import a job file and return its pipeline.
 
     The functions of the job file are pickled by value, because Spark workers cannot import it. They can import other
@@ -132,10 +132,10 @@ def _execute(module: ModuleType, loader: Any, job: Path) -> None:
         raise Failure(f"{where}: {type(error).__name__}: {error}", exit_code(error)) from error
 
 
-def _completed(pipeline: "Pipeline", session: Session) -> "Pipeline":
+def _with_settings(pipeline: "Pipeline", session: Session) -> "Pipeline":
     """Add the command line's settings that the job does not set. ``--retry`` overrides the job's value."""
     own = {name: getattr(pipeline, name) for name in ("url", "project", "token", "client_id")}
-    connection = session.connecting(own)
+    connection = session.connection_with(own)
     return replace(
         pipeline,
         url=connection.url,

@@ -13,7 +13,7 @@ import click
 from msgspec import Raw, Struct
 
 from zq.cli.command import on_second_signal
-from zq.cli.content import Form, stdin_bodies
+from zq.cli.content import InputFormat, stdin_bodies
 from zq.cli.failures import INTERRUPTED, Failure, exit_code
 from zq.cli.messages import as_json, delay_option, queue_argument
 from zq.cli.output import note
@@ -103,7 +103,7 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
         raise click.UsageError("--group requires a single BODY.")
     if options.attributes and body in (None, "-"):
         raise click.UsageError("--attribute requires a single BODY.")
-    form = form_of(path, options.text, options.rows, options.delimiter)
+    form = input_format(path, options.text, options.rows, options.delimiter)
     if body is not None and body != "-":
         post_body(session, queue, body, form, options)
         return
@@ -137,19 +137,19 @@ class PostOptions(Struct, frozen=True):
     force: bool
 
 
-def form_of(path: Path | None, text: bool, rows: bool, delimiter: str | None) -> Form:
+def input_format(path: Path | None, text: bool, rows: bool, delimiter: str | None) -> InputFormat:
     """Return the input format that the options select. Raises ``UsageError``."""
     if text and rows:
         raise click.UsageError("Give either --text or --csv.")
     named = path is not None and path.name.lower().removesuffix(".gz").endswith(".csv")
     if rows or (named and not text):
-        return Form(delimiter=delimiter or ",")
+        return InputFormat(delimiter=delimiter or ",")
     if delimiter:
         raise click.UsageError("--delimiter requires --csv.")
-    return Form(text)
+    return InputFormat(text)
 
 
-def post_body(session: Session, queue: str, body: str, form: Form, options: PostOptions) -> None:
+def post_body(session: Session, queue: str, body: str, form: InputFormat, options: PostOptions) -> None:
     """Post one message."""
     if form.delimiter:
         raise click.UsageError("--csv requires --file or standard input.")
@@ -160,7 +160,7 @@ def post_body(session: Session, queue: str, body: str, form: Form, options: Post
     session.out.result({"id": posted})
 
 
-def post_file(session: Session, queue: str, path: Path, form: Form, options: PostOptions) -> None:
+def post_file(session: Session, queue: str, path: Path, form: InputFormat, options: PostOptions) -> None:
     """Post a file, or resume an interrupted post of the file."""
     if not path.is_file():
         raise click.UsageError('--file must be a regular file; use "-" for others.')
@@ -191,14 +191,14 @@ def send_file(session: Session, file: ResumeFile, upload: Upload, concurrency: i
         try:
             sender.send(lambda now, read: bar(read, now.messages - upload.messages))
         except ZqError as error:
-            raise Failure(f"{error} {so_far(file, sender.upload)}", exit_code(error)) from error
+            raise Failure(f"{error} {describe_progress(file, sender.upload)}", exit_code(error)) from error
         except KeyboardInterrupt:
-            note(so_far(file, sender.upload))
+            note(describe_progress(file, sender.upload))
             raise
         measure(sender.upload.messages - upload.messages)
 
 
-def so_far(file: ResumeFile, upload: Upload) -> str:
+def describe_progress(file: ResumeFile, upload: Upload) -> str:
     """Return a sentence about the progress of an interrupted post."""
     if upload.line:
         posted = f"Messages posted so far: {upload.messages:,} (up to line {upload.line:,})."
@@ -211,7 +211,7 @@ def so_far(file: ResumeFile, upload: Upload) -> str:
 def send_input(
     session: Session,
     resource: Queue | Topic,
-    form: Form,
+    form: InputFormat,
     ttl: int | None,
     delay: int | None = None,
     concurrency: int = 1,

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zq.cli.output import note, plain
+from zq.cli.output import note, replace_controls
 from zq.client.credentials import check_private
 from zq.errors import Invalid
 from zq.logs import without_secrets
@@ -75,13 +75,13 @@ def token_file(path: Path) -> Path:
     return path.with_suffix(".tokens")
 
 
-def named_profile(profile: str | None, path: Path) -> str:
+def active_profile_name(profile: str | None, path: Path) -> str:
     """Return the name of the active profile, or ""."""
     document = read_profiles(path) or ProfileFile()
     return profile or document.profile or ("default" if "default" in document.profiles else "")
 
 
-def logins(path: Path) -> dict[str, Login]:
+def read_logins(path: Path) -> dict[str, Login]:
     """Read the logins, by profile. Raises ``UsageError`` if other users can read the file."""
     try:
         with path.open("rb") as file:
@@ -107,7 +107,7 @@ def write_logins(path: Path, stored: Mapping[str, Login]) -> None:
 
 def _with_login(found: Connection, profile: str | None, path: Path) -> Connection:
     """Add the token of a stored login for this server, unless the connection has a token."""
-    login = None if found.token else logins(token_file(path)).get(named_profile(profile, path))
+    login = None if found.token else read_logins(token_file(path)).get(active_profile_name(profile, path))
     if login is None or login.url.rstrip("/") != found.url.rstrip("/"):
         return found
     return replace(found, token=login.token, project=found.project or login.project)
@@ -123,23 +123,23 @@ def connection(given: Mapping[str, Any], profile: str | None, file: Path | None,
         stored: Use the tokens of profiles and logins.
     """
     path = file or config_file()
-    own = completing(given, read_profile(profile, file))
+    own = profile_additions(given, read_profile(profile, file))
     if not stored:
         own.pop("token", None)
     if "token" in own:
         _warn_of_readers(path)
     found = Connection(**{**own, **{name: value for name in MEMBERS if (value := given.get(name))}})
-    return checked(_with_login(found, profile, path) if stored else found)
+    return check_connection(_with_login(found, profile, path) if stored else found)
 
 
-def completing(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
+def profile_additions(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
     """Return the profile's members that are not in ``given``. Leave out the token if the URL differs."""
     elsewhere = "url" in own and (given.get("url") or own["url"]).rstrip("/") != own["url"].rstrip("/")
     left = {name: value for name, value in own.items() if not given.get(name)}
     return {name: value for name, value in left.items() if not (name == "token" and elsewhere)}
 
 
-def checked(found: Connection) -> Connection:
+def check_connection(found: Connection) -> Connection:
     """Validate and return the connection. Raises ``UsageError``. Print a note if the token is sent unencrypted."""
     try:
         parts = urlsplit(found.url)
@@ -149,14 +149,14 @@ def checked(found: Connection) -> Connection:
     if not fits:
         raise click.UsageError(f"{found.url.rpartition('@')[2]} is not a server URL such as {URL}.")
     for name in MEMBERS:
-        if (value := getattr(found, name)) != plain(value).strip():
+        if (value := getattr(found, name)) != replace_controls(value).strip():
             raise click.UsageError(f"{name} must not have control characters or surrounding spaces.")
-    if found.token and parts.scheme == "http" and not _is_here(parts.hostname or ""):
+    if found.token and parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
         note(f"The token is sent to {parts.hostname} unencrypted; use https.")
     return found
 
 
-def _is_here(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     """Return ``True`` for localhost and loopback addresses."""
     try:
         return host == "localhost" or ip_address(host).is_loopback

@@ -12,13 +12,13 @@ from typing import Final
 import click
 from rich.text import Text
 
-from zq.cli.output import Output, console, note, plain
+from zq.cli.output import Output, console, note, replace_controls
 from zq.client import Message
 
 # The option that hides the progress.
 QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 # Seconds before a progress bar appears.
-BAR_AFTER: Final = 1.0
+BAR_DELAY: Final = 1.0
 # Interval in seconds of progress lines if the output is not a terminal.
 NOTE_INTERVAL: Final = 15.0
 # Interval in seconds at which the line of a Spark job is redrawn.
@@ -28,7 +28,7 @@ REDRAW_COUNTS: Final = 1.0
 # Minimum width of the counts in characters.
 WIDTH: Final = 60
 # Number of updates over which a rate is averaged.
-RECENT: Final = 10
+RATE_UPDATES: Final = 10
 
 
 @contextmanager
@@ -48,7 +48,7 @@ def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, i
 
     def update(done: float, messages: int) -> None:
         took = time.monotonic() - begun
-        if watched.is_terminal and took > BAR_AFTER:
+        if watched.is_terminal and took > BAR_DELAY:
             bar.start()
             bar.update(task, completed=done, rate=f"{messages:,} messages, {messages / took:,.0f}/s")
 
@@ -96,10 +96,10 @@ class Progress:
 
     def _begin(self) -> None:
         self._begun = time.monotonic()
-        self._steps = deque([(self._begun, 0)], maxlen=RECENT)
+        self._steps = deque([(self._begun, 0)], maxlen=RATE_UPDATES)
 
     @contextmanager
-    def following(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
+    def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
         """Show Spark's tasks during the block. Reset the elapsed time, which then excludes the start of Spark."""
         self.tasks = tasks
         self._begin()
@@ -129,13 +129,13 @@ class Progress:
 
 
 @contextmanager
-def watching(name: str, quiet: bool, unit: str = "messages") -> Generator[Progress, None, None]:
+def show_progress(name: str, quiet: bool, unit: str = "messages") -> Generator[Progress, None, None]:
     """Show the progress of the block in a background thread. Print a summary if the block succeeds."""
     progress, ended = Progress(name, unit), threading.Event()
     if quiet:
         yield progress
         return
-    show = _live if console(stderr=True).is_terminal else _lines
+    show = _redraw_line if console(stderr=True).is_terminal else _print_lines
     thread = threading.Thread(target=show, args=(progress, ended), name="zq-progress", daemon=True)
     thread.start()
     try:
@@ -146,14 +146,14 @@ def watching(name: str, quiet: bool, unit: str = "messages") -> Generator[Progre
     note(progress.summary())
 
 
-def _live(progress: Progress, ended: threading.Event) -> None:
+def _redraw_line(progress: Progress, ended: threading.Event) -> None:
     """Redraw a progress line until ``ended`` is set, and then remove it."""
     with console(stderr=True).status("") as shown:
         while not ended.wait(REDRAW):
-            shown.update(Text(plain(progress.line(progress.tasks()))))
+            shown.update(Text(replace_controls(progress.line(progress.tasks()))))
 
 
-def _lines(progress: Progress, ended: threading.Event) -> None:
+def _print_lines(progress: Progress, ended: threading.Event) -> None:
     """Print progress lines until ``ended`` is set. Print no line while the job waits for messages."""
     before = None
     while not ended.wait(NOTE_INTERVAL):
@@ -168,10 +168,10 @@ class WorkCounts:
 
     Args:
         wanted: Keep the ids of failed messages in ``undone`` until the messages are processed.
-        most_failures: Maximum number of consecutive failures; 0 = no limit.
+        max_failures: Maximum number of consecutive failures; 0 = no limit.
     """
 
-    def __init__(self, wanted: bool, most_failures: int = 0) -> None:
+    def __init__(self, wanted: bool, max_failures: int = 0) -> None:
         self.done = 0
         self.failed = 0
         self.unstarted = 0
@@ -179,7 +179,7 @@ class WorkCounts:
         self.undone: set[str] = set()
         self.failures = 0
         """Number of consecutive failures."""
-        self.most_failures = most_failures
+        self.max_failures = max_failures
         self._wanted = wanted
         self._lock = threading.Lock()
 
@@ -188,14 +188,14 @@ class WorkCounts:
         return f"{self.done:,} done, {self.failed + self.unstarted:,} released{unstarted}."
 
     @property
-    def empty(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether no message was counted."""
         return not (self.done or self.failed or self.unstarted)
 
     @property
-    def failed_too_often(self) -> bool:
+    def has_failed_too_often(self) -> bool:
         """Whether the maximum number of consecutive failures was reached."""
-        return 0 < self.most_failures <= self.failures
+        return 0 < self.max_failures <= self.failures
 
     def add(self, messages: Sequence[Message], done: bool) -> None:
         """Count messages that the command has processed (``done``) or for which it has failed."""
@@ -210,21 +210,21 @@ class WorkCounts:
                 self.failures += 1
                 self.undone.update(ids if self._wanted else ())
 
-    def give_back(self, count: int) -> None:
+    def add_unstarted(self, count: int) -> None:
         """Count messages that were released before the command was run."""
         with self._lock:
             self.unstarted += count
 
 
 @contextmanager
-def live_line(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
+def show_counts(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
     """Show the counts during the block if standard error is a terminal and ``wanted`` is set."""
     screen = console(stderr=True)
     if not wanted or not screen.is_terminal or screen.is_dumb_terminal:
         yield
         return
     ended = threading.Event()
-    drawing = threading.Thread(target=draw, args=(counts, ended), name="zq-live", daemon=True)
+    drawing = threading.Thread(target=redraw_counts, args=(counts, ended), name="zq-live", daemon=True)
     drawing.start()
     try:
         yield
@@ -233,18 +233,18 @@ def live_line(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
         drawing.join()
 
 
-def draw(counts: WorkCounts, ended: threading.Event) -> None:
+def redraw_counts(counts: WorkCounts, ended: threading.Event) -> None:
     """Redraw the counts until ``ended`` is set."""
     before, then = counts.done, time.monotonic()
     while not ended.wait(REDRAW_COUNTS):
         now = time.monotonic()
         rate = (counts.done - before) / (now - then)
         before, then = counts.done, now
-        at_right_edge(f"{str(counts).removesuffix('.')}, {rate:,.0f}/s")
-    at_right_edge("")
+        write_at_right_edge(f"{str(counts).removesuffix('.')}, {rate:,.0f}/s")
+    write_at_right_edge("")
 
 
-def at_right_edge(text: str) -> None:
+def write_at_right_edge(text: str) -> None:
     """Write text at the right edge of the current line, where the output of commands is usually empty.
 
     The cursor does not move.

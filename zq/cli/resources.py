@@ -13,7 +13,7 @@ import click
 import msgspec
 from msgspec.structs import asdict
 
-from zq.cli.failures import UNREADABLE, Unread
+from zq.cli.failures import RESOURCE_ERRORS, UnreadableResources
 from zq.cli.names import names
 from zq.cli.output import as_text
 from zq.cli.param_types import Count
@@ -35,10 +35,10 @@ COLUMNS: Final = {
 }
 Row = dict[str, Any]
 # Table columns of ``stats``.
-FIGURES: Final = ("name", "total", "free", "claimed", "oldest", "newest")
+STATS_COLUMNS: Final = ("name", "total", "free", "claimed", "oldest", "newest")
 
 
-class Member(click.ParamType[tuple[str, Any]]):
+class KeyValue(click.ParamType[tuple[str, Any]]):
     """A pair KEY=VALUE. The value is JSON, or text if it is not JSON."""
 
     name = "key=value"
@@ -64,7 +64,7 @@ class ResourceGroup(Group):
             self.add_command(command)
 
 
-class Resources:
+class ResourceAccess:
     """Access to the queues or the topics of the project, for commands that work on both."""
 
     def __init__(self, session: Session, group: ResourceGroup) -> None:
@@ -82,17 +82,17 @@ class Resources:
         if sentences := [str(self.session.missing(name, self.kind)) for name in names]:
             raise NotFound(" ".join(sentences))
 
-    def listed(self, **filters: Any) -> Iterator[Listed]:
+    def list_resources(self, **filters: Any) -> Iterator[Listed]:
         """List the queues or topics."""
         client = self.session.client
         return client.queues(**filters) if self.kind == "queues" else client.topics(**filters)
 
 
 def pass_resources(command: Callable[..., None]) -> Callable[..., None]:
-    """Pass the ``Resources`` of the command's group as the first argument."""
+    """Pass the ``ResourceAccess`` of the command's group as the first argument."""
 
     def called(context: click.Context, /, **options: Any) -> None:
-        command(Resources(context.obj, group_of(context)), **options)
+        command(ResourceAccess(context.obj, group_of(context)), **options)
 
     return update_wrapper(click.pass_context(called), command)
 
@@ -111,11 +111,11 @@ def complete(context: click.Context, parameter: click.Parameter, begun: str) -> 
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation (the default without a terminal).")
-name_of_one = click.argument("name", shell_complete=complete)
-members_argument = click.argument("members", type=Member(), nargs=-1, metavar="[KEY=VALUE]...")
+single_name_argument = click.argument("name", shell_complete=complete)
+members_argument = click.argument("members", type=KeyValue(), nargs=-1, metavar="[KEY=VALUE]...")
 
 
-def some_names(required: bool) -> Callable[[Any], Any]:
+def names_argument(required: bool) -> Callable[[Any], Any]:
     """Return an argument for several names."""
     return click.argument("name", nargs=-1, required=required, shell_complete=complete)
 
@@ -124,26 +124,26 @@ def some_names(required: bool) -> Callable[[Any], Any]:
 @click.argument("name")
 @members_argument
 @pass_resources
-def create(resources: Resources, name: str, members: Metadata) -> None:
+def create(resources: ResourceAccess, name: str, members: Metadata) -> None:
     """Create a queue or topic with metadata. If it exists, it is not changed."""
     resources.out.result({"name": name, "created": resources(name).create(dict(members))})
 
 
 @click.command("show", cls=Command)
-@name_of_one
+@single_name_argument
 @pass_resources
-def show(resources: Resources, name: str) -> None:
+def show(resources: ResourceAccess, name: str) -> None:
     """Show the metadata, including defaults."""
     resources.session.check_exists(name, resources.kind)
     resources.out.result({"name": name, **resources(name).metadata()})
 
 
 @click.command("set", cls=Command)
-@name_of_one
+@single_name_argument
 @members_argument
 @click.option("--unset", multiple=True, metavar="KEY", help="Metadata key to remove; repeatable.")
 @pass_resources
-def change(resources: Resources, name: str, members: Metadata, unset: tuple[str, ...]) -> None:
+def change(resources: ResourceAccess, name: str, members: Metadata, unset: tuple[str, ...]) -> None:
     """Set and remove metadata keys, and show the new metadata."""
     try:
         resources.out.result({"name": name, **resources(name).update(dict(members), remove=unset)})
@@ -152,26 +152,26 @@ def change(resources: Resources, name: str, members: Metadata, unset: tuple[str,
 
 
 @click.command("pause", cls=Command)
-@name_of_one
+@single_name_argument
 @click.option("--claims", "what", flag_value="claims", help="Pause only claims and pops; posts continue.")
 @click.option("--posts", "what", flag_value="posts", help="Pause only posts; consumers drain the queue.")
 @pass_resources
-def pause(resources: Resources, name: str, what: Literal["claims", "posts"] | None) -> None:
+def pause(resources: ResourceAccess, name: str, what: Literal["claims", "posts"] | None) -> None:
     """Pause claims, pops and posts of a queue until it is resumed."""
-    paused = change_of(resources, name, lambda queue: queue.pause(what or "all"))
+    paused = change_queue(resources, name, lambda queue: queue.pause(what or "all"))
     resources.out.result({"name": name, "paused": paused["_paused"]})
 
 
 @click.command("resume", cls=Command)
-@name_of_one
+@single_name_argument
 @pass_resources
-def resume(resources: Resources, name: str) -> None:
+def resume(resources: ResourceAccess, name: str) -> None:
     """Resume a paused queue."""
-    change_of(resources, name, lambda queue: queue.resume())
+    change_queue(resources, name, lambda queue: queue.resume())
     resources.out.result({"name": name, "resumed": True})
 
 
-def change_of(resources: Resources, name: str, verb: Callable[[Queue], Row]) -> Row:
+def change_queue(resources: ResourceAccess, name: str, verb: Callable[[Queue], Row]) -> Row:
     """Change a queue and return its new metadata. Raises ``NotFound`` with a suggestion."""
     try:
         return verb(resources.session.client.queue(name))
@@ -180,37 +180,37 @@ def change_of(resources: Resources, name: str, verb: Callable[[Queue], Row]) -> 
 
 
 @click.command("delete", cls=Command)
-@some_names(required=True)
+@names_argument(required=True)
 @yes_option
 @pass_resources
-def delete(resources: Resources, name: tuple[str, ...], yes: bool) -> None:
+def delete(resources: ResourceAccess, name: tuple[str, ...], yes: bool) -> None:
     """Delete queues or topics with their messages."""
     for_each(resources, name, "deleted", lambda one: one.delete(), "" if yes else "Delete {} with all messages?")
 
 
 @click.command("purge", cls=Command)
-@some_names(required=True)
+@names_argument(required=True)
 @yes_option
 @pass_resources
-def purge(resources: Resources, name: tuple[str, ...], yes: bool) -> None:
+def purge(resources: ResourceAccess, name: tuple[str, ...], yes: bool) -> None:
     """Delete all messages of queues or topics."""
     for_each(resources, name, "purged", lambda one: one.purge(), "" if yes else "Delete all messages of {}?")
 
 
 @click.command("stats", cls=Command)
-@some_names(required=False)
+@names_argument(required=False)
 @pass_resources
-def stats(resources: Resources, name: tuple[str, ...]) -> None:
+def stats(resources: ResourceAccess, name: tuple[str, ...]) -> None:
     """Show message counts and the ages of the oldest and newest message."""
-    chosen = name or tuple(entry.name for entry in resources.listed())
+    chosen = name or tuple(entry.name for entry in resources.list_resources())
     absent: list[str] = []
-    unread = Unread()
+    unread = UnreadableResources()
 
     def figures() -> Iterator[dict[str, Any]]:
         for one in chosen:
             try:
-                figure = counted(one, resources(one).stats())
-            except UNREADABLE as error:
+                figure = stats_row(one, resources(one).stats())
+            except RESOURCE_ERRORS as error:
                 unread.add(one, error)
                 continue
             if name and not figure["total"] and not resources(one).exists():
@@ -220,12 +220,12 @@ def stats(resources: Resources, name: tuple[str, ...]) -> None:
         if absent and len(absent) == len(chosen):
             resources.raise_missing(absent)
 
-    resources.out.rows(FIGURES, figures(), lambda entry: [entry[column] for column in FIGURES])
+    resources.out.rows(STATS_COLUMNS, figures(), lambda entry: [entry[column] for column in STATS_COLUMNS])
     resources.raise_missing(absent)
     unread.check()
 
 
-def counted(name: str, stats: Stats) -> dict[str, Any]:
+def stats_row(name: str, stats: Stats) -> dict[str, Any]:
     """Return the table row of ``stats``. The ages of an empty queue or topic are ``None``."""
     oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
     figures = {"total": stats.total, "free": stats.free, "claimed": stats.claimed}
@@ -233,7 +233,7 @@ def counted(name: str, stats: Stats) -> dict[str, Any]:
 
 
 def for_each(
-    resources: Resources, names: Sequence[str], done: str, verb: Callable[[Handle], None], question: str
+    resources: ResourceAccess, names: Sequence[str], done: str, verb: Callable[[Handle], None], question: str
 ) -> None:
     """Ask for confirmation on a terminal, then apply ``verb`` to each existing queue or topic.
 
@@ -251,35 +251,37 @@ def for_each(
 
 @click.command("list", cls=Command)
 @click.option("--name", metavar="PART", help="List only names that contain this text.")
-@click.option("--with", "members", type=Member(), multiple=True, help="Required metadata; repeatable.")
+@click.option("--with", "members", type=KeyValue(), multiple=True, help="Required metadata; repeatable.")
 @click.option("--limit", type=Count(0), default=0, help="Maximum number (default: all).")
 @click.option("-l", "--long", is_flag=True, help="Also show metadata in tables, without defaults.")
 @click.option("--no-counts", is_flag=True, help="Show only names and metadata. Saves one request per queue.")
 @pass_resources
 def list_all(
-    resources: Resources, name: str | None, members: Metadata, limit: int, long: bool, no_counts: bool
+    resources: ResourceAccess, name: str | None, members: Metadata, limit: int, long: bool, no_counts: bool
 ) -> None:
     """List the queues or topics of the project with message counts, ordered by name.
 
     zq requests the counts of each queue or topic separately, eight at a time. --no-counts skips these requests.
     """
     wanted = dict(members).items()
-    fitting = (one for one in resources.listed(name=name, detailed=True) if wanted <= dict(one.metadata or {}).items())
+    fitting = (
+        one for one in resources.list_resources(name=name, detailed=True) if wanted <= dict(one.metadata or {}).items()
+    )
     found = islice(fitting, limit or None)
     columns = {"name": "name", **({} if no_counts else COLUMNS[resources.kind])}
-    defaults = resources(uuid4().hex).metadata() if long and resources.out.for_people else {}
+    defaults = resources(uuid4().hex).metadata() if long and resources.out.uses_tables else {}
 
     def cells(row: Row) -> list[object]:
-        own = [chosen(row["metadata"], defaults)] if long else []
+        own = [format_metadata(row["metadata"], defaults)] if long else []
         return [*(row[member] for member in columns.values()), *own]
 
-    unread = Unread()
+    unread = UnreadableResources()
     rows = map(asdict, found) if no_counts else with_counts(resources, found, unread)
     resources.out.rows([*columns, *(["metadata"] if long else [])], rows, cells)
     unread.check()
 
 
-def with_counts(resources: Resources, found: Iterator[Listed], unread: Unread) -> Iterator[Row]:
+def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: UnreadableResources) -> Iterator[Row]:
     """Yield table rows with message counts, in the order of the listing. Unreadable counts are ``None``.
 
     Counts are requested concurrently, and only once for each queue, even if it is a dead-letter queue of others.
@@ -289,14 +291,14 @@ def with_counts(resources: Resources, found: Iterator[Listed], unread: Unread) -
 
         @cache
         def asked(name: str) -> Future[Row]:
-            return pool.submit(lambda: counted(name, resources(name).stats()))
+            return pool.submit(lambda: stats_row(name, resources(name).stats()))
 
         def counts(name: str) -> Row:
             try:
                 return asked(name).result()
-            except UNREADABLE as error:
+            except RESOURCE_ERRORS as error:
                 unread.add(name, error)
-                return {"name": name, **dict.fromkeys(FIGURES[1:])}
+                return {"name": name, **dict.fromkeys(STATS_COLUMNS[1:])}
 
         try:
             while part := [(one, dead_letter_queue(one) if queues else "") for one in islice(found, PREFETCH)]:
@@ -317,7 +319,7 @@ def dead_letter_queue(one: Listed) -> str:
     return name if is_long_queue_name(name) else ""
 
 
-def chosen(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+def format_metadata(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Format metadata without defaults as arguments of ``zq queue create``."""
     own = {key: value for key, value in metadata.items() if key not in defaults or defaults[key] != value}
     return " ".join(f"{key}={as_text(value)}" for key, value in own.items())

@@ -27,7 +27,7 @@ from zq.cli import (
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.names import completion
 from zq.cli.resources import queue_group, topic_group
-from zq.cli.session import Group, Session, given, lines_of, listen, origins
+from zq.cli.session import Group, Session, help_rows, option_origins, option_values, print_client_logs
 from zq.errors import Invalid, ZqError
 
 # Examples at the end of the root command's help.
@@ -59,7 +59,7 @@ class Root(Group):
         width = max(len(name) for name in self.commands)
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl(lines_of(commands, width))
+                formatter.write_dl(help_rows(commands, width))
         with formatter.section("Examples"):
             formatter.write_dl([(line, "") for line in EXAMPLES])
 
@@ -68,7 +68,7 @@ class Root(Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            leave_output()
+            discard_output()
             return 0
         except RecursionError as error:
             raise Failure("The JSON is nested too deeply.", exit_code(Invalid())) from error
@@ -76,7 +76,7 @@ class Root(Group):
             raise failure(error) from error
 
 
-def leave_output() -> None:
+def discard_output() -> None:
     """Discard buffered output after a broken pipe, so that Python reports no error when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
@@ -100,8 +100,8 @@ def cli(run: click.Context) -> None:
 
     You can also write the options below after the command's name. If you repeat an option, the last value applies.
     """
-    listen()
-    run.obj = Session(given(run), origins(run))
+    print_client_logs()
+    run.obj = Session(option_values(run), option_origins(run))
     run.call_on_close(run.obj.close)
 
 

@@ -20,28 +20,28 @@ from zq.errors import ClaimNotFound, MessageNotFound, NotFound, SubscriptionNotF
 
 Kind = Literal["queues", "topics"]
 # Errors that may have another cause: the queue or topic does not exist.
-PARTS: Final = (MessageNotFound, ClaimNotFound, SubscriptionNotFound)
+PART_ERRORS: Final = (MessageNotFound, ClaimNotFound, SubscriptionNotFound)
 # Maximum number of names to compare with a misspelled name.
 MAX_COMPARED: Final = 500
 # Key of the option values in ``Context.meta``.
 VALUES: Final = "zq.cli.session.values"
 # Key of the origins of the option values in ``Context.meta``.
-ORIGINS: Final = "zq.cli.session.origins"
+ORIGINS: Final = "zq.cli.session.option_origins"
 # Seconds for which short commands retry.
 SHORT_RETRY: Final = 5.0
 # Seconds for which long-running commands retry.
 LONG_RETRY: Final = 60.0
 # Maximum length of a command's first sentence in a help text.
-WHOLE: Final = 200
+MAX_SUMMARY_LENGTH: Final = 200
 
 
-def given(context: click.Context) -> dict[str, Any]:
+def option_values(context: click.Context) -> dict[str, Any]:
     """Return the values of the global options by name. The contexts of all subcommands share this dict."""
     found: dict[str, Any] = context.meta.setdefault(VALUES, {})
     return found
 
 
-def origins(context: click.Context) -> dict[str, str]:
+def option_origins(context: click.Context) -> dict[str, str]:
     """Return the origin of each value: an option or variable, such as "--project" or "ZQ_PROJECT"."""
     found: dict[str, str] = context.meta.setdefault(ORIGINS, {})
     return found
@@ -54,25 +54,25 @@ class GlobalOption(click.Option):
     """
 
     def __init__(self, *words: str, **options: Any) -> None:
-        super().__init__(words, expose_value=False, show_envvar=True, callback=remember, **options)
+        super().__init__(words, expose_value=False, show_envvar=True, callback=store_value, **options)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the help row for the root command, or ``None`` for a subcommand."""
         return super().get_help_record(ctx) if ctx.parent is None else None
 
 
-def remember(context: click.Context, option: click.Parameter, value: Any) -> None:
+def store_value(context: click.Context, option: click.Parameter, value: Any) -> None:
     """Store a value that was set by an option or environment variable."""
     assert option.name is not None
     source = context.get_parameter_source(option.name)
     by_flag = source is ParameterSource.COMMANDLINE
     if by_flag or (source is ParameterSource.ENVIRONMENT and context.parent is None):
-        given(context)[option.name] = value
-        origins(context)[option.name] = option.opts[-1] if by_flag else str(option.envvar)
+        option_values(context)[option.name] = value
+        option_origins(context)[option.name] = option.opts[-1] if by_flag else str(option.envvar)
 
 
 # The global options.
-GLOBALS: Final = (
+GLOBAL_OPTIONS: Final = (
     GlobalOption("--url", envvar="ZQ_URL", metavar="URL", help="Server URL (default http://localhost:8888)."),
     GlobalOption("--project", envvar="ZQ_PROJECT", metavar="NAME", help="Project of the queues and topics."),
     GlobalOption("--token", envvar="ZQ_TOKEN", metavar="TEXT", help="Access token; see zq login."),
@@ -107,12 +107,12 @@ GLOBALS: Final = (
 )
 
 
-class WithGlobals(click.Command):
+class GlobalOptionsCommand(click.Command):
     """A command that accepts the global options."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.params = [*GLOBALS, *self.params]
+        self.params = [*GLOBAL_OPTIONS, *self.params]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Refer to the root command's help for the global options."""
@@ -172,9 +172,9 @@ class Session:
     @cached_property
     def connection(self) -> Connection:
         """The server, project and credentials to use. Raises ``UsageError``."""
-        return self.connecting({})
+        return self.connection_with({})
 
-    def connecting(self, over: Mapping[str, str | None]) -> Connection:
+    def connection_with(self, over: Mapping[str, str | None]) -> Connection:
         """Return the connection with the members in ``over``, which override all options. Raises ``UsageError``."""
         chosen = {name: value for name, value in over.items() if value}
         found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
@@ -194,7 +194,7 @@ class Session:
             place.url,
             place.project,
             place.client_id or None,
-            auth=self._show,
+            auth=self._note_request,
             retries=retries,
             token=place.token,
             check_delays=self._check_delays,
@@ -227,7 +227,7 @@ class Session:
         if "client" in self.__dict__:
             self.client.close()
 
-    def _show(self, request: Any) -> Any:
+    def _note_request(self, request: Any) -> Any:
         """Print a note for a request with ``--verbose``. Passed to the client as its authentication hook."""
         if self.verbose:
             note(f"> {request.method} {without_user(str(request.url))}")
@@ -242,14 +242,14 @@ class NoteHandler(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told = False
+        self._has_noted = False
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a record as a single line."""
         if record.name == "zq.client" and record.levelno == logging.INFO:
-            if self._told:
+            if self._has_noted:
                 return
-            self._told = True
+            self._has_noted = True
         if record.name.startswith("httpx"):
             _, _, answer = record.getMessage().partition(' "')
             note("< " + answer.rstrip('"'))
@@ -258,7 +258,7 @@ class NoteHandler(logging.Handler):
         note(record.getMessage() + (f" {cause}" if cause else ""))
 
 
-def listen() -> None:
+def print_client_logs() -> None:
     """Print the log records of the client as notes from now on."""
     for name, level in (("zq.client", logging.INFO), ("httpx", logging.WARNING)):
         logger = logging.getLogger(name)
@@ -266,14 +266,14 @@ def listen() -> None:
         logger.handlers = [NoteHandler()]
 
 
-class Command(WithGlobals):
+class Command(GlobalOptionsCommand):
     """A command that also accepts the global options after its name."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. If a missing message is due to a missing queue or topic, report the queue or topic."""
         try:
             return super().invoke(ctx)
-        except PARTS:
+        except PART_ERRORS:
             session, name = ctx.find_object(Session), ctx.params.get("queue") or ctx.params.get("source")
             if session is not None and isinstance(name, str):
                 try:
@@ -285,7 +285,7 @@ class Command(WithGlobals):
             raise
 
 
-class Group(WithGlobals, click.Group):
+class Group(GlobalOptionsCommand, click.Group):
     """A group of commands that accept the global options."""
 
     command_class = Command
@@ -293,12 +293,12 @@ class Group(WithGlobals, click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each command with the first sentence of its help, which click would truncate."""
         with formatter.section("Commands"):
-            formatter.write_dl(lines_of(self.commands[name] for name in self.list_commands(ctx)))
+            formatter.write_dl(help_rows(self.commands[name] for name in self.list_commands(ctx)))
 
 
-def lines_of(commands: Iterable[click.Command], width: int = 0) -> list[tuple[str, str]]:
+def help_rows(commands: Iterable[click.Command], width: int = 0) -> list[tuple[str, str]]:
     """Return a help row for each command, with its name padded to ``width``."""
-    return [(f"{command.name:{width}}", command.get_short_help_str(WHOLE)) for command in commands]
+    return [(f"{command.name:{width}}", command.get_short_help_str(MAX_SUMMARY_LENGTH)) for command in commands]
 
 
 pass_session = click.make_pass_decorator(Session)

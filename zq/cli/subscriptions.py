@@ -25,7 +25,7 @@ topic_option = click.option("--topic", is_flag=True, help="QUEUE is the name of 
 id_argument = click.argument("subscription", metavar="SUBSCRIPTION")
 
 
-class Object(click.ParamType[dict[str, Any]]):
+class JsonObject(click.ParamType[dict[str, Any]]):
     """A JSON object."""
 
     name = "json"
@@ -42,12 +42,12 @@ def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ttl = click.option("--ttl", type=Count(60), metavar="SECONDS", help="Subscription ttl.")
     return ttl(
         click.option(
-            "--options", type=Object(), metavar="JSON", help='Options, such as {"post_headers": {"X-A": "b"}}.'
+            "--options", type=JsonObject(), metavar="JSON", help='Options, such as {"post_headers": {"X-A": "b"}}.'
         )(command)
     )
 
 
-def source_of(session: Session, name: str, topic: bool) -> Queue | Topic:
+def source_handle(session: Session, name: str, topic: bool) -> Queue | Topic:
     return session.client.topic(name) if topic else session.queue(name)
 
 
@@ -65,7 +65,7 @@ def create(
     Deliveries begin when the subscriber has confirmed the subscription. For a new subscription, zq shows the secret for
     verifying webhook signatures.
     """
-    made = source_of(session, source, topic).subscribe(subscriber, ttl=ttl, options=options)
+    made = source_handle(session, source, topic).subscribe(subscriber, ttl=ttl, options=options)
     session.out.result({"id": made.id, **({"secret": made.secret} if made.secret else {})})
 
 
@@ -76,7 +76,7 @@ def create(
 @pass_session
 def list_all(session: Session, source: str, limit: int, topic: bool) -> None:
     """List the subscriptions of QUEUE."""
-    found = list(islice(source_of(session, source, topic).subscriptions(), limit or None))
+    found = list(islice(source_handle(session, source, topic).subscriptions(), limit or None))
     if not found:
         session.check_exists(source, "topics" if topic else "queues")
     columns = ("id", "subscriber", "confirmed", "age", "ttl")
@@ -90,7 +90,7 @@ def list_all(session: Session, source: str, limit: int, topic: bool) -> None:
 @pass_session
 def show(session: Session, source: str, subscription: str, topic: bool) -> None:
     """Show a subscription. Header values are shown as ***."""
-    session.out.result(members(source_of(session, source, topic).subscription(subscription)))
+    session.out.result(members(source_handle(session, source, topic).subscription(subscription)))
 
 
 def members(one: Subscription) -> dict[str, Any]:
@@ -117,7 +117,7 @@ def update(
     """Change a subscription and show it."""
     if subscriber is None and ttl is None and options is None:
         raise click.UsageError("Give one of --subscriber, --ttl and --options.")
-    handle = source_of(session, source, topic)
+    handle = source_handle(session, source, topic)
     handle.update_subscription(subscription, subscriber=subscriber, ttl=ttl, options=options)
     session.out.result(members(handle.subscription(subscription)))
 
@@ -129,7 +129,7 @@ def update(
 @pass_session
 def delete(session: Session, source: str, subscriptions: Ids, topic: bool) -> None:
     """Delete subscriptions with their pending deliveries."""
-    handle = source_of(session, source, topic)
+    handle = source_handle(session, source, topic)
     for one in subscriptions:
         handle.unsubscribe(one)
         session.out.result({"id": one, "deleted": True})
@@ -146,7 +146,7 @@ def confirm(session: Session, source: str, subscription: str, refused: bool, top
 
     If the server requires authentication and confirmation, you must be an administrator.
     """
-    source_of(session, source, topic).confirm_subscription(subscription, not refused)
+    source_handle(session, source, topic).confirm_subscription(subscription, not refused)
     session.out.result({"id": subscription, "confirmed": not refused})
 
 
@@ -157,7 +157,7 @@ def confirm(session: Session, source: str, subscription: str, refused: bool, top
 @pass_session
 def test(session: Session, source: str, subscription: str, topic: bool) -> None:
     """Send the test message {"test": true} to this subscriber only."""
-    message = source_of(session, source, topic).test_subscription(subscription)
+    message = source_handle(session, source, topic).test_subscription(subscription)
     session.out.result({"id": subscription, "message": message})
 
 
@@ -168,7 +168,9 @@ def test(session: Session, source: str, subscription: str, topic: bool) -> None:
 @pass_session
 def secret(session: Session, source: str, subscription: str, topic: bool) -> None:
     """Create a new webhook secret. For one day, deliveries are signed with both secrets."""
-    session.out.result({"id": subscription, "secret": source_of(session, source, topic).rotate_secret(subscription)})
+    session.out.result(
+        {"id": subscription, "secret": source_handle(session, source, topic).rotate_secret(subscription)}
+    )
 
 
 @deliveries_group.command("list")
@@ -180,7 +182,7 @@ def secret(session: Session, source: str, subscription: str, topic: bool) -> Non
 @pass_session
 def list_dead(session: Session, source: str, subscription: str, limit: int, waiting: bool, topic: bool) -> None:
     """List failed or pending deliveries."""
-    handle = source_of(session, source, topic)
+    handle = source_handle(session, source, topic)
     all = handle.waiting_deliveries(subscription) if waiting else handle.dead_deliveries(subscription)
     found = islice(all, limit or None)
     session.out.rows(("id", "message", "attempts", "reason", "body"), found, cells)
@@ -198,7 +200,7 @@ def cells(one: DeadDelivery) -> list[object]:
 @pass_session
 def redrive(session: Session, source: str, subscription: str, limit: int | None, topic: bool) -> None:
     """Retry failed deliveries. Their attempts are counted from zero again."""
-    handle, moved = source_of(session, source, topic), 0
+    handle, moved = source_handle(session, source, topic), 0
     while True:
         most = REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved)
         done = handle.redrive_deliveries(subscription, limit=most)
@@ -217,7 +219,7 @@ def redrive(session: Session, source: str, subscription: str, limit: int | None,
 @pass_session
 def drop(session: Session, source: str, subscription: str, deliveries: Ids, yes: bool, topic: bool) -> None:
     """Delete failed deliveries by id, or all failed deliveries."""
-    handle = source_of(session, source, topic)
+    handle = source_handle(session, source, topic)
     if not deliveries and not yes and sys.stdin.isatty():
         click.confirm(f"Delete all failed deliveries of {subscription}?", abort=True, err=True)
     for first in range(0, len(deliveries), MAX_IDS):

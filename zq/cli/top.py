@@ -16,7 +16,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zq.cli.failures import UNREADABLE, Failure, Unread, exit_code, sentence
+from zq.cli.failures import RESOURCE_ERRORS, Failure, UnreadableResources, error_message, exit_code
 from zq.cli.output import console, table
 from zq.cli.param_types import Count, Seconds
 from zq.cli.session import Command, Session, pass_session
@@ -31,10 +31,10 @@ COLUMNS: Final = ("name", "messages", "claimed", "in/s", "out/s", "change/s", "o
 # Number of terminal lines that show no queue: header, totals, keys and cursor.
 OTHER_LINES: Final = 4
 # A function that waits for a key for some seconds, and returns "" if no key was pressed.
-Pressed = Callable[[float], str]
+ReadKey = Callable[[float], str]
 
 
-class Figures(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "change": "change/s"}):
+class QueueMetrics(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "change": "change/s"}):
     """The metrics of one queue, or the totals of all queues. Ages are in seconds. Unknown values are ``None``."""
 
     name: str
@@ -56,7 +56,7 @@ class Figures(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "cha
 
 
 # Sort keys, in descending order. Queues without a value are last, ordered by name.
-SORTS: Final[dict[str, Callable[[Figures], float | None]]] = {
+SORTS: Final[dict[str, Callable[[QueueMetrics], float | None]]] = {
     "name": lambda _: None,
     "messages": lambda row: row.total,
     "in": lambda row: row.came,
@@ -64,7 +64,7 @@ SORTS: Final[dict[str, Callable[[Figures], float | None]]] = {
     "oldest": lambda row: row.oldest,
 }
 # The server's names of sort orders, where they differ.
-FIGURES: Final = {"messages": "ready"}
+SERVER_SORTS: Final = {"messages": "ready"}
 # Keyboard key of each sort order.
 KEYS: Final = {"n": "name", "m": "messages", "i": "in", "o": "out", "a": "oldest"}
 
@@ -82,15 +82,15 @@ class Sampler:
 
     def __init__(self, session: Session, part: str | None, limit: int, sort: str) -> None:
         self._client = session.client
-        self._sort = FIGURES.get(sort, sort)
+        self._sort = SERVER_SORTS.get(sort, sort)
         self._part = part
         self._limit = limit
         self._before: dict[str, Sample] = {}
         self.more = False
         """Whether the number of queues exceeds the limit."""
-        self.unread = Unread()
+        self.unread = UnreadableResources()
 
-    def sample(self) -> list[Figures]:
+    def sample(self) -> list[QueueMetrics]:
         """Return the metrics of each queue, with rates since its last sample."""
         listed = [*islice(self._client.queues(name=self._part, detailed=True), self._limit + 1)]
         self.more = len(listed) > self._limit
@@ -101,9 +101,9 @@ class Sampler:
         for name, paused in chosen.items():
             try:
                 now[name] = Sample(self._client.queue(name).stats(), time.monotonic(), paused)
-            except UNREADABLE as error:
+            except RESOURCE_ERRORS as error:
                 self.unread.add(name, error)
-        rows = [figures(name, sample, self._before.get(name)) for name, sample in now.items()]
+        rows = [queue_metrics(name, sample, self._before.get(name)) for name, sample in now.items()]
         self._before = now
         return rows
 
@@ -119,11 +119,11 @@ class Sampler:
             return {}
 
 
-def figures(name: str, now: Sample, before: Sample | None) -> Figures:
+def queue_metrics(name: str, now: Sample, before: Sample | None) -> QueueMetrics:
     """Compute the metrics of a queue from two samples: outgoing = incoming - growth."""
     stats = now.stats
     oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
-    found = Figures(name, stats.total, stats.free, stats.claimed, oldest, newest, paused=now.paused)
+    found = QueueMetrics(name, stats.total, stats.free, stats.claimed, oldest, newest, paused=now.paused)
     if before is None:
         return found
     seconds, change = now.moment - before.moment, stats.total - before.stats.total
@@ -134,13 +134,13 @@ def figures(name: str, now: Sample, before: Sample | None) -> Figures:
     return replace(found, came=round(came / seconds, 1), left=round(max(0, came - change) / seconds, 1))
 
 
-def summed(rows: Sequence[Figures], more: bool) -> Figures:
+def total_metrics(rows: Sequence[QueueMetrics], more: bool) -> QueueMetrics:
     """Return the totals of all queues. Queues with unknown rates do not count in the total rates."""
     name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
     came, left, change = (total_rate(getattr(row, member) for row in rows) for member in ("came", "left", "change"))
-    return Figures(name, total, free, claimed, oldest, None, came, left, change)
+    return QueueMetrics(name, total, free, claimed, oldest, None, came, left, change)
 
 
 def total_rate(rates: Iterable[float | None]) -> float | None:
@@ -149,17 +149,17 @@ def total_rate(rates: Iterable[float | None]) -> float | None:
     return round(sum(known), 1) if known else None
 
 
-def ordered(rows: Iterable[Figures], sort: str) -> list[Figures]:
+def sort_metrics(rows: Iterable[QueueMetrics], sort: str) -> list[QueueMetrics]:
     by = SORTS[sort]
 
-    def key(row: Figures) -> tuple[bool, float, str]:
+    def key(row: QueueMetrics) -> tuple[bool, float, str]:
         value = by(row)
         return value is None, -(value or 0), row.name
 
     return sorted(rows, key=key)
 
 
-def drawn(rows: Sequence[Figures], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
+def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
     """Return the table of the totals and the first queues.
 
     Args:
@@ -168,8 +168,8 @@ def drawn(rows: Sequence[Figures], more: bool, sort: str, most: int | None, keys
     """
     from rich.console import Group
 
-    shown = ordered(rows, sort)[: most or max(1, console().height - OTHER_LINES)]
-    sums = summed(rows, more)
+    shown = sort_metrics(rows, sort)[: most or max(1, console().height - OTHER_LINES)]
+    sums = total_metrics(rows, more)
     parts: list[RenderableType] = [table(COLUMNS, [cells(row) for row in (sums, *shown)])]
     if keys:
         press = ", ".join(f"{key} {name}" for key, name in KEYS.items())
@@ -177,12 +177,12 @@ def drawn(rows: Sequence[Figures], more: bool, sort: str, most: int | None, keys
     return Group(*parts)
 
 
-def cells(row: Figures) -> Sequence[object]:
+def cells(row: QueueMetrics) -> Sequence[object]:
     return row.shown_name, row.total, row.claimed, row.came, row.left, row.change, row.oldest
 
 
 @contextmanager
-def keyboard() -> Generator[Pressed, None, None]:
+def keyboard() -> Generator[ReadKey, None, None]:
     """Switch the terminal to unbuffered input without echo, and yield a function that reads a key.
 
     The terminal is restored when the block ends. SIGTERM would skip that, so it raises ``KeyboardInterrupt`` during the
@@ -226,7 +226,7 @@ def health(session: Session) -> None:
     try:
         session.client.ping()
     except ZqError as error:
-        raise Failure(sentence(error), exit_code(Unavailable())) from error
+        raise Failure(error_message(error), exit_code(Unavailable())) from error
     took = time.perf_counter() - begun
     session.out.result({"url": session.connection.shown_url, "status": "ok", "milliseconds": round(took * 1000, 1)})
 
@@ -260,7 +260,7 @@ def top(
     """
     session.configure(patient=True)
     sampler = Sampler(session, name, limit, sort)
-    if session.out.for_people and sys.stdout.isatty() and not once:
+    if session.out.uses_tables and sys.stdout.isatty() and not once:
         live_top(sampler, sort, rows, interval, looks)
         sampler.unread.check()
         return
@@ -268,10 +268,10 @@ def top(
     for _ in range(1 if once or looks is None else looks):
         time.sleep(interval)
         found = sampler.sample()
-        if session.out.for_people:
-            console().print(drawn(found, sampler.more, sort, rows, keys=False))
+        if session.out.uses_tables:
+            console().print(metrics_table(found, sampler.more, sort, rows, keys=False))
             continue
-        for row in ordered(found, sort)[:rows]:
+        for row in sort_metrics(found, sort)[:rows]:
             session.out.line(row)
     sampler.unread.check()
 
@@ -283,7 +283,7 @@ def live_top(sampler: Sampler, sort: str, rows: int | None, interval: float, loo
     with keyboard() as pressed, Live(console=console(), auto_refresh=False) as live:
         for number in count():
             found = sampler.sample()
-            live.update(drawn(found, sampler.more, sort, rows, keys=True), refresh=True)
+            live.update(metrics_table(found, sampler.more, sort, rows, keys=True), refresh=True)
             if number == looks:
                 return
             until = time.monotonic() + interval
@@ -293,4 +293,4 @@ def live_top(sampler: Sampler, sort: str, rows: int | None, interval: float, loo
                     return
                 if key in KEYS:
                     sort = KEYS[key]
-                    live.update(drawn(found, sampler.more, sort, rows, keys=True), refresh=True)
+                    live.update(metrics_table(found, sampler.more, sort, rows, keys=True), refresh=True)

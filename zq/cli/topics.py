@@ -5,7 +5,7 @@ from itertools import islice
 
 import click
 
-from zq.cli.content import Form
+from zq.cli.content import InputFormat
 from zq.cli.messages import as_json, ttl_option
 from zq.cli.names import name_argument
 from zq.cli.output import body, note, show, table
@@ -32,7 +32,7 @@ def publish(session: Session, name: str, body: str, ttl: int | None, text: bool)
     if body != "-":
         session.out.result({"id": topic.publish(as_json(body, never=text), ttl=ttl)})
         return
-    send_input(session, topic, Form(text), ttl)
+    send_input(session, topic, InputFormat(text), ttl)
 
 
 @click.command("tail", cls=Command)
@@ -75,7 +75,7 @@ def note_gap(gap: Gap) -> bool:
 
 
 def show_event(session: Session, event: Event) -> None:
-    if session.out.for_people:
+    if session.out.uses_tables:
         show(table(("id", "topic", "body"), [(event.id, event.topic, body(event))], header=False))
     else:
         session.out.line(event)

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
-from zq.cli.content import Form, TornLine, content, csv_header, items
+from zq.cli.content import InputFormat, InvalidInput, csv_header, items, read_content
 from zq.client.calls import may_be_applied
 from zq.client.posting import pack
 from zq.errors import Conflict
@@ -56,7 +56,7 @@ class ResumeFile:
     def __init__(self, source: Path) -> None:
         self.source = source
         self.path = resume_path(source)
-        self._file = self._locked()
+        self._file = self._open_locked()
 
     def __enter__(self) -> Self:
         return self
@@ -76,7 +76,7 @@ class ResumeFile:
         file.flush()
         if durably:
             os.fsync(file.fileno())
-        kept = _kept(file)
+        kept = _kept_open(file)
         fresh.replace(self.path)
         self._file.close()
         self._file = kept
@@ -85,13 +85,13 @@ class ResumeFile:
         """Delete the resume file."""
         self.path.unlink(missing_ok=True)
 
-    def _locked(self) -> BinaryIO:
+    def _open_locked(self) -> BinaryIO:
         while True:
             file = self.path.open("a+b")
             try:
                 _lock(file)
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
-                    return _kept(file)
+                    return _kept_open(file)
             except BlockingIOError as error:
                 file.close()
                 raise Conflict("Another run is posting this file.") from error
@@ -106,7 +106,7 @@ def _lock(file: BinaryIO) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _kept(file: BinaryIO) -> BinaryIO:
+def _kept_open(file: BinaryIO) -> BinaryIO:
     """Return the file. Close it first where no lock depends on it (Windows)."""
     if not fcntl:
         file.close()
@@ -125,8 +125,8 @@ class UploadTerms(Struct, frozen=True):
     delimiter: str = ""
 
     @property
-    def form(self) -> Form:
-        return Form(self.text, self.delimiter)
+    def form(self) -> InputFormat:
+        return InputFormat(self.text, self.delimiter)
 
 
 class Upload(Struct, frozen=True):
@@ -186,25 +186,27 @@ def resume(
     path, kept = resume_file.source, b"" if restart else resume_file.read()
     size, head = path.stat().st_size, digest_of_head(path)
     if not kept:
-        return saved(resume_file, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages))
-    way_out = f"Finish it with the same options, or start again with --restart. The resume file is {resume_file.path}."
+        return save_progress(
+            resume_file, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages)
+        )
+    remedy = f"Finish it with the same options, or start again with --restart. The resume file is {resume_file.path}."
     try:
         upload = msgspec.json.decode(kept, type=Upload)
     except msgspec.MsgspecError as error:
-        raise Conflict(f"The resume file of an earlier post cannot be read. {way_out}") from error
+        raise Conflict(f"The resume file of an earlier post cannot be read. {remedy}") from error
     before, now = asdict(upload.terms), asdict(terms)
     if changed := [name for name in before if before[name] != now[name]]:
-        raise Conflict(f"The interrupted post of this file had another {changed[0]}. {way_out}")
+        raise Conflict(f"The interrupted post of this file had another {changed[0]}. {remedy}")
     repaired = upload.before and upload.before == digest_before(path, upload.offset)
     if (upload.size, upload.head) != (size, head) and not repaired:
-        raise Conflict(f"The file has changed since its post was interrupted. {way_out}")
+        raise Conflict(f"The file has changed since its post was interrupted. {remedy}")
     upload = replace(upload, resumed=True)
     if not repaired:
         return upload
-    return saved(resume_file, replace(upload, size=size, head=head, before="", batch_bytes=batch_bytes))
+    return save_progress(resume_file, replace(upload, size=size, head=head, before="", batch_bytes=batch_bytes))
 
 
-def saved(resume_file: ResumeFile, upload: Upload) -> Upload:
+def save_progress(resume_file: ResumeFile, upload: Upload) -> Upload:
     """Write the progress durably to the resume file and return it."""
     resume_file.write(msgspec.json.encode(upload), durably=True)
     return upload
@@ -218,8 +220,8 @@ def digest_of_head(path: Path) -> str:
 def digest_before(path: Path, offset: int) -> str:
     """Return the digest of the content just before an offset, or "" if the content is shorter."""
     start, known = max(0, offset - FINGERPRINT), b""
-    with path.open("rb") as file, suppress(TornLine):
-        for piece in content(file, start):
+    with path.open("rb") as file, suppress(InvalidInput):
+        for piece in read_content(file, start):
             known += piece
             if len(known) >= offset - start:
                 break
@@ -249,13 +251,13 @@ class Sender:
                     self._running.append((batch, file.tell(), pool.submit(self._post, batch)))
                     self._finish(self._most, progress)
                 self._finish(0, progress)
-            except TornLine:
+            except InvalidInput:
                 self._finish(0, progress)
                 self.upload = replace(self.upload, before=digest_before(self._resume_file.source, self.upload.offset))
                 raise
             finally:
                 pool.shutdown(cancel_futures=True)
-                if self._stored_nothing():
+                if self._has_stored_nothing():
                     self._resume_file.remove()
                 else:
                     self._save()
@@ -274,16 +276,16 @@ class Sender:
                 self._saved_at = time.monotonic()
             progress(self.upload, read)
 
-    def _stored_nothing(self) -> bool:
+    def _has_stored_nothing(self) -> bool:
         """Return ``True`` if certainly no message was stored. Call this after all batches have ended."""
         known = self.upload.line or self.upload.resumed
-        return not known and all(surely_not_stored(sent) for *_, sent in self._running)
+        return not known and all(is_certainly_not_stored(sent) for *_, sent in self._running)
 
     def _save(self) -> None:
         self._resume_file.write(msgspec.json.encode(self.upload))
 
 
-def surely_not_stored(sent: Future[object]) -> bool:
+def is_certainly_not_stored(sent: Future[object]) -> bool:
     """Return ``True`` if a finished request has certainly stored no message."""
     error = None if sent.cancelled() else sent.exception()
     return sent.cancelled() or (error is not None and not may_be_applied(error))
@@ -292,7 +294,7 @@ def surely_not_stored(sent: Future[object]) -> bool:
 def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
     """Split the remaining lines of a file into batches. The same file always gives the same batches.
 
-    Raises ``TornLine`` after all lines before the invalid line were yielded.
+    Raises ``InvalidInput`` after all lines before the invalid line were yielded.
     """
     form, header = upload.terms.form, None
     if form.delimiter and upload.line:
@@ -302,7 +304,7 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
     bodies: list[Raw] = []
     filled = BODY_OVERHEAD
     try:
-        for item in items(content(file, offset), form, number, offset, header):
+        for item in items(read_content(file, offset), form, number, offset, header):
             assert item is not None  # only standard input yields ``None``
             body, size = item.body, 0
             if body is not None:
@@ -315,7 +317,7 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
             number, offset, filled = item.line, item.offset, filled + size
             if body is not None:
                 bodies.append(body)
-    except TornLine:
+    except InvalidInput:
         if bodies:
             yield Batch(first, number, offset, bodies)
         raise
@@ -324,7 +326,7 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
 
 
 def check_size(body: Raw, number: int, upload: Upload) -> None:
-    """Raise ``TornLine`` if a message exceeds the maximum post size."""
+    """Raise ``InvalidInput`` if a message exceeds the maximum post size."""
     size = len(pack([body], upload.terms.ttl, upload.terms.delay))
     if size > upload.batch_bytes:
-        raise TornLine(f"Line {number} makes a post of {size:,} bytes; the limit is {upload.batch_bytes:,}.")
+        raise InvalidInput(f"Line {number} makes a post of {size:,} bytes; the limit is {upload.batch_bytes:,}.")

@@ -223,7 +223,8 @@ class Attempts:
             self._failed = Retry(error, pause)
             raise self._failed
         if self._failed is not None:
-            raise error from self._failed.error  # ``may_be_applied`` reads the cause: an earlier attempt may have worked
+            # ``may_be_applied`` uses the cause: an earlier attempt may have succeeded.
+            raise error from self._failed.error
         raise error
 
     def split_pause(self, pause: float) -> Iterator[float]:

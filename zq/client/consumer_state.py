@@ -53,7 +53,7 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes:
         batch: Maximum number of messages per claim.
         count: Maximum number of messages in total.
-        most_delay: Maximum back-off.
+        max_backoff: Maximum back-off.
     """
 
     queue: str
@@ -64,7 +64,7 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     until_empty: bool = False
     count: Annotated[int, Meta(ge=1)] | None = None
     backoff: Annotated[int, Meta(ge=0)] = 5
-    most_delay: int = 900
+    max_backoff: int = 900
 
     def apply_limits(self, limits: ConsumerLimits) -> "ConsumerOptions":
         """Return a copy of the options that observes the server's limits."""
@@ -72,13 +72,13 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             self,
             wait=min(self.wait, limits.max_wait) if not self.until_empty else self.wait,
             batch=min(self.batch, limits.max_messages_per_claim_or_pop),
-            most_delay=min(self.most_delay, limits.max_message_delay),
+            max_backoff=min(self.max_backoff, limits.max_message_delay),
         )
 
     def release_after_failure(self, delivery: Delivery) -> Released:
         """Return the decision to release a failed message, with a back-off that doubles with each claim."""
         doublings = min(max(delivery.claim_count, 1) - 1, 20)
-        return Released(delivery.id, min(self.backoff * 2**doublings, self.most_delay))
+        return Released(delivery.id, min(self.backoff * 2**doublings, self.max_backoff))
 
 
 Decided = list[tuple[Delivery, Decision]]

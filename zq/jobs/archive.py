@@ -13,9 +13,9 @@ import click
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from zq.cli.failures import Failure, exit_code, sentence
+from zq.cli.failures import Failure, error_message, exit_code
 from zq.cli.output import note
-from zq.cli.progress import QUIET, Progress, watching
+from zq.cli.progress import QUIET, Progress, show_progress
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid
@@ -55,7 +55,7 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
     failed: list[tuple[str, int]] = []
     given = source(session) | {"maxMessagesPerBatch": str(batch)}
     rows = []
-    with watching("archive", quiet, "rows") as progress, spark_session("zq-archive", progress) as spark:
+    with show_progress("archive", quiet, "rows") as progress, spark_session("zq-archive", progress) as spark:
         named = queues or with_history(session.client)
         for number, queue in enumerate(named, 1):
             progress.stage = f"queue {number:,} of {len(named):,}, {queue}"
@@ -63,7 +63,7 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
                 rows.append({"queue": queue, **archive_queue(spark, path, {**given, "queue": queue}, strict, progress)})
             except SPARK_ERRORS as error:
                 cause = reason(error)
-                note(f"{queue}: {sentence(cause)}")
+                note(f"{queue}: {error_message(cause)}")
                 failed.append((queue, exit_code(cause)))
     columns = ("queue", *SOURCES)
     session.out.rows(columns, rows, lambda row: [row[column] for column in columns])

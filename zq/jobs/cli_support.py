@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from zq.cli.failures import failure, run_to_exit
 from zq.cli.progress import Progress
-from zq.cli.session import Command, Session, given, listen
+from zq.cli.session import Command, Session, option_values, print_client_logs
 from zq.errors import ZqError
 from zq.spark import register
 from zq.spark.failures import SPARK_ERRORS, reason
@@ -28,8 +28,8 @@ class Job(Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the job with a session that retries requests for a minute by default."""
-        listen()
-        ctx.obj = Session(given(ctx))
+        print_client_logs()
+        ctx.obj = Session(option_values(ctx))
         ctx.obj.configure(patient=True)
         ctx.call_on_close(ctx.obj.close)
         try:
@@ -66,7 +66,7 @@ def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[Sp
     try:
         for setting, value in wanted.items():
             spark.conf.set(setting, value)
-        with progress.following(lambda: tasks(spark)):
+        with progress.follow_tasks(lambda: tasks(spark)):
             yield spark
     finally:
         if running is None:

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType, StructField, StructType
 
-from zq.cli.progress import QUIET, watching
+from zq.cli.progress import QUIET, show_progress
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid, InvalidBody, NotFound
@@ -68,7 +68,7 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
     sink |= {option: str(more[option]) for option in ("ttl", "delay") if more[option] is not None}
     counts = dict.fromkeys(("files", "stored_before", "messages", "rejected"), 0)
     with (
-        watching("ingest", more["quiet"]) as progress,
+        show_progress("ingest", more["quiet"]) as progress,
         spark_session(f"zq-{name}", progress, files_maxPartitionBytes=PART_SIZE) as spark,
     ):
         progress.stage = "listing files"

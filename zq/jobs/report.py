@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from zq.cli.output import note
-from zq.cli.progress import QUIET, Progress, watching
+from zq.cli.progress import QUIET, Progress, show_progress
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import NotFound
@@ -83,7 +83,7 @@ def report(
     PATH is an archive.
     """
     by_step, minutes = Rows(), 0
-    with watching("report", quiet) as progress, spark_session("zq-report", progress) as spark:
+    with show_progress("report", quiet) as progress, spark_session("zq-report", progress) as spark:
         project = session.connection.project if backlog else None
         kept = {table: wanted(tables.read(spark, path, table), project, queues) for table in tables.SCHEMAS}
         known = {"archived": kept["archived"], "records": kept["finished"]}
@@ -149,7 +149,7 @@ def collected(rows: DataFrame) -> Rows:
 
 def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
     """Print three tables, or JSON lines whose member ``is`` has the type of the row."""
-    if not session.out.for_people:
+    if not session.out.uses_tables:
         for what, rows in (("queue", by_queue), ("hour", by_hour)):
             for row in rows:
                 session.out.line({"is": what, **row})
