@@ -15,9 +15,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import GreaterThan
 
-from zq.spark.browse import FilteringBrowser, Log, split
-from zq.spark.options import Connection, Given, reading_options
-from zq.spark.rows import PUBLISHED
+from zq.spark.browse import FilteringBatchReader, Log, split_range
+from zq.spark.options import Connection, OptionParser, reading_options
+from zq.spark.rows import TOPIC_COLUMNS
 
 
 def connection(url: str, project: str) -> Connection:
@@ -44,7 +44,7 @@ def test_batches_follow_each_other_without_gap_or_overlap(server, project, clien
     for most in (17, 40, 299, 1000):
         low, found, sizes = 0, list[str](), list[int]()
         while (walk := log.walk(low, most)).rows:
-            parts = [log.between(*ends) for ends in split(low, walk.end, 3)]
+            parts = [log.between(*ends) for ends in split_range(low, walk.end, 3)]
             batch = [message.id for part in parts for page in part for message in page]
             assert (len(batch), walk.whole) == (walk.rows, walk.rows < most)
             found += batch
@@ -88,7 +88,7 @@ def test_a_filter_beyond_the_end_finds_nothing(server, project, client: Client) 
     """Of a topic, too, whose server refuses to begin there."""
     client.topic("news").publish("a")
     given = {"url": server.url, "project": project, "topic": "news", "pushdown": "true"}
-    reader = FilteringBrowser(reading_options(Given(given)), list(PUBLISHED))
+    reader = FilteringBatchReader(reading_options(OptionParser(given)), list(TOPIC_COLUMNS))
     assert len(reader.partitions()) == 1
     assert len(list(reader.pushFilters([GreaterThan(("seq",), 1000)]))) == 1
     assert reader.partitions() == []

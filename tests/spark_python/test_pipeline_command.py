@@ -48,7 +48,7 @@ def test_a_session_that_does_not_start_is_reported_in_a_sentence(command, monkey
     def fails(*_: object) -> None:
         raise Py4JError("An error occurred while calling x.\n: SparkException: Could not parse Master URL: 'b'\n\tat")
 
-    monkeypatch.setattr(sessions, "started", fails)
+    monkeypatch.setattr(sessions, "start_session", fails)
     code, _, err = command("--project", "p", "pipeline", "run", tmp_path / "job.py", "--master=bogus")
     assert (code, err) == (1, "zq: SparkException: Could not parse Master URL: 'b'\n")
 

@@ -22,7 +22,7 @@ MINUTE = timedelta(minutes=1)
 def queue(name: str, posted: int = 0, finished: int = 0, **more: Any) -> dict[str, Any]:
     """Return the figures of a queue."""
     times = dict.fromkeys(("p50", "p95", "p99"), 1.5 if finished else None)
-    trouble = dict.fromkeys(plots.TROUBLE, 0)
+    trouble = dict.fromkeys(plots.PROBLEM_COLUMNS, 0)
     return {"project": "acme", "queue": name, "posted": posted, "finished": finished, **times, **trouble, **more}
 
 
@@ -44,7 +44,7 @@ def test_steps_are_minutes_for_an_hour_and_hours_for_days() -> None:
     """A curve has at most 200 steps."""
     expected = {0: 1, 1: 1, 3: 1, 4: 5, 24: 15, 49: 60, 8 * 24: 60, 20 * 24: 360, 999: 1440}
     found = {
-        hours: report.minutes_of([(BEGIN + timedelta(hours=number)).isoformat() for number in reversed(range(hours))])
+        hours: report.step_minutes([(BEGIN + timedelta(hours=number)).isoformat() for number in reversed(range(hours))])
         for hours in expected
     }
     assert found == expected
@@ -115,13 +115,13 @@ def test_durations_have_a_unit_that_fits() -> None:
 def test_trouble_has_bars_for_queues_with_trouble_only() -> None:
     """The axis is logarithmic if numbers are far apart."""
     rows = [queue("in", 9, 9, retried=1200, expired=1), queue("in-dlq", 3), queue("out", 9, 9, dead_lettered=2)]
-    [axes] = plots.trouble(rows).axes
+    [axes] = plots.problems(rows).axes
     assert [text.get_text() for text in axes.get_yticklabels()] == ["in", "out"]
     bars = {str(group.get_label()): [bar.get_width() for bar in group] for group in axes.containers}
     assert bars == {"retried": [1200, 0], "dead lettered": [0, 2], "expired": [1, 0]}
     assert [text.get_text() for text in axes.texts] == ["1,200", "", "", "2", "1", ""]
     assert (axes.get_xscale(), axes.get_xlim()[0]) == ("symlog", 0)
-    few = plots.trouble([queue("in", 3, 3, expired=3)]).axes[0]
+    few = plots.problems([queue("in", 3, 3, expired=3)]).axes[0]
     assert few.get_xscale() == "linear"
     assert {1, 2, 3} <= set(few.get_xticks())
 
@@ -129,7 +129,7 @@ def test_trouble_has_bars_for_queues_with_trouble_only() -> None:
 def test_a_picture_without_data_has_a_sentence_instead_of_a_panel(tmp_path: Path) -> None:
     """The files of an earlier report are replaced all the same."""
     rows = [queue("in", 2)]
-    for figure in (plots.dwell(rows), plots.trouble(rows), plots.throughput([queue("in")], [], MINUTE)):
+    for figure in (plots.dwell(rows), plots.problems(rows), plots.throughput([queue("in")], [], MINUTE)):
         assert not figure.axes
         assert [text.get_text()[:10] for text in figure.texts] == ["No message"]
     files = plots.draw(tmp_path, rows, counts("in", (2, 0)), 1)

@@ -19,7 +19,7 @@ from tests.blocks import ROOT
 from tests.servers import wait_for
 from zq.cli import progress as module
 from zq.cli.progress import Progress, show_progress
-from zq.spark.session import tasks
+from zq.spark.session import task_progress
 
 LIVE = """
 import sys
@@ -58,7 +58,7 @@ def test_a_line_says_what_is_done_and_how_quickly(monkeypatch: pytest.MonkeyPatc
     told = Progress("ingest", "messages")
     now[0] += 8
     assert told.line(told.tasks()) == "ingest: starting Spark; 8 s"
-    with told.follow_tasks(lambda: tasks(spark_with(Tracker()))):
+    with told.follow_tasks(lambda: task_progress(spark_with(Tracker()))):
         told.stage = "file 2 of 3"
         for _ in range(20):
             now[0] += 1
@@ -76,7 +76,7 @@ def test_a_line_says_what_is_done_and_how_quickly(monkeypatch: pytest.MonkeyPatc
 
 def test_a_session_that_is_just_being_stopped_has_no_tasks() -> None:
     """Instead of a trace in the midst of a good end."""
-    assert tasks(spark_with(Tracker(Py4JError("gone")))) == ""
+    assert task_progress(spark_with(Tracker(Py4JError("gone")))) == ""
 
 
 def test_an_unchanged_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_an_unchanged_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> N
         told.add(7)
         yield from (False, False)
         assert len(lines) == 2
-        monkeypatch.setattr(told, "tasks", lambda: "1 of 2 tasks")
+        monkeypatch.setattr(told, "task_progress", lambda: "1 of 2 tasks")
         yield from (False, False, True)
 
     given = looks()

@@ -54,22 +54,22 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
     """
     settings = dict(map(_parse_setting, conf))
     try:
-        from zq.spark.failures import SPARK_ERRORS, reason
-        from zq.spark.session import started, tasks
+        from zq.spark.failures import SPARK_ERRORS, root_error
+        from zq.spark.session import start_session, task_progress
     except ModuleNotFoundError as error:
         raise Failure(f"The package {error.name} is missing: pip install 'zq-queue[spark]' brings it.") from error
     pipeline = _with_settings(_load_pipeline(job), session)
     try:
-        with show_progress(pipeline.named, quiet) as progress, _warnings_as_notes():
-            spark = started(job.stem, master, settings)
+        with show_progress(pipeline.full_name, quiet) as progress, _warnings_as_notes():
+            spark = start_session(job.stem, master, settings)
             try:
-                with progress.follow_tasks(lambda: tasks(spark)):
+                with progress.follow_tasks(lambda: task_progress(spark)):
                     progress.stage = "no round yet"
                     totals = pipeline.run(spark, until_empty, lambda done: _show_totals(progress, done))
             finally:
                 spark.stop()
     except SPARK_ERRORS as error:
-        raise failure(reason(error)) from error
+        raise failure(root_error(error)) from error
     session.out.result(msgspec.to_builtins(totals))
 
 

@@ -13,11 +13,11 @@ from zq.cli.progress import Progress
 from zq.cli.session import Command, Session, option_values, print_client_logs
 from zq.errors import ZqError
 from zq.spark import register
-from zq.spark.failures import SPARK_ERRORS, reason
-from zq.spark.session import started, tasks
+from zq.spark.failures import SPARK_ERRORS, root_error
+from zq.spark.session import start_session, task_progress
 
 
-class Job(Command):
+class JobCommand(Command):
     """A Spark job as a program with the global options of ``zq``."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
@@ -37,10 +37,10 @@ class Job(Command):
         except (ZqError, OSError) as error:
             raise failure(error) from error
         except SPARK_ERRORS as error:
-            raise failure(reason(error)) from error
+            raise failure(root_error(error)) from error
 
 
-def source(session: Session) -> dict[str, str]:
+def source_options(session: Session) -> dict[str, str]:
     """Return the connection options of ``format("zq")`` for the session's server."""
     place = session.connection
     given = {"url": place.url, "project": place.project, "token": place.token, "clientId": place.client_id}
@@ -58,7 +58,7 @@ def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[Sp
         settings: ``spark.sql`` settings during the block. Underscores in the names stand for dots.
     """
     running = SparkSession.getActiveSession()
-    spark = running or started(name)
+    spark = running or start_session(name)
     wanted = {"spark.sql." + setting.replace("_", "."): value for setting, value in settings.items()}
     wanted["spark.sql.session.timeZone"] = "UTC"
     before = {setting: spark.conf.get(setting) for setting in wanted}
@@ -66,7 +66,7 @@ def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[Sp
     try:
         for setting, value in wanted.items():
             spark.conf.set(setting, value)
-        with progress.follow_tasks(lambda: tasks(spark)):
+        with progress.follow_tasks(lambda: task_progress(spark)):
             yield spark
     finally:
         if running is None:

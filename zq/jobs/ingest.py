@@ -24,22 +24,22 @@ from zq.cli.progress import QUIET, show_progress
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid, InvalidBody, NotFound
-from zq.jobs.cli_support import Job, source, spark_session
+from zq.jobs.cli_support import JobCommand, source_options, spark_session
 from zq.spark.rows import check_json
 
 # File formats by file name extension.
-KINDS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
+FORMATS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
 # File name extensions of compressed files.
-PACKED: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
+COMPRESSED: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
 # Schema of a parsed value: the body, or the reason why the value is not valid.
 PARSED: Final = "struct<body: binary, reason: string>"
 # Column with the text of a CSV row that has a wrong number of fields.
-TORN: Final = "_zq_torn"
+INVALID_ROW: Final = "_zq_torn"
 # Maximum size of the part of a file that a task reads. The messages of a task must fit in a stage.
 PART_SIZE: Final = "16m"
 
 
-@click.command("ingest", cls=Job)
+@click.command("ingest", cls=JobCommand)
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--queue", required=True, metavar="NAME", help="Target queue.")
 @click.option(
@@ -64,7 +64,7 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
     PATHS are files, folders or glob patterns in any file system that Spark supports.
     """
     rejected, strict = more.pop("rejected"), more.pop("strict")
-    sink = {**source(session), "queue": queue}
+    sink = {**source_options(session), "queue": queue}
     sink |= {option: str(more[option]) for option in ("ttl", "delay") if more[option] is not None}
     counts = dict.fromkeys(("files", "stored_before", "messages", "rejected"), 0)
     with (
@@ -72,25 +72,25 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
         spark_session(f"zq-{name}", progress, files_maxPartitionBytes=PART_SIZE) as spark,
     ):
         progress.stage = "listing files"
-        found = files(spark, paths, more["kind"])
+        found = list_files(spark, paths, more["kind"])
         for number, (file, kind) in enumerate(found, 1):
             progress.stage = f"file {number:,} of {len(found):,}, {file.rpartition('/')[2]}"
-            producer = producer_of(key or name, queue, file)
-            if stored(session.client, producer) is not None:
+            producer = producer_name(key or name, queue, file)
+            if published_count(session.client, producer) is not None:
                 counts["stored_before"] += 1
                 continue
-            rows = rows_of(spark, file, kind, more["column"], more["parse"], more["multiline"])
+            rows = read_rows(spark, file, kind, more["column"], more["parse"], more["multiline"])
             place = rejected and f"{rejected}/{producer}"
-            with read_once(rows):
-                counts["rejected"] += check(rows, file, place, strict or not rejected)
-                accepted(rows).write.format("zq").options(**sink, idempotencyKey=producer).mode("append").save()
+            with cache_rows(rows):
+                counts["rejected"] += check_rows(rows, file, place, strict or not rejected)
+                valid_bodies(rows).write.format("zq").options(**sink, idempotencyKey=producer).mode("append").save()
             counts["files"] += 1
-            progress.add(stored(session.client, producer) or 0)
+            progress.add(published_count(session.client, producer) or 0)
         counts["messages"] = progress.count
     session.out.result({"queue": queue, **counts})
 
 
-def files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) -> list[tuple[str, str]]:
+def list_files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) -> list[tuple[str, str]]:
     """List the files in all paths, ordered by name, with their formats. Raises ``Invalid``."""
     listed = spark.read.option("recursiveFileLookup", "true").text(list(paths)).inputFiles()
     found = [(unquote(file), kind or _kind(unquote(file))) for file in sorted(set(listed))]
@@ -99,13 +99,13 @@ def files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) ->
     return found
 
 
-def producer_of(key: str, queue: str, file: str) -> str:
+def producer_name(key: str, queue: str, file: str) -> str:
     """Return the producer name for a file, which is valid for any key."""
     digest = hashlib.sha256("\n".join((key, queue, file)).encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9_-]', '-', key)[:31]}.{digest[:32]}"
 
 
-def stored(client: Client, producer: str) -> int | None:
+def published_count(client: Client, producer: str) -> int | None:
     """Return the number of messages that a producer has published, or ``None`` if it has not committed."""
     try:
         return client.committed(producer).published
@@ -113,7 +113,7 @@ def stored(client: Client, producer: str) -> int | None:
         return None
 
 
-def rows_of(
+def read_rows(
     spark: SparkSession, file: str, kind: str, column: str | None = None, parse: bool = False, multiline: bool = False
 ) -> DataFrame:
     """Parse the rows of a file. Raises ``Invalid``.
@@ -122,29 +122,29 @@ def rows_of(
     """
     path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # Spark would expand glob characters
     if kind == "json":
-        return lines(spark.read.text(path), column)
-    frame = spark.read.parquet(path) if kind == "parquet" else csv(spark, path, multiline)
+        return parse_lines(spark.read.text(path), column)
+    frame = spark.read.parquet(path) if kind == "parquet" else read_csv(spark, path, multiline)
     if not frame.columns:  # an empty file
         return spark.createDataFrame([], "body string, raw string, reason string")
-    return table(frame, column, parse, file)
+    return to_bodies(frame, column, parse, file)
 
 
-def csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
-    """Read a CSV file with string columns. The column ``TORN`` has the text of rows with a wrong number of fields."""
-    options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": TORN}
+def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
+    """Read a CSV file with string columns. ``INVALID_ROW`` has the text of rows with a wrong number of fields."""
+    options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": INVALID_ROW}
     reader = spark.read.options(**options).option("multiLine", multiline)
     named = reader.csv(path).columns
-    columns = [*named, TORN] if named else []  # Spark rejects a schema with only the column TORN
+    columns = [*named, INVALID_ROW] if named else []  # Spark rejects a schema with only the column TORN
     return reader.schema(StructType([StructField(name, StringType()) for name in columns])).csv(path)
 
 
-def lines(frame: DataFrame, member: str | None = None) -> DataFrame:
+def parse_lines(frame: DataFrame, member: str | None = None) -> DataFrame:
     """Parse lines of JSON. If ``member`` is given, the body is this member of each object. Skip blank lines."""
     parsed = frame.where("trim(value) <> ''").withColumn("parsed", parser(member)(F.col("value").cast("binary")))
     return parsed.selectExpr("parsed.body", "value raw", "parsed.reason")
 
 
-def table(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
+def to_bodies(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
     """Convert rows to message bodies. Raises ``Invalid``.
 
     Args:
@@ -152,13 +152,13 @@ def table(frame: DataFrame, column: str | None = None, parse: bool = False, file
         parse: Parse the text of the column as JSON.
         file: File name for error messages.
     """
-    columns = [name for name in frame.columns if name != TORN]
+    columns = [name for name in frame.columns if name != INVALID_ROW]
     if column is not None and column not in columns:
         raise Invalid(f"There is no column {column} in {file}: it has {', '.join(columns)}.")
     quoted = {name: F.col(f"`{name.replace('`', '``')}`") for name in frame.columns}
     torn, unfit = F.lit(None).cast("string"), F.lit(None).cast("string")
-    if TORN in quoted:
-        torn = quoted[TORN]
+    if INVALID_ROW in quoted:
+        torn = quoted[INVALID_ROW]
         # Spark detects a wrong number of fields only if all columns are read.
         read = F.length(F.concat_ws("", *(quoted[name] for name in columns))) >= 0
         unfit = F.when(torn.isNotNull() & read, F.lit("it has more or fewer columns than the header"))
@@ -175,7 +175,7 @@ def table(frame: DataFrame, column: str | None = None, parse: bool = False, file
 
 
 @contextmanager
-def read_once(rows: DataFrame) -> Iterator[None]:
+def cache_rows(rows: DataFrame) -> Iterator[None]:
     """Cache the rows during the block, so that Spark stores the rows that were checked, even if the file changes."""
     rows.persist()
     try:
@@ -184,12 +184,12 @@ def read_once(rows: DataFrame) -> Iterator[None]:
         rows.unpersist()
 
 
-def accepted(rows: DataFrame) -> DataFrame:
+def valid_bodies(rows: DataFrame) -> DataFrame:
     """Return the bodies of the valid rows."""
     return rows.where("reason is null").select("body")
 
 
-def check(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
+def check_rows(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
     """Count the rows that do not parse.
 
     Args:
@@ -207,17 +207,17 @@ def check(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
 
 
 def parser(member: str | None) -> Any:
-    """Return a SQL function that applies ``parsed`` to each value of a column."""
+    """Return a SQL function that applies ``parse_json`` to each value of a column."""
 
     def parse(texts: pa.Array) -> pa.Array:
         kind = pa.struct([("body", pa.binary()), ("reason", pa.string())])
-        return pa.array([parsed(text or b"null", member) for text in texts.to_pylist()], type=kind)
+        return pa.array([parse_json(text or b"null", member) for text in texts.to_pylist()], type=kind)
 
     wrap: Any = arrow_udf
     return wrap(parse, PARSED)
 
 
-def parsed(text: bytes, member: str | None) -> dict[str, Any]:
+def parse_json(text: bytes, member: str | None) -> dict[str, Any]:
     """Validate JSON. Return it as ``body``, or return the ``reason`` why it is not valid.
 
     Args:
@@ -240,10 +240,10 @@ def parsed(text: bytes, member: str | None) -> dict[str, Any]:
 
 
 def _kind(file: str) -> str:
-    ending = PACKED.sub("", file.rpartition("/")[2].lower()).rpartition(".")[2]
-    if ending not in KINDS:
+    ending = COMPRESSED.sub("", file.rpartition("/")[2].lower()).rpartition(".")[2]
+    if ending not in FORMATS:
         raise Invalid(f"The name of {file} does not show its format: give --format.")
-    return KINDS[ending]
+    return FORMATS[ending]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ MAX_QUEUES: Final = 12
 # Panels per row.
 PANELS_PER_ROW: Final = 3
 # Maximum number of values in a curve with markers. Without markers, a single value between zeros is invisible.
-MAX_MARKED: Final = 24
+MAX_MARKERS: Final = 24
 # Styles of the curves. Both curves are visible where they coincide.
 SERIES: Final[dict[str, dict[str, Any]]] = {
     "posted": {"color": "tab:blue", "linewidth": 4, "alpha": 0.45, "marker": "o", "markersize": 8, "zorder": 2},
@@ -29,7 +29,7 @@ MARKS: Final[dict[str, dict[str, Any]]] = {
     "p50": {"marker": "o", "s": 18, "facecolors": "black", "zorder": 5},
 }
 # Columns of the plot of problems.
-TROUBLE: Final = ("retried", "dead_lettered", "expired")
+PROBLEM_COLUMNS: Final = ("retried", "dead_lettered", "expired")
 # Units of a step, by length in minutes.
 UNITS: Final = {1440: "day", 60: "hour", 1: "minute"}
 # Units of a time axis, by length in seconds.
@@ -60,7 +60,7 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path
     figures = {
         "throughput": throughput(by_queue, by_step, timedelta(minutes=minutes)),
         "dwell": dwell(by_queue),
-        "trouble": trouble(by_queue),
+        "trouble": problems(by_queue),
     }
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png", dpi=120)
@@ -77,16 +77,16 @@ def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
     tall = -(-len(shown) // wide)
     figure = Figure(figsize=(11, 2.4 + 2 * tall), layout="constrained")
     figure.suptitle(f"Messages per {step_name(step)}{omission(found)}")
-    moments = every(step, [moment(row, "at") for row in by_step])
+    moments = step_starts(step, [parse_time(row, "at") for row in by_step])
     panels = figure.subplots(tall, wide, sharex=True, squeeze=False).flat
     for number, (panel, row) in enumerate(zip(panels, shown, strict=False)):
-        mine = {moment(counts, "at"): counts for counts in by_step if home(counts) == home(row)}
+        mine = {parse_time(counts, "at"): counts for counts in by_step if queue_key(counts) == queue_key(row)}
         for column, style in SERIES.items():
             values = [mine[at][column] if at in mine else 0 for at in moments]
             some = [place for place, value in enumerate(values) if value]
-            panel.plot(moments, values, label=column, markevery=some if len(some) <= MAX_MARKED else [], **style)
+            panel.plot(moments, values, label=column, markevery=some if len(some) <= MAX_MARKERS else [], **style)
         panel.set_title(label(row, shown), fontsize="small")
-        dress(panel, moments, step)
+        format_axes(panel, moments, step)
         panel.set_ylabel("" if number % wide else "messages", fontsize="small")
         lowest = number + wide >= len(shown)
         panel.tick_params(labelbottom=lowest)
@@ -97,7 +97,7 @@ def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
     return figure
 
 
-def dress(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
+def format_axes(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
     """Format the axes of a panel. The range begins below 0, so that a curve at 0 is visible."""
     most = max(panel.get_ylim()[1], 1)
     panel.set_ylim(-most / 30, most)
@@ -111,7 +111,7 @@ def dress(panel: Axes, moments: Sequence[datetime], step: timedelta) -> None:
     panel.grid(alpha=0.3)
 
 
-def every(step: timedelta, found: Sequence[datetime]) -> list[datetime]:
+def step_starts(step: timedelta, found: Sequence[datetime]) -> list[datetime]:
     """Return the start times of all steps from the first to the last, including steps without messages."""
     first = min(found)
     return [first + number * step for number in range((max(found) - first) // step + 1)]
@@ -152,23 +152,23 @@ def percentiles(row: dict[str, Any]) -> str:
     return f"{'  '.join(times)}  ({row['finished'] - row['dead_lettered']:,})"
 
 
-def trouble(by_queue: Rows) -> Figure:
+def problems(by_queue: Rows) -> Figure:
     """Draw the number of messages that were claimed more than once, buried or expired, for each queue."""
-    found = [row for row in by_queue if any(row[column] for column in TROUBLE)]
-    shown = sorted(found, key=lambda row: -sum(row[column] for column in TROUBLE))[:MAX_QUEUES]
+    found = [row for row in by_queue if any(row[column] for column in PROBLEM_COLUMNS)]
+    shown = sorted(found, key=lambda row: -sum(row[column] for column in PROBLEM_COLUMNS))[:MAX_QUEUES]
     if not shown:
         return empty_plot("No message was claimed more than once, buried or expired.")
     figure, axes = rows_of(shown, f"Claimed more than once, buried, expired{omission(found)}")
-    high = 0.8 / len(TROUBLE)
-    for number, (column, color) in enumerate(zip(TROUBLE, ("tab:orange", "tab:red", "tab:gray"), strict=True)):
+    high = 0.8 / len(PROBLEM_COLUMNS)
+    for number, (column, color) in enumerate(zip(PROBLEM_COLUMNS, ("tab:orange", "tab:red", "tab:gray"), strict=True)):
         places = [place + (number - 1) * high for place in range(len(shown))]
         counts = [row[column] for row in shown]
         drawn = axes.barh(places, counts, high, label=column.replace("_", " "), color=color, zorder=2)
         axes.bar_label(drawn, [f"{count:,}" if count else "" for count in counts], fontsize=8, padding=3)
-    most = max(row[column] for row in shown for column in TROUBLE)
+    most = max(row[column] for row in shown for column in PROBLEM_COLUMNS)
     axes.set_xlim(0, most * 1.2)
     axes.xaxis.set_major_locator(MaxNLocator(9, integer=True))
-    if most > MAX_MARKED:
+    if most > MAX_MARKERS:
         axes.set_xscale("symlog", linthresh=10)
         axes.set_xlim(0, most * 3)
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -216,12 +216,12 @@ def duration(seconds: float) -> str:
 
 def label(row: dict[str, Any], among: Rows) -> str:
     """Return the queue's label, including the project if the rows belong to several projects."""
-    return home(row)[1] if len({one["project"] for one in among}) == 1 else "/".join(home(row))
+    return queue_key(row)[1] if len({one["project"] for one in among}) == 1 else "/".join(queue_key(row))
 
 
-def home(row: dict[str, Any]) -> tuple[str, str]:
+def queue_key(row: dict[str, Any]) -> tuple[str, str]:
     return row["project"], row["queue"]
 
 
-def moment(row: dict[str, Any], column: str) -> datetime:
+def parse_time(row: dict[str, Any], column: str) -> datetime:
     return datetime.fromisoformat(row[column])

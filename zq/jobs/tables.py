@@ -14,17 +14,17 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 # Columns that identify a queue, with their types.
-HOME: Final = "project string, queue string"
+QUEUE_COLUMNS: Final = "project string, queue string"
 # Columns that partition the tables, with their types.
-PLACE: Final = f"{HOME}, day date, batch string"
+PARTITION_COLUMNS: Final = f"{QUEUE_COLUMNS}, day date, batch string"
 # Schema of each table.
 SCHEMAS: Final[Mapping[str, str]] = {
     "finished": (
         "id string, seq long, body string, created timestamp, ttl int, claim_count int, origin string, "
-        f"origin_claim_count int, reason string, outcome string, finished timestamp, {PLACE}"
+        f"origin_claim_count int, reason string, outcome string, finished timestamp, {PARTITION_COLUMNS}"
     ),
-    "posted": f"id string, seq long, created timestamp, ttl int, {PLACE}",
-    "archived": f"at timestamp, {HOME}",
+    "posted": f"id string, seq long, created timestamp, ttl int, {PARTITION_COLUMNS}",
+    "archived": f"at timestamp, {QUEUE_COLUMNS}",
 }
 
 
@@ -40,7 +40,7 @@ def write(rows: DataFrame, path: str, table: str) -> None:
     writer.partitionBy(*parts).parquet(f"{path}/{table}")
 
 
-def with_former(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
+def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
     """Add the rows that an earlier attempt at the batch has written and that the server no longer has."""
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:

@@ -26,22 +26,22 @@ from pyspark.sql.datasource import (
 from zq.client import Message, Stretch
 from zq.errors import Invalid
 from zq.spark.options import Connection, ReadingOptions
-from zq.spark.rows import Rows
+from zq.spark.rows import RowConverter
 
 # A position after all messages.
 END_POSITION: Final = 2**62
 # The smallest matching value of a filter, relative to the filter's value.
-LOWEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, GreaterThanOrEqual: 0, GreaterThan: 1}
+MIN_OFFSETS: Final[Mapping[type[Filter], int]] = {EqualTo: 0, GreaterThanOrEqual: 0, GreaterThan: 1}
 # The largest matching value of a filter, relative to the filter's value.
-HIGHEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, LessThanOrEqual: 0, LessThan: -1}
+MAX_OFFSETS: Final[Mapping[type[Filter], int]] = {EqualTo: 0, LessThanOrEqual: 0, LessThan: -1}
 
 
-class Gap(Invalid):
+class TrimmedMessages(Invalid):
     """An error for messages of a topic that were trimmed before Spark read them."""
 
 
 @dataclass(frozen=True)
-class Walk:
+class Scan:
     """The range of messages that a scan has found.
 
     Attributes:
@@ -71,7 +71,7 @@ class Log:
     name: str
     state: str
     strict: bool = False
-    """Raise ``Gap`` for trimmed messages of a topic."""
+    """Raise ``TrimmedMessages`` for trimmed messages of a topic."""
     since: datetime | None = None
     until: datetime | None = None
 
@@ -79,7 +79,7 @@ class Log:
         """Return up to ``page`` messages after a position."""
         client = self.connection.client()
         if self.state == "topic":
-            return self._whole(position, client.topic(self.name).stretch(position, page=page))
+            return self._check_gap(position, client.topic(self.name).stretch(position, page=page))
         queue = client.queue(self.name)
         if self.state == "live":
             return queue.stretch(position, page=page)
@@ -91,38 +91,38 @@ class Log:
         """Return the position of the first message after a position, or ``None``."""
         return self.after(position, 1).end
 
-    def beyond(self, position: int) -> int | None:
+    def find_first(self, position: int) -> int | None:
         """Return the position of the first message after a position, which may be after the end of the log."""
         try:
             return self.first(position)
-        except Gap:
+        except TrimmedMessages:
             raise
         except Invalid:
             return None
 
-    def walk(self, low: int, most: int) -> Walk:
+    def scan(self, low: int, most: int) -> Scan:
         """Scan up to ``most`` messages after the position ``low``."""
         page = self._page()
         end, rows, last = low, 0, None
         while rows < most:
             found = self.after(end, min(page, most - rows))
             if found.end is None:
-                return Walk(end, rows, last, whole=True, looked=found.looked)
+                return Scan(end, rows, last, whole=True, looked=found.looked)
             end, rows, last = found.end, rows + len(found.messages), found.messages[-1]
-        return Walk(end, rows, last)
+        return Scan(end, rows, last)
 
     def last(self, low: int) -> int:
         """Find the position of the last message by binary search. Return ``low`` if no message follows ``low``."""
-        found, step = self.beyond(low), 1
+        found, step = self.find_first(low), 1
         if found is None:
             return low
         last = found
-        while (found := self.beyond(last + step - 1)) is not None:
+        while (found := self.find_first(last + step - 1)) is not None:
             last, step = found, step * 2
         none_beyond = last + step - 1
         while last < none_beyond:
             middle = (last + none_beyond + 1) // 2
-            found = self.beyond(middle - 1)
+            found = self.find_first(middle - 1)
             last, none_beyond = (last, middle - 1) if found is None else (found, max(found, none_beyond))
         return last
 
@@ -146,30 +146,30 @@ class Log:
         most: int = self.connection.client().limits()["max_messages_per_page"]
         return most
 
-    def _whole(self, position: int, found: Stretch[Message]) -> Stretch[Message]:
+    def _check_gap(self, position: int, found: Stretch[Message]) -> Stretch[Message]:
         if self.strict and position and found.gap is not None:
-            raise Gap(
+            raise TrimmedMessages(
                 f"Messages of topic {self.name} after {position} were trimmed from the log before they were read. "
                 "Set option failOnDataLoss=false to continue with the remaining messages."
             )
         return found
 
 
-def split(low: int, high: int, parts: int) -> list[tuple[int, int]]:
+def split_range(low: int, high: int, parts: int) -> list[tuple[int, int]]:
     """Split a range of positions into up to ``parts`` ranges of equal width. The last range may be shorter."""
     width = -(-(high - low) // parts) or 1
     return [(first, min(first + width, high)) for first in range(low, high, width)]
 
 
 @dataclass
-class Range(InputPartition):
+class PositionRange(InputPartition):
     """A range of positions: after ``low``, up to and including ``high``."""
 
     low: int
     high: int
 
 
-class Browser(DataSourceReader):
+class BatchReader(DataSourceReader):
     """The reader of ``spark.read``."""
 
     def __init__(self, options: ReadingOptions, columns: list[str]) -> None:
@@ -178,21 +178,21 @@ class Browser(DataSourceReader):
         self.log = Log(options.connection, options.name, options.state)
         self.low, self.high = 0, END_POSITION
 
-    def partitions(self) -> list[Range]:
+    def partitions(self) -> list[PositionRange]:
         """Split the range of existing messages into partitions."""
-        first = self.log.beyond(self.low) if self.low else self.log.first(0)
+        first = self.log.find_first(self.low) if self.low else self.log.first(0)
         if first is None or first > self.high:
             return []
         low = first - 1
         high = min(self.high, self.log.last(low))
-        return [Range(*ends) for ends in split(low, high, self.options.partitions)]
+        return [PositionRange(*ends) for ends in split_range(low, high, self.options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
-        return read(self.log, self.options, self.columns, partition)
+        return read_range(self.log, self.options, self.columns, partition)
 
 
-class FilteringBrowser(Browser):
+class FilteringBatchReader(BatchReader):
     """A reader with filter pushdown.
 
     Spark rejects it unless ``spark.sql.python.filterPushdown.enabled`` is set, so users select it with an option.
@@ -209,10 +209,10 @@ class FilteringBrowser(Browser):
         return filters
 
     def _narrow(self, kind: type[Filter], value: int) -> None:
-        if kind in LOWEST:
-            self.low = max(self.low, value + LOWEST[kind] - 1)
-        if kind in HIGHEST:
-            self.high = min(self.high, value + HIGHEST[kind])
+        if kind in MIN_OFFSETS:
+            self.low = max(self.low, value + MIN_OFFSETS[kind] - 1)
+        if kind in MAX_OFFSETS:
+            self.high = min(self.high, value + MAX_OFFSETS[kind])
 
     def _bound(self, kind: type[Filter], value: datetime) -> None:
         """Narrow the range by a time filter, as far as the server's millisecond precision permits."""
@@ -224,11 +224,13 @@ class FilteringBrowser(Browser):
             self.log = replace(self.log, until=value)
 
 
-def read(log: Log, options: ReadingOptions, columns: list[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def read_range(
+    log: Log, options: ReadingOptions, columns: list[str], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a range of positions."""
-    if not isinstance(partition, Range):  # Spark also calls this for a source without partitions
+    if not isinstance(partition, PositionRange):  # Spark also calls this for a source without partitions
         return
     place = {"topic" if options.state == "topic" else "queue": options.name}
-    rows = Rows(columns, options.body, **place)
+    rows = RowConverter(columns, options.body, **place)
     for messages in log.between(partition.low, partition.high):
-        yield from rows.of(messages)
+        yield from rows.convert(messages)

@@ -22,14 +22,14 @@ from zq.client import Message
 from zq.errors import ClaimNotFound, Fenced, Invalid
 from zq.spark.claims import BatchClaimer, ClaimedBatch, Heartbeat, Prefetch
 from zq.spark.options import ClaimingOptions
-from zq.spark.rows import Rows
+from zq.spark.rows import RowConverter
 
 Offset = dict[str, Any]
 _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 @dataclass
-class Claims(InputPartition):
+class ClaimsPartition(InputPartition):
     """The claims that a task reads."""
 
     names: list[str]
@@ -37,7 +37,7 @@ class Claims(InputPartition):
     """Messages as JSON, for claims whose content the driver has sent with the task."""
 
 
-class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of ``spark.readStream`` in mode claim. Executors only call ``read``."""
 
     def __init__(self, options: ClaimingOptions, columns: list[str]) -> None:
@@ -80,29 +80,31 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "one stops. Use a different consumer name for each query."
             ) from None
 
-    def partitions(self, start: Offset, end: Offset) -> list[Claims]:
+    def partitions(self, start: Offset, end: Offset) -> list[ClaimsPartition]:
         """Distribute the claims of a batch among tasks, and keep the claims alive."""
-        names = _names(end) if start != end else []
+        names = _claim_names(end) if start != end else []
         if self.claimer:
             self._heartbeat().keep_alive(names)
         else:  # Spark repeats a batch after a restart
-            self._heartbeat().keep_alive(names + _names(start), at_once=True)
+            self._heartbeat().keep_alive(names + _claim_names(start), at_once=True)
         share = -(-len(names) // self.options.partitions) or 1
         parts = [names[first : first + share] for first in range(0, len(names), share)]
-        return [Claims(part, {name: self.inlined[name] for name in part if name in self.inlined}) for part in parts]
+        return [
+            ClaimsPartition(part, {name: self.inlined[name] for name in part if name in self.inlined}) for part in parts
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition's claims.
 
         A missing claim yields no rows: it was settled, or its messages are redelivered.
         """
-        if not isinstance(partition, Claims):  # Spark also calls this for a source without partitions
+        if not isinstance(partition, ClaimsPartition):  # Spark also calls this for a source without partitions
             return
         queue = self.options.queue
         for name in partition.names:
-            rows = Rows(self.columns, self.options.body, queue=queue, claim=f"{queue}/{name}")
+            rows = RowConverter(self.columns, self.options.body, queue=queue, claim=f"{queue}/{name}")
             inlined = partition.inlined.get(name)
-            yield from rows.of(self._held(name) if inlined is None else _messages.decode(inlined))
+            yield from rows.convert(self._claimed_messages(name) if inlined is None else _messages.decode(inlined))
 
     def commit(self, end: Offset) -> None:
         """Do nothing, because Spark calls this one batch late, and never for the last batch."""
@@ -118,10 +120,10 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
         claimer = self._begin(start)
         following = {**start, "run": start["run"] or self.epoch, "batch": start["batch"] + 1, "before": start["claims"]}
-        batch = self.prefetch.take() or ClaimedBatch(_prefix(following))
+        batch = self.prefetch.take() or ClaimedBatch(_claim_prefix(following))
         most = self.options.most
         most = min(most, limit.max_rows) if isinstance(limit, ReadMaxRows) else most
-        to_settle = _names(start) if start != self.settled else []
+        to_settle = _claim_names(start) if start != self.settled else []
         if not batch.claims:
             claimer.settle(to_settle)  # before waiting for messages, which may take long
             to_settle, self.settled = [], start
@@ -135,7 +137,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _start_prefetch(self, claimer: BatchClaimer, end: Offset, to_settle: list[str], most: int) -> None:
         """Settle the previous batch and prefetch the batch after ``end``, up to ``most`` messages."""
-        batch = ClaimedBatch(_prefix({**end, "batch": end["batch"] + 1}))
+        batch = ClaimedBatch(_claim_prefix({**end, "batch": end["batch"] + 1}))
 
         def fill() -> None:
             claimer.settle(to_settle)
@@ -158,7 +160,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fence = self.options.connection.client().fence(_fence_name(self.options))
             self._heartbeat().fence = fence
             self.epoch, self.claimer = fence.epoch, BatchClaimer(self.options, fence, self._heartbeat())
-            self.claimer.settle(_names_before(start))
+            self.claimer.settle(_previous_claim_names(start))
         return self.claimer
 
     def _heartbeat(self) -> Heartbeat:
@@ -167,7 +169,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.heartbeat = Heartbeat(options.connection, options.queue, options.ttl, options.ttl / 3)
         return self.heartbeat
 
-    def _held(self, name: str) -> list[Message]:
+    def _claimed_messages(self, name: str) -> list[Message]:
         try:
             return self.options.connection.client().queue(self.options.queue).held(name).messages
         except ClaimNotFound:
@@ -198,14 +200,14 @@ def _fence_name(options: ClaimingOptions) -> str:
     return "stream." + hashlib.sha256(f"{options.consumer}/{options.queue}".encode()).hexdigest()[:40]
 
 
-def _prefix(offset: Offset) -> str:
+def _claim_prefix(offset: Offset) -> str:
     return f"{offset['consumer']}.{offset['run']}.{offset['batch']}"
 
 
-def _names(offset: Offset) -> list[str]:
-    return [f"{_prefix(offset)}.{number}" for number in range(offset["claims"])]
+def _claim_names(offset: Offset) -> list[str]:
+    return [f"{_claim_prefix(offset)}.{number}" for number in range(offset["claims"])]
 
 
-def _names_before(offset: Offset) -> list[str]:
+def _previous_claim_names(offset: Offset) -> list[str]:
     """Return the claims of the previous batch, which a crashed query may not have settled."""
-    return _names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})
+    return _claim_names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})

@@ -20,11 +20,11 @@ from zq.wire.extensions import Released
 # Maximum number of claims per batch. A commit accepts no more claims.
 MAX_CLAIMS: Final = 1000
 # Number of consecutive missing claims after which ``adopt`` stops searching. Fully settled claims are missing.
-GAP: Final = 100
+MAX_MISSING_CLAIMS: Final = 100
 # Maximum bytes of messages that the driver sends with a batch's tasks, which then need no request.
 INLINED_BYTES: Final = 8 * 2**20
 # Number of batches whose claims an earlier process may have created: the next batch and a prefetched batch.
-INHERITED: Final = 2
+INHERITED_BATCHES: Final = 2
 # Seconds for which ``Prefetch.stop`` waits for a prefetch in progress.
 PREFETCH_TIMEOUT: Final = 5.0
 T = TypeVar("T")
@@ -139,7 +139,7 @@ class BatchClaimer:
             wait: Seconds for which the first claim of a batch waits for messages.
         """
         self._fills += 1
-        inherited = self._fills <= INHERITED
+        inherited = self._fills <= INHERITED_BATCHES
         while batch.messages < most and len(batch.claims) < MAX_CLAIMS:
             name = f"{batch.prefix}.{len(batch.claims)}"
             messages = self._claim(name, min(self._size, most - batch.messages), 0 if batch.claims else wait)
@@ -157,11 +157,11 @@ class BatchClaimer:
         for prefix in prefixes:
             missing = 0
             for number in range(MAX_CLAIMS):
-                if batch.messages >= claimed or len(batch.claims) == MAX_CLAIMS or missing > GAP:
+                if batch.messages >= claimed or len(batch.claims) == MAX_CLAIMS or missing > MAX_MISSING_CLAIMS:
                     break
-                missing = 0 if self._adopted(batch, f"{prefix}.{number}") else missing + 1
+                missing = 0 if self._adopt(batch, f"{prefix}.{number}") else missing + 1
 
-    def _adopted(self, batch: ClaimedBatch, name: str) -> bool:
+    def _adopt(self, batch: ClaimedBatch, name: str) -> bool:
         try:
             self._queue().renew(name, ttl=self._options.ttl, fence=self._fence)
             messages = self._queue().held(name).messages

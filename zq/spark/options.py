@@ -49,7 +49,7 @@ BODY_TYPES: Final = ("string", "binary", "variant")
 NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,64}")
 
 
-class Given:
+class OptionParser:
     """The options that Spark passes, with case-insensitive names. Raises ``Invalid`` for an unknown name."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -71,7 +71,7 @@ class Given:
         """Return the value of an option, or ``None``."""
         return self._texts.get(name.lower()) or None
 
-    def needed(self, name: str, why: str) -> str:
+    def required(self, name: str, why: str) -> str:
         """Return the value of a required option. If it is missing, raise ``Invalid`` with the reason ``why``."""
         text = self.text(name)
         if text is None:
@@ -138,12 +138,12 @@ def _client(connection: Connection, token: str | None) -> Client:
     return client
 
 
-def connection(given: Given) -> Connection:
+def connection(given: OptionParser) -> Connection:
     """Parse the connection settings. Raises ``Invalid``."""
-    url = given.needed("url", "set it to the URL of the server, such as http://localhost:8888.")
+    url = given.required("url", "set it to the URL of the server, such as http://localhost:8888.")
     if not url.startswith(("http://", "https://")):
         raise Invalid("Option url must begin with http:// or https://.")
-    project = given.needed("project", "set it to the project of the queues.")
+    project = given.required("project", "set it to the project of the queues.")
     token, file = given.text("token"), given.text("tokenFile")
     if token and file:
         raise Invalid("Options token and tokenFile are both set: give only one of them.")
@@ -168,7 +168,7 @@ class SinkOptions:
     delay: int | None
 
 
-def sink_options(given: Given, stream: bool) -> SinkOptions:
+def sink_options(given: OptionParser, stream: bool) -> SinkOptions:
     """Parse the options of the sink. Raises ``Invalid``."""
     queue, queues = given.text("queue") or given.text("path"), given.text("queueColumn")
     if queue is None and queues is None:
@@ -227,13 +227,13 @@ class ReadingOptions:
     strict: bool
 
 
-def claims(given: Given) -> bool:
+def is_claim_mode(given: OptionParser) -> bool:
     """Return ``True`` if the options select a stream in mode claim."""
     return given.choice("mode", "claim", "tail") == "claim" and given.text("consumer") is not None
 
 
-def state(given: Given) -> str:
-    """Return the ``state`` of a source without claims. Raises ``Invalid``."""
+def source_state(given: OptionParser) -> str:
+    """Return the ``source_state`` of a source without claims. Raises ``Invalid``."""
     if given.text("topic"):
         return "topic"
     if given.choice("mode", "claim", "tail") == "tail":
@@ -241,11 +241,11 @@ def state(given: Given) -> str:
     return given.choice("state", "live", "all", "history")
 
 
-def body_type(given: Given) -> str:
+def body_type(given: OptionParser) -> str:
     return given.choice("bodyType", *BODY_TYPES)
 
 
-def reading_options(given: Given) -> ReadingOptions:
+def reading_options(given: OptionParser) -> ReadingOptions:
     """Parse the options of a source without claims. Raises ``Invalid``."""
     if given.text("topic") and (given.text("queue") or given.text("path")):
         raise Invalid("Option topic and a queue are both set: a source reads only one of them.")
@@ -257,7 +257,7 @@ def reading_options(given: Given) -> ReadingOptions:
     return ReadingOptions(
         connection(given),
         given.text("topic") or source_queue(given),
-        state(given),
+        source_state(given),
         body_type(given),
         given.integer("numPartitions", 4, 1, 1000),
         given.choice("pushdown", "false", "true") == "true",
@@ -268,7 +268,7 @@ def reading_options(given: Given) -> ReadingOptions:
     )
 
 
-def claiming_options(given: Given) -> ClaimingOptions:
+def claiming_options(given: OptionParser) -> ClaimingOptions:
     """Parse the options of a source in mode claim. Raises ``Invalid``."""
     if given.text("topic"):
         raise Invalid("Option topic requires mode tail, because messages of topics cannot be claimed.")
@@ -290,6 +290,6 @@ def claiming_options(given: Given) -> ClaimingOptions:
     )
 
 
-def source_queue(given: Given) -> str:
+def source_queue(given: OptionParser) -> str:
     """Return the queue that a source reads. Raises ``Invalid``."""
-    return given.text("queue") or given.needed("path", "give option queue, or the queue's name to load().")
+    return given.text("queue") or given.required("path", "give option queue, or the queue's name to load().")

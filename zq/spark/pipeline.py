@@ -14,16 +14,16 @@ from pyspark.sql import SparkSession
 from zq.client.stopping import stop_on_signals
 from zq.errors import Fenced, Invalid
 from zq.spark import warn_of_speculation
-from zq.spark.options import BODY_TYPES, NAME, ClaimingOptions, Given, claiming_options
+from zq.spark.options import BODY_TYPES, NAME, ClaimingOptions, OptionParser, claiming_options
 from zq.spark.poison import ERROR, reject
-from zq.spark.rounds import RoundSource, Stage, Work
+from zq.spark.rounds import RoundExecutor, RoundSource, Stage
 from zq.spark.runner import RoundFailed, Runner, Totals
 
 __all__ = ["ERROR", "Pipeline", "RoundFailed", "Totals", "reject"]
 # Default server URL.
 URL: Final = "http://localhost:8888"
 # Sink options that users may set.
-SINK: Final = ("bodyColumn", "ttl", "delay", "ttlColumn", "delayColumn", "queueColumn")
+SINK_OPTIONS: Final = ("bodyColumn", "ttl", "delay", "ttlColumn", "delayColumn", "queueColumn")
 # Bounds of the numeric settings.
 BOUNDS: Final = {
     "max_messages": (1, 1_000_000),
@@ -74,13 +74,13 @@ class Pipeline:
         if wrong := next((one for one in self.stages if not callable(one)), None):
             raise Invalid(f"stages must be functions, not {wrong!r}.")
         for option in self.sink_options:
-            if option not in SINK:
-                raise Invalid(f"sink_options may contain {', '.join(SINK)}, not {option}.")
+            if option not in SINK_OPTIONS:
+                raise Invalid(f"sink_options may contain {', '.join(SINK_OPTIONS)}, not {option}.")
         if not self.source or self.sink == self.source:
             raise Invalid(f"source and sink must be two queues, not {self.source or 'none'} and {self.sink or 'none'}.")
-        if not NAME.fullmatch(self.named):
+        if not NAME.fullmatch(self.full_name):
             raise Invalid(
-                f"name must have 1 to 64 characters of A-Z a-z 0-9 _ - . and not only dots, not {self.named}."
+                f"name must have 1 to 64 characters of A-Z a-z 0-9 _ - . and not only dots, not {self.full_name}."
             )
         if self.body_type not in BODY_TYPES:
             raise Invalid(f"body_type must be one of {', '.join(BODY_TYPES)}, not {self.body_type}.")
@@ -90,7 +90,7 @@ class Pipeline:
                 raise Invalid(f"{setting} must be an integer from {least} to {most}, not {value}.")
 
     @property
-    def named(self) -> str:
+    def full_name(self) -> str:
         """The configured or default name."""
         return self.name or ".".join(queue for queue in (self.source, self.sink) if queue)
 
@@ -109,7 +109,11 @@ class Pipeline:
         """
         warn_of_speculation(spark)
         spark.dataSource.register(RoundSource)
-        runner = Runner(self.taking(), Work(spark, self.stages, self.writing(), self.body_type), self.most_poison)
+        runner = Runner(
+            self.claiming_options(),
+            RoundExecutor(spark, self.stages, self.writer_options(), self.body_type),
+            self.most_poison,
+        )
         try:
             with stop_on_signals(runner.stopped.set):
                 runner.begin(self.dead_letters)
@@ -128,20 +132,22 @@ class Pipeline:
             runner.end()
         return runner.totals
 
-    def taking(self) -> ClaimingOptions:
+    def claiming_options(self) -> ClaimingOptions:
         """Return the options for claiming. Raises ``Invalid``."""
         return claiming_options(
-            Given(
+            OptionParser(
                 self._place()
-                | _texts(queue=self.source, consumer=self.named, maxMessagesPerBatch=self.max_messages)
-                | _texts(claimSize=self.claim_size, claimTtl=self.claim_ttl, wait=self.wait, bodyType=self.body_type)
+                | _as_strings(queue=self.source, consumer=self.full_name, maxMessagesPerBatch=self.max_messages)
+                | _as_strings(
+                    claimSize=self.claim_size, claimTtl=self.claim_ttl, wait=self.wait, bodyType=self.body_type
+                )
             )
         )
 
-    def writing(self) -> dict[str, str]:
+    def writer_options(self) -> dict[str, str]:
         """Return the options for Spark's reader and writer. Raises ``Invalid``."""
-        return self._place() | _texts(
-            queue=self.sink, bodyType=self.body_type, idempotencyKey=self.named, **self.sink_options
+        return self._place() | _as_strings(
+            queue=self.sink, bodyType=self.body_type, idempotencyKey=self.full_name, **self.sink_options
         )
 
     def _place(self) -> dict[str, str]:
@@ -152,9 +158,9 @@ class Pipeline:
             raise Invalid(
                 "project is missing: set it, or the environment variable ZQ_PROJECT, to the project of the queues."
             )
-        return _texts(url=url, project=project, token=token, clientId=self.client_id, retryFor=self.retry_for)
+        return _as_strings(url=url, project=project, token=token, clientId=self.client_id, retryFor=self.retry_for)
 
 
-def _texts(**options: Any) -> dict[str, str]:
+def _as_strings(**options: Any) -> dict[str, str]:
     """Convert options to strings. Leave out options that are ``None``."""
     return {name: str(value) for name, value in options.items() if value is not None}

@@ -25,10 +25,10 @@ PROBES: Final = 4
 MAX_RUNS: Final = 500
 # A dry run with some message ids, which returns the reason of a failure or ``None``. If the second argument is true, it
 # also stages the results, which finds messages that the sink refuses.
-Fails = Callable[[Sequence[str], bool], str | None]
+DryRun = Callable[[Sequence[str], bool], str | None]
 
 
-class Inconclusive(ZqError):
+class InconclusiveSearch(ZqError):
     """An error of the search: no message fails by itself, or too many messages fail."""
 
 
@@ -36,13 +36,13 @@ class RunStopped(ZqError):
     """An error that ends a search because the run must stop."""
 
 
-def poison(
-    ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float], object], claim_count: int = 1
+def find_poison(
+    ids: Sequence[str], fails: DryRun, most: int, pause: Callable[[float], object], claim_count: int = 1
 ) -> dict[str, str]:
     """Find the messages that fail by themselves in two attempts. Return the reasons by message id.
 
-    The result is empty if all messages succeed now. Raises ``Inconclusive`` if the failures are probably due to an
-    outage or a faulty stage.
+    The result is empty if all messages succeed now. Raises ``InconclusiveSearch`` if an outage or a faulty stage is the
+    probable cause.
 
     Args:
         most: Maximum number of poison messages.
@@ -55,23 +55,23 @@ def poison(
     if together is None:
         return {}
     # A stage may fail only for empty input, so the messages also have to fail.
-    if fails([], keep) and not _some_go_well(ids, fails, keep):
-        raise Inconclusive("the stages themselves fail")
+    if fails([], keep) and not _any_succeeds(ids, fails, keep):
+        raise InconclusiveSearch("the stages themselves fail")
     search = Bisection(lambda some: fails(some, keep), most)
     if len(ids) > 1:
-        search.look(ids, known=True)
+        search.search(ids, known=True)
     found = search.found if len(ids) > 1 else {ids[0]: together}
     if not found:
-        raise Inconclusive("no message fails by itself")
+        raise InconclusiveSearch("no message fails by itself")
     if len(found) > most:
-        raise Inconclusive(f"more than {most} messages fail, one by {next(iter(found.values()))}")
+        raise InconclusiveSearch(f"more than {most} messages fail, one by {next(iter(found.values()))}")
     if len(found) == len(ids) > 1 and claim_count < MIN_FAILED_ROUNDS:
-        raise Inconclusive(f"all of its messages fail, one by {next(iter(found.values()))}")
+        raise InconclusiveSearch(f"all of its messages fail, one by {next(iter(found.values()))}")
     pause(RETRY_PAUSE)
     return {one: reason for one in found if (reason := fails([one], keep))}
 
 
-def _some_go_well(ids: Sequence[str], fails: Fails, keep: bool) -> bool:
+def _any_succeeds(ids: Sequence[str], fails: DryRun, keep: bool) -> bool:
     probes = ids[:: -(-len(ids) // PROBES)] if ids else ids
     return any(fails([one], keep) is None for one in probes)
 
@@ -86,7 +86,7 @@ class Bisection:
         self._runs = 0
         self.found: dict[str, str] = {}
 
-    def look(self, ids: Sequence[str], known: bool) -> bool:
+    def search(self, ids: Sequence[str], known: bool) -> bool:
         """Search the messages recursively. Return ``True`` if a message fails by itself.
 
         Args:
@@ -103,8 +103,8 @@ class Bisection:
                 self.found[ids[0]] = reason
                 return True
         half = len(ids) // 2
-        left = self.look(ids[:half], known=False)
-        right = self.look(ids[half:], known=not left)
+        left = self.search(ids[:half], known=False)
+        right = self.search(ids[half:], known=not left)
         return left or right
 
 
@@ -113,7 +113,7 @@ def reject(condition: Column | str, reason: str) -> Column:
     return F.when(F.expr(condition) if isinstance(condition, str) else condition, F.lit(reason))
 
 
-def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
+def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
     """Return the reasons by message id for the rows that a stage has rejected.
 
     Raises ``Invalid`` if the columns ``id`` and ``ERROR`` are not usable.
@@ -129,7 +129,7 @@ def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
     return {row[0]: row[1][:MAX_REASON_LENGTH] or "rejected" for row in found}
 
 
-def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
+def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
     """Remove the rejected messages from the frame. If Spark recomputes a row and rejects only then, the round fails."""
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)
@@ -138,7 +138,7 @@ def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame
     return frame.where(F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(only_now)).drop(ERROR)
 
 
-def burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
+def batch_burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
     """Yield the burials in batches of up to ``room`` bytes of JSON."""
     some, size = list[Buried](), 0
     for one, reason in rejected.items():

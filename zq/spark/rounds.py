@@ -20,21 +20,21 @@ from zq.client import Message
 from zq.errors import Invalid, ZqError
 from zq.model import Fence
 from zq.spark import rows
-from zq.spark.failures import SPARK_ERRORS, why
-from zq.spark.options import Connection, Given, body_type, connection, sink_options
-from zq.spark.poison import ERROR, rejected_ids, without_rejected
-from zq.spark.staging import BatchWriter, Staged
+from zq.spark.failures import SPARK_ERRORS, explanation
+from zq.spark.options import Connection, OptionParser, body_type, connection, sink_options
+from zq.spark.poison import ERROR, find_rejected, remove_rejected
+from zq.spark.staging import BatchWriter, StageResult
 
 # Name of the data source.
 FORMAT: Final = "zq-round"
 # Columns of the messages. A column ``queue`` would name the target queue of the results.
 COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim")
 # Sink options that name columns, with the default columns.
-WRITTEN: Final = {"bodyColumn": "body", "queueColumn": "queue", "ttlColumn": None, "delayColumn": None}
+COLUMN_OPTIONS: Final = {"bodyColumn": "body", "queueColumn": "queue", "ttlColumn": None, "delayColumn": None}
 # Minimum number of rows per task, except for the last task.
 MIN_ROWS: Final = 25
 # Setting for the size in bytes up to which the driver computes a frame without tasks.
-THRESHOLD: Final = "spark.sql.execution.arrow.localRelationThreshold"
+LOCAL_THRESHOLD: Final = "spark.sql.execution.arrow.localRelationThreshold"
 Stage = Callable[[DataFrame], DataFrame]
 # A function that takes the reasons by message id for rejected messages and returns the round without them.
 Rejected = Callable[[Mapping[str, str]], "Round"]
@@ -73,21 +73,21 @@ class RoundSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of the messages."""
-        return rows.schema(COLUMNS, body_type(_given(self.options)))
+        return rows.schema(COLUMNS, body_type(_option_parser(self.options)))
 
     def reader(self, schema: StructType) -> "RoundReader":
         """Return the reader of the claimed messages."""
-        given = _given(self.options)
-        return RoundReader(connection(given), body_type(given), _round(self.options))
+        given = _option_parser(self.options)
+        return RoundReader(connection(given), body_type(given), _decode_round(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of the results."""
-        options = sink_options(_given(self.options), stream=False)
-        return RoundWriter(options, schema, overwrite).of(_round(self.options))
+        options = sink_options(_option_parser(self.options), stream=False)
+        return RoundWriter(options, schema, overwrite).with_round(_decode_round(self.options))
 
 
 @dataclass
-class Part(InputPartition):
+class RoundPartition(InputPartition):
     """The claims that a task reads."""
 
     names: list[str]
@@ -101,22 +101,24 @@ class RoundReader(DataSourceReader):
         self.body = body
         self.round = of
 
-    def partitions(self) -> list[Part]:
+    def partitions(self) -> list[RoundPartition]:
         """Distribute the claims among tasks."""
         names = [name for name, ids in self.round.claims.items() if ids != []]
         share = -(-len(names) // self.round.tasks) or 1
-        return [Part(names[first : first + share]) for first in range(0, len(names), share)]
+        return [RoundPartition(names[first : first + share]) for first in range(0, len(names), share)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of a partition's claims. Raises ``ClaimNotFound`` if a claim has lapsed."""
-        if not isinstance(partition, Part):  # Spark also calls this for a source without partitions
+        if not isinstance(partition, RoundPartition):  # Spark also calls this for a source without partitions
             return
         queue = self.place.client().queue(self.round.queue)
         for name in partition.names:
             wanted = self.round.claims[name]
             ids = None if wanted is None else frozenset(wanted)
-            made = rows.Rows(COLUMNS, self.body, claim=f"{queue.name}/{name}")
-            yield from made.of([message for message in queue.held(name).messages if ids is None or message.id in ids])
+            converter = rows.RowConverter(COLUMNS, self.body, claim=f"{queue.name}/{name}")
+            yield from converter.convert(
+                [message for message in queue.held(name).messages if ids is None or message.id in ids]
+            )
 
 
 class RoundWriter(BatchWriter):
@@ -124,12 +126,12 @@ class RoundWriter(BatchWriter):
 
     round: Round
 
-    def of(self, this: Round) -> "RoundWriter":
+    def with_round(self, this: Round) -> "RoundWriter":
         """Set the round and return the writer."""
         self.round = this
         return self
 
-    def commit(self, messages: list[Staged]) -> None:  # type: ignore[override]
+    def commit(self, messages: list[StageResult]) -> None:  # type: ignore[override]
         """Publish the results and settle the claims under the fence. In a dry run, drop the results."""
         this = self.round
         if this.dry:
@@ -139,23 +141,23 @@ class RoundWriter(BatchWriter):
         self.publish(this.name, this.batch, messages, held, this.fence)
 
 
-def _round(options: Mapping[str, str]) -> Round:
+def _decode_round(options: Mapping[str, str]) -> Round:
     return msgspec.json.decode(options["round"], type=Round)
 
 
-def _given(options: Mapping[str, str]) -> Given:
-    return Given({name: value for name, value in options.items() if name.lower() != "round"})
+def _option_parser(options: Mapping[str, str]) -> OptionParser:
+    return OptionParser({name: value for name, value in options.items() if name.lower() != "round"})
 
 
 class StageFailed(ZqError):
     """An error of a stage on the driver. ``__cause__`` is the original error."""
 
 
-# The errors that ``Work.do`` raises if Spark or a stage fails.
+# The errors that ``RoundExecutor.run`` raises if Spark or a stage fails.
 FAILURES: Final = (*SPARK_ERRORS, StageFailed)
 
 
-class Work:
+class RoundExecutor:
     """The executor of a pipeline's stages in a Spark session.
 
     Args:
@@ -171,10 +173,10 @@ class Work:
         self.tasks = 2 * spark.sparkContext.defaultParallelism
         self.names_queues = False
         """Whether the last results had a column with target queues."""
-        self.wrote = False
+        self.staged_to_named_queues = False
         """Whether the last dry run has staged rows with target queues."""
 
-    def do(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
+    def run(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
         """Run a round. Raises ``FAILURES``.
 
         Args:
@@ -182,16 +184,16 @@ class Work:
             keep: Write the results to the sink. If false, compute and discard them.
         """
         kept: list[DataFrame] = []
-        self.wrote = False
+        self.staged_to_named_queues = False
         try:
             frame = self._read(this, inlined)
             for stage in self._stages:
-                frame = staged(stage, frame)
+                frame = apply_stage(stage, frame)
                 if ERROR in frame.columns:
                     kept.append(frame.persist())
-                    found = rejected_ids(frame, called(stage))
+                    found = find_rejected(frame, stage_name(stage))
                     this = rejected(found) if found else this
-                    frame = without_rejected(frame, found)
+                    frame = remove_rejected(frame, found)
             if this.claims or this.dry:
                 self._write(frame, this, keep)
         finally:
@@ -201,15 +203,15 @@ class Work:
     def _read(self, this: Round, inlined: Mapping[str, bytes]) -> DataFrame:
         """Return the messages as a frame. If the driver has all of them, no task needs to request them."""
         if not this.claims.keys() <= inlined.keys():
-            shown = this if this.dry else _named(this)
-            return self._spark.read.format(FORMAT).options(**self._options).option("round", _text(shown)).load()
+            shown = this if this.dry else _without_ids(this)
+            return self._spark.read.format(FORMAT).options(**self._options).option("round", _encode(shown)).load()
         schema, batches = rows.schema(COLUMNS, self._body), list[pa.RecordBatch]()
         total = sum(len(ids) for ids in this.claims.values() if ids)
         size = max(MIN_ROWS, -(-total // self.tasks))
         for name, ids in this.claims.items():
             wanted = frozenset(ids or ())
             found = [message for message in _messages.decode(inlined[name]) if message.id in wanted]
-            batches += rows.Rows(COLUMNS, self._body, claim=f"{this.queue}/{name}").of(found)
+            batches += rows.RowConverter(COLUMNS, self._body, claim=f"{this.queue}/{name}").convert(found)
         if not total:
             return self._spark.createDataFrame([], schema)
         table = pa.Table.from_batches(batches).combine_chunks()
@@ -218,19 +220,19 @@ class Work:
 
     def _local(self, table: pa.Table, schema: StructType) -> DataFrame:
         """Return a frame with a partition for each Arrow batch of the table."""
-        before = self._spark.conf.get(THRESHOLD, None)
-        self._spark.conf.set(THRESHOLD, "0")
+        before = self._spark.conf.get(LOCAL_THRESHOLD, None)
+        self._spark.conf.set(LOCAL_THRESHOLD, "0")
         try:
             return self._spark.createDataFrame(table, schema)
         finally:
             if before is None:
-                self._spark.conf.unset(THRESHOLD)
+                self._spark.conf.unset(LOCAL_THRESHOLD)
             else:
-                self._spark.conf.set(THRESHOLD, before)
+                self._spark.conf.set(LOCAL_THRESHOLD, before)
 
     def _write(self, frame: DataFrame, this: Round, keep: bool) -> None:
         """Write the columns that the sink reads."""
-        columns = {option: self._options.get(option, own) for option, own in WRITTEN.items()}
+        columns = {option: self._options.get(option, own) for option, own in COLUMN_OPTIONS.items()}
         if "queueColumn" not in self._options and "queue" not in frame.columns:
             del columns["queueColumn"]
         needed = [name for name in columns.values() if name in frame.columns]
@@ -238,38 +240,38 @@ class Work:
         given = {option: name for option, name in columns.items() if name is not None}
         writer = (frame.select(*needed) if given["bodyColumn"] in needed else frame).write
         if keep:
-            writer.format(FORMAT).options(**{**self._options, **given}).option("round", _text(_named(this)))
+            writer.format(FORMAT).options(**{**self._options, **given}).option("round", _encode(_without_ids(this)))
         else:
             writer.format("noop")
         writer.mode("append").save()
         if self.names_queues and keep and this.dry:
-            self.wrote = not frame.isEmpty()
+            self.staged_to_named_queues = not frame.isEmpty()
 
 
-def staged(stage: Stage, frame: DataFrame) -> DataFrame:
+def apply_stage(stage: Stage, frame: DataFrame) -> DataFrame:
     """Apply a stage. Raises ``StageFailed``, and ``Invalid`` if the stage does not return a DataFrame."""
     try:
         made = stage(frame)
     except Exception as error:
-        raise StageFailed(f"Stage {called(stage)}: {_kind(error)}{why(error)}") from error
+        raise StageFailed(f"Stage {stage_name(stage)}: {_class_prefix(error)}{explanation(error)}") from error
     if not isinstance(made, DataFrame):
-        raise Invalid(f"Stage {called(stage)} must return a DataFrame, not {type(made).__name__}.")
+        raise Invalid(f"Stage {stage_name(stage)} must return a DataFrame, not {type(made).__name__}.")
     return made
 
 
-def called(stage: Stage) -> str:
+def stage_name(stage: Stage) -> str:
     return getattr(stage, "__name__", str(stage))
 
 
-def _kind(error: Exception) -> str:
+def _class_prefix(error: Exception) -> str:
     """Return the error's class as a prefix, or "" for Spark's errors, whose messages already contain it."""
     return "" if isinstance(error, SPARK_ERRORS) or not str(error) else f"{type(error).__name__}: "
 
 
-def _named(this: Round) -> Round:
+def _without_ids(this: Round) -> Round:
     """Remove the message ids from a round, which keeps the option ``round`` short."""
     return structs.replace(this, claims=dict.fromkeys(this.claims))
 
 
-def _text(this: Round) -> str:
+def _encode(this: Round) -> str:
     return msgspec.json.encode(this).decode()

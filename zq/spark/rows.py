@@ -34,7 +34,7 @@ _checked: Final = msgspec.json.Decoder()
 ATTRIBUTES: Final = MapType(
     StringType(), StructType([StructField("type", StringType()), StructField("value", StringType())])
 )
-# Type of each column, and the function that gets its value. ``body`` and the columns in ``PLACES`` are not included.
+# Type of each column, and the function that gets its value. ``body`` and ``PLACE_COLUMNS`` are not included.
 COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "id": (StringType(), lambda message: message.id),
     "seq": (LongType(), lambda message: message.sequence),
@@ -49,15 +49,15 @@ COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "finished": (TimestampType(), lambda message: message.finished),
 }
 # Columns with the message's claim, queue or topic.
-PLACES: Final = ("claim", "queue", "topic")
+PLACE_COLUMNS: Final = ("claim", "queue", "topic")
 # Columns of a claimed message.
-CLAIMED: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim", "queue", "attributes")
+CLAIMED_COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim", "queue", "attributes")
 # Columns of a live message.
-LIVING: Final = (*CLAIMED, "origin", "origin_claim_count", "reason")
+LIVE_COLUMNS: Final = (*CLAIMED_COLUMNS, "origin", "origin_claim_count", "reason")
 # Columns of a finished message.
-FINISHED: Final = (*LIVING, "outcome", "finished")
+FINISHED_COLUMNS: Final = (*LIVE_COLUMNS, "outcome", "finished")
 # Columns of a topic's message.
-PUBLISHED: Final = ("id", "seq", "body", "created", "ttl", "topic")
+TOPIC_COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "topic")
 
 
 def attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] | None:
@@ -66,7 +66,7 @@ def attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] | No
     return entries or None
 
 
-def sent_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, JsonValue] | None:
+def parse_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, JsonValue] | None:
     """Convert the entries of a row's map to attributes. Leave out null values.
 
     Args:
@@ -102,14 +102,14 @@ def as_variant(raw: Raw) -> dict[str, bytes]:
 
 
 # Functions that convert a body to a column value, by bodyType.
-READERS: Final[Mapping[str, Callable[[Raw], Any]]] = {
+CONVERTERS: Final[Mapping[str, Callable[[Raw], Any]]] = {
     "string": as_string,
     "binary": as_binary,
     "variant": as_variant,
 }
 
 
-def bodies(kind: DataType, column: pa.Array) -> list[Any]:
+def to_bodies(kind: DataType, column: pa.Array) -> list[Any]:
     """Convert a column to message bodies.
 
     Strings become JSON strings, structs become objects, and binary and variant values are JSON already.
@@ -197,7 +197,7 @@ def check_schema(wanted: StructType, columns: Sequence[str], body: str) -> None:
             raise Invalid(f"Column {column.name} of the schema must be of type {kind}.{hint}")
 
 
-class Rows:
+class RowConverter:
     """A converter of messages to rows."""
 
     def __init__(self, columns: Sequence[str], body: str, **places: str) -> None:
@@ -211,7 +211,7 @@ class Rows:
         self._getters = [_getter(name, body, places) for name in columns]
         self._schema = to_arrow_schema(schema(columns, body), timezone="UTC")
 
-    def of(self, messages: Sequence[Message]) -> Iterator[pa.RecordBatch]:
+    def convert(self, messages: Sequence[Message]) -> Iterator[pa.RecordBatch]:
         """Yield an Arrow batch with one row per message. Spark reads Arrow batches much faster than tuples."""
         if messages:
             columns = [
@@ -224,14 +224,14 @@ class Rows:
 def _type(name: str, body: str) -> DataType:
     if name == "body":
         return TYPES[body]
-    return StringType() if name in PLACES else COLUMNS[name][0]
+    return StringType() if name in PLACE_COLUMNS else COLUMNS[name][0]
 
 
 def _getter(name: str, body: str, places: Mapping[str, str]) -> Callable[[Any], Any]:
-    if name in PLACES:
+    if name in PLACE_COLUMNS:
         said = places.get(name)
         return lambda _: said
     if name == "body":
-        read = READERS[body]
+        read = CONVERTERS[body]
         return lambda message: read(message.raw)
     return COLUMNS[name][1]

@@ -24,10 +24,10 @@ from zq.errors import (
     ZqError,
 )
 from zq.spark.claims import BatchClaimer, ClaimedBatch, Heartbeat, Prefetch
-from zq.spark.failures import reason, why
+from zq.spark.failures import explanation, root_error
 from zq.spark.options import ClaimingOptions
-from zq.spark.poison import Inconclusive, RunStopped, burials, poison
-from zq.spark.rounds import FAILURES, Round, Work
+from zq.spark.poison import InconclusiveSearch, RunStopped, batch_burials, find_poison
+from zq.spark.rounds import FAILURES, Round, RoundExecutor
 
 # Metadata key of the dead-letter queue.
 DEAD_LETTERS: Final = "_dead_letter_queue"
@@ -36,7 +36,7 @@ MAX_CLAIM_COUNT: Final = "_max_claim_count"
 # Maximum bytes of a round's messages that the driver keeps, so that Spark's tasks need not request them.
 INLINED_BYTES: Final = 32 * 2**20
 # Message ids by claim.
-Held = Mapping[str, Sequence[str]]
+MessageIds = Mapping[str, Sequence[str]]
 
 
 class RoundFailed(ZqError):
@@ -59,7 +59,7 @@ class Totals(Struct):
 class Runner:
     """A runner that processes one round at a time. If there is a backlog, it prefetches the next batch."""
 
-    def __init__(self, taking: ClaimingOptions, work: Work, most_poison: int) -> None:
+    def __init__(self, taking: ClaimingOptions, work: RoundExecutor, most_poison: int) -> None:
         self.name = taking.consumer
         self.stopped = threading.Event()
         self.totals = Totals()
@@ -166,14 +166,14 @@ class Runner:
         again = True
         while batch.claims:
             try:
-                self._work.do(self._round(batch.claims), batch.inlined, lambda found: self._bury(batch, found))
+                self._work.run(self._round(batch.claims), batch.inlined, lambda found: self._bury(batch, found))
             except FAILURES as error:
                 if self._committed():  # only the response was lost
                     return
                 again = self._bury_poison(batch, error, again)
             else:
                 if batch.claims and not self._committed():
-                    raise self._failed("the server does not know its commit")
+                    raise self._failure("the server does not know its commit")
                 return
 
     def _committed(self) -> bool:
@@ -202,41 +202,41 @@ class Runner:
         Returns:
             Whether messages were buried.
         """
-        if isinstance(reason(error), StageNotFound):
-            raise self._failed(
+        if isinstance(root_error(error), StageNotFound):
+            raise self._failure(
                 "the server has dropped its results, which it keeps for stage_ttl seconds: make rounds smaller "
                 "(max_messages)"
             ) from error
         self._renew(batch.claims)
-        if not self._buries or self._is_of_the_token(error):
-            raise self._failed(why(error)) from error
+        if not self._buries or self._is_permission_error(error):
+            raise self._failure(explanation(error)) from error
         self._forbidden, self._allowed = set(), False
         ids = [one for held in batch.claims.values() for one in held]
         try:
-            found = poison(
+            found = find_poison(
                 ids,
-                lambda some, keep: self._fails(batch, some, keep),
+                lambda some, keep: self._dry_run(batch, some, keep),
                 self._most_poison,
                 self.stopped.wait,
                 batch.claim_count,
             )
-        except Inconclusive as inconclusive:
-            raise self._failed(f"{why(error)} ({inconclusive})") from error
+        except InconclusiveSearch as inconclusive:
+            raise self._failure(f"{explanation(error)} ({inconclusive})") from error
         if not found and not again:
-            raise self._failed(f"{why(error)} (its messages succeed in a second attempt)") from error
+            raise self._failure(f"{explanation(error)} (its messages succeed in a second attempt)") from error
         if self._forbidden & found.keys() and not self._allowed:
-            raise self._failed(why(error)) from error
+            raise self._failure(explanation(error)) from error
         self._bury(batch, found)
         return bool(found)
 
-    def _is_of_the_token(self, error: Exception) -> bool:
+    def _is_permission_error(self, error: Exception) -> bool:
         """Return ``True`` if the token or its quota is the cause, and not the target queue of a single message."""
-        cause = reason(error)
+        cause = root_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):
             return True
         return isinstance(cause, NotAuthorized) and not self._work.names_queues
 
-    def _fails(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
+    def _dry_run(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
         """Run some messages as a dry run. Return the reason of a failure, or ``None``.
 
         Raises ``RunStopped`` and ``RoundFailed``.
@@ -249,18 +249,18 @@ class Runner:
         some = {name: found for name, held in batch.claims.items() if (found := [one for one in held if one in wanted])}
         this = self._round(some, dry=True)
         try:
-            self._work.do(this, batch.inlined, lambda _: this, keep)
+            self._work.run(this, batch.inlined, lambda _: this, keep)
         except FAILURES as error:
             self._renew(some)  # raises an error if a lapsed claim or an outage is the cause
-            if self._is_of_the_token(error):
-                raise self._failed(why(error)) from error
-            if isinstance(reason(error), NotAuthorized):
+            if self._is_permission_error(error):
+                raise self._failure(explanation(error)) from error
+            if isinstance(root_error(error), NotAuthorized):
                 self._forbidden.update(ids)
-            return why(error)
-        self._allowed |= keep and self._work.wrote
+            return explanation(error)
+        self._allowed |= keep and self._work.staged_to_named_queues
         return None
 
-    def _round(self, claims: Held, dry: bool = False) -> Round:
+    def _round(self, claims: MessageIds, dry: bool = False) -> Round:
         ids: dict[str, list[str] | None] = {name: [*held] for name, held in claims.items()}
         return Round(self.name, self._fence.epoch, self._last + 1, self._queue.name, ids, dry, self._work.tasks)
 
@@ -273,10 +273,10 @@ class Runner:
             raise Invalid("A stage rejects rows whose column id is not the id of a message.")
         for name, held in list(batch.claims.items()):
             some = {one: rejected[one] for one in held if one in rejected}
-            for part in burials(some, self._room):
+            for part in batch_burials(some, self._room):
                 self._burials += 1
                 key = f"{self.name}.{self._fence.epoch}.{self._burials}"
-                with self._holding(name):
+                with self._translate_lapse(name):
                     done = self._queue.settle(name, bury=part, key=key, fence=self._fence)
                 self.totals.buried += done.buried
             batch.claims[name] = [one for one in held if one not in rejected]
@@ -290,17 +290,17 @@ class Runner:
         asked = False
         for name in claims:
             asked = True
-            with self._holding(name):
+            with self._translate_lapse(name):
                 self._queue.renew(name, ttl=self._taking.ttl, fence=self._fence)
         if not asked:
             self._client.ping()
 
     @contextmanager
-    def _holding(self, name: str) -> Generator[None, None, None]:
+    def _translate_lapse(self, name: str) -> Generator[None, None, None]:
         try:
             yield
         except ClaimNotFound as error:
-            raise self._failed(f"claim {name} has lapsed") from error
+            raise self._failure(f"claim {name} has lapsed") from error
 
-    def _failed(self, reason: str) -> RoundFailed:
+    def _failure(self, reason: str) -> RoundFailed:
         return RoundFailed(f"Round {self._last + 1} of pipeline {self.name} has failed and was released: {reason}")

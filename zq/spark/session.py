@@ -21,20 +21,20 @@ LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driv
 # Settings that disable Spark's web UI and its progress bar.
 QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 # Setting of the log level. The default is off, because failures are raised as exceptions. Before the session has
-# started, ``PROFILE`` sets the level.
+# started, ``LOG_CONFIGURATION`` sets the level.
 LEVEL: Final = "spark.log.level"
 # Configuration file of Spark's log.
-PROFILE: Final = Path(__file__).with_name("log4j2.properties")
+LOG_CONFIGURATION: Final = Path(__file__).with_name("log4j2.properties")
 # A logger that ignores the log level and logs raised exceptions a second time.
 LOGGER: Final = "DataFrameQueryContextLogger"
 
 
-def started(name: str, master: str = MASTER, settings: Mapping[str, str] | None = None) -> SparkSession:
+def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] | None = None) -> SparkSession:
     """Start a session whose workers can import zq. Raises ``StartRefused`` if there is no Java."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and set the options
         return SparkSession.Builder().getOrCreate()
     _prepend("PYTHONPATH", str(Path(zq.__file__).parent.parent), os.pathsep)
-    _prepend("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={PROFILE.as_uri()}", " ")
+    _prepend("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}", " ")
     java.prepare()
     builder = SparkSession.Builder().appName(name).master(master)
     own: Mapping[str, str] = {}
@@ -55,7 +55,7 @@ def _prepend(variable: str, text: str, between: str) -> None:
     os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))
 
 
-def tasks(spark: SparkSession) -> str:
+def task_progress(spark: SparkSession) -> str:
     """Return the progress of the active tasks as text, or ""."""
     with suppress(*SPARK_ERRORS):  # the session is being stopped
         tracker = spark.sparkContext.statusTracker()

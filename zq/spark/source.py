@@ -10,11 +10,19 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from zq.spark import rows
-from zq.spark.browse import Browser, FilteringBrowser
-from zq.spark.claiming import ClaimingReader
-from zq.spark.options import Given, body_type, claiming_options, claims, reading_options, sink_options, state
+from zq.spark.browse import BatchReader, FilteringBatchReader
+from zq.spark.claiming import ClaimReader
+from zq.spark.options import (
+    OptionParser,
+    body_type,
+    claiming_options,
+    is_claim_mode,
+    reading_options,
+    sink_options,
+    source_state,
+)
 from zq.spark.staging import BatchWriter, StreamWriter
-from zq.spark.tail import Tail
+from zq.spark.tail import TailReader
 
 
 class ZqDataSource(DataSource):
@@ -27,44 +35,44 @@ class ZqDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of the source."""
-        given = Given(self.options)
+        given = OptionParser(self.options)
         return rows.schema(_columns(given), body_type(given))
 
-    def reader(self, schema: StructType) -> Browser:
+    def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of ``spark.read``."""
         given = self._given("spark.read")
         options = reading_options(given)
         rows.check_schema(schema, _columns(given), options.body)
-        return (FilteringBrowser if options.filtered else Browser)(options, schema.names)
+        return (FilteringBatchReader if options.filtered else BatchReader)(options, schema.names)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of ``df.write``."""
         return BatchWriter(sink_options(self._given("the sink"), stream=False), schema, overwrite)
 
-    def streamReader(self, schema: StructType) -> ClaimingReader | Tail:
+    def streamReader(self, schema: StructType) -> ClaimReader | TailReader:
         """Return the reader of ``spark.readStream``."""
-        mode = Given(self.options).choice("mode", "claim", "tail")
+        mode = OptionParser(self.options).choice("mode", "claim", "tail")
         given = self._given(f"a stream in mode {mode}")
         rows.check_schema(schema, _columns(given), body_type(given))
         if mode == "tail":
-            return Tail(reading_options(given), schema.names)
-        return ClaimingReader(claiming_options(given), schema.names)
+            return TailReader(reading_options(given), schema.names)
+        return ClaimReader(claiming_options(given), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of ``df.writeStream``."""
         return StreamWriter(sink_options(self._given("the sink"), stream=True), schema, overwrite)
 
-    def _given(self, role: str) -> Given:
-        given = Given(self.options)
+    def _given(self, role: str) -> OptionParser:
+        given = OptionParser(self.options)
         given.check_role(role)
         return given
 
 
-def _columns(given: Given) -> tuple[str, ...]:
+def _columns(given: OptionParser) -> tuple[str, ...]:
     """Return the columns that the options select. Whether Spark reads a table or a stream is not known yet."""
-    if claims(given):
-        return rows.CLAIMED
-    kind = state(given)
+    if is_claim_mode(given):
+        return rows.CLAIMED_COLUMNS
+    kind = source_state(given)
     if kind == "topic":
-        return rows.PUBLISHED
-    return rows.LIVING if kind == "live" else rows.FINISHED
+        return rows.TOPIC_COLUMNS
+    return rows.LIVE_COLUMNS if kind == "live" else rows.FINISHED_COLUMNS

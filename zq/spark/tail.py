@@ -25,7 +25,7 @@ from zq import clock
 from zq.client import Message
 from zq.client.values import Finished
 from zq.errors import Invalid, ZqError
-from zq.spark.browse import Log, Range, Walk, read, split
+from zq.spark.browse import Log, PositionRange, Scan, read_range, split_range
 from zq.spark.options import ReadingOptions
 
 # Seconds between two polls without new messages.
@@ -39,18 +39,18 @@ CONTINUE_HINT: Final = "Set option failOnDataLoss=false to continue with the rem
 Offset = dict[str, Any]
 
 
-class Lost(ZqError):
+class MessagesLost(ZqError):
     """An error for messages that may have expired before Spark read them."""
 
 
-class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of ``spark.readStream`` in mode tail. Executors only call ``read``."""
+class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of ``spark.readStream`` in mode tail. Executors only call ``read_range``."""
 
     def __init__(self, options: ReadingOptions, columns: list[str]) -> None:
         self.options = options
         self.columns = columns
         self.log = Log(options.connection, options.name, options.state, options.strict)
-        self.loose = replace(self.log, strict=False)
+        self.lenient_log = replace(self.log, strict=False)
         self.is_topic = options.state == "topic"
         self.begin: Offset | None = None
         self.planned: Offset | None = None
@@ -85,10 +85,10 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offset | None:
         """Return the approximate end of the log, which Spark shows in the query's progress."""
-        return {"after": self._newest() if self._due("report") else self.newest}
+        return {"after": self._newest() if self._is_due("report") else self.newest}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Return the end offset of the next batch. Wait if there are no messages. Raises ``Lost``."""
+        """Return the end offset of the next batch. Wait if there are no messages. Raises ``MessagesLost``."""
         most = min(self.options.most, limit.max_rows if isinstance(limit, ReadMaxRows) else self.options.most)
         ends = time.monotonic() + self.options.wait
         self._check_queue(start)
@@ -96,23 +96,23 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return offset(start["after"], self._now(start))
         enough = self.last is not None and start["after"] >= self.last
         while True:
-            found = self.log.walk(max(start["after"], self.passed), 1 if enough else most)
+            found = self.log.scan(max(start["after"], self.passed), 1 if enough else most)
             if found.rows:
                 return start if enough else self._plan(start, found)
-            noted = self._note(start, found)
+            noted = self._offset_without_messages(start, found)
             if noted != start or self.last is not None or time.monotonic() + POLL_PAUSE > ends:
                 return noted
             time.sleep(POLL_PAUSE)
 
-    def partitions(self, start: Offset, end: Offset) -> list[Range]:
-        """Split the range into partitions. Raises ``Lost`` if a repeated batch may have lost rows."""
+    def partitions(self, start: Offset, end: Offset) -> list[PositionRange]:
+        """Split the range into partitions. Raises ``MessagesLost`` if a repeated batch may have lost rows."""
         if end != self.planned and end["rows"] and self.options.strict:
-            self._check_again(start, end)
-        return [Range(*ends) for ends in split(start["after"], end["after"], self.options.partitions)]
+            self._check_repeated(start, end)
+        return [PositionRange(*ends) for ends in split_range(start["after"], end["after"], self.options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
-        return read(self.log, self.options, self.columns, partition)
+        return read_range(self.log, self.options, self.columns, partition)
 
     def commit(self, end: Offset) -> None:
         """Do nothing, because the stream consumes no messages."""
@@ -120,12 +120,12 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Do nothing, because the stream holds no claims."""
 
-    def _plan(self, start: Offset, found: Walk) -> Offset:
-        """Return the offset after the messages that were found. Raises ``Lost``."""
+    def _plan(self, start: Offset, found: Scan) -> Offset:
+        """Return the offset after the messages that were found. Raises ``MessagesLost``."""
         assert found.last is not None
         now = self._server_time(found.last)
         if self.options.strict and not self.is_topic:
-            self._check_whole(start, found, now)
+            self._check_complete(start, found, now)
         self.newest = max(self.newest, found.end)
         following = None
         if not found.whole and self.options.strict and self.options.state == "history":
@@ -134,18 +134,18 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.planned = offset(found.end, seen, found.rows, following)
         return self.planned
 
-    def _note(self, start: Offset, found: Walk) -> Offset:
-        """Return the offset after a scan that has found no messages. Raises ``Lost``.
+    def _offset_without_messages(self, start: Offset, found: Scan) -> Offset:
+        """Return the offset after a scan that has found no messages. Raises ``MessagesLost``.
 
         The offset changes only from time to time, because Spark runs a batch for each new offset.
         """
         if self.is_topic:
             self.passed = max(self.passed, found.looked or 0)
-            if self.passed > start["after"] and self._due("passed"):
+            if self.passed > start["after"] and self._is_due("passed"):
                 return offset(self.passed)
         elif self.kept:
             if start["next"] is not None:
-                raise Lost(
+                raise MessagesLost(
                     f"{self._retention()}, and that at {start['next']} is gone before it was read. {CONTINUE_HINT}"
                 )
             now = self._now(start)
@@ -153,33 +153,33 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return offset(start["after"], now)
         return start
 
-    def _check_whole(self, start: Offset, found: Walk, now: int) -> None:
-        """Raise ``Lost`` if messages after ``start`` may have expired unread."""
+    def _check_complete(self, start: Offset, found: Scan, now: int) -> None:
+        """Raise ``MessagesLost`` if messages after ``start`` may have expired unread."""
         if start["next"] is not None:
             gone = self.log.first(start["after"]) != start["next"]
         else:
-            gone = self._late(start, now) and found.rows < found.end - start["after"]
+            gone = self._is_late(start, now) and found.rows < found.end - start["after"]
             if gone and self.options.state == "history":  # entries of a history expire in order
                 gone = self.log.first(start["after"]) != start["after"] + 1
         if gone:
-            raise Lost(
+            raise MessagesLost(
                 f"{self._retention()}, and {now - start['seen']} have passed since the stream knew what comes behind "
                 f"{start['after']}: messages up to {found.end} may be gone. {CONTINUE_HINT}"
             )
 
-    def _check_again(self, start: Offset, end: Offset) -> None:
-        """Raise ``Lost`` if a batch that an earlier process has planned may have lost rows."""
+    def _check_repeated(self, start: Offset, end: Offset) -> None:
+        """Raise ``MessagesLost`` if a batch that an earlier process has planned may have lost rows."""
         self._check_queue(start)
         rows = 0
-        for messages in self.loose.between(start["after"], end["after"]):
+        for messages in self.lenient_log.between(start["after"], end["after"]):
             rows += len(messages)
             if messages:
                 self._server_time(messages[-1])
-        risky = not start["seen"] or self.options.state == "history" or self._late(start, self._now(end))
+        risky = not start["seen"] or self.options.state == "history" or self._is_late(start, self._now(end))
         if self.is_topic:
             risky = not start["after"]  # after any other position, the log itself reports gaps
         if rows < end["rows"] and risky:
-            raise Lost(
+            raise MessagesLost(
                 f"A batch that is done again had {end['rows']} messages behind {start['after']}, and {rows} are left. "
                 f"{CONTINUE_HINT}"
             )
@@ -187,9 +187,9 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_queue(self, start: Offset) -> None:
         """Read the retention of the queue's history from time to time.
 
-        Raises ``Invalid`` if the queue keeps no history, and ``Lost`` if the queue was recreated.
+        Raises ``Invalid`` if the queue keeps no history, and ``MessagesLost`` if the queue was recreated.
         """
-        if self.is_topic or not self.options.strict or not self._due("queue"):
+        if self.is_topic or not self.options.strict or not self._is_due("queue"):
             return
         self.kept = self.options.connection.client().queue(self.options.name).metadata().get("_history_ttl") or 0
         if not self.kept:
@@ -201,12 +201,12 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not start["seen"] or first.end is None or first.end > start["after"]:
             return
         if self._moment(first.messages[0]) > start["seen"] + EXPIRY_MARGIN:
-            raise Lost(
+            raise MessagesLost(
                 f"Queue {self.options.name} was deleted and created again: its positions begin below {start['after']}, "
                 "up to which the stream has read. Begin with another checkpoint."
             )
 
-    def _late(self, start: Offset, now: int) -> bool:
+    def _is_late(self, start: Offset, now: int) -> bool:
         return bool(start["seen"]) and now - start["seen"] > self.kept - EXPIRY_MARGIN
 
     def _retention(self) -> str:
@@ -215,7 +215,7 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _now(self, start: Offset) -> int:
         """Return the current server time, computed from the last message, or the local time without a message."""
         if self.known is None and not self.is_topic and start["after"]:
-            for message in self.loose.after(start["after"] - 1, 1).messages:
+            for message in self.lenient_log.after(start["after"] - 1, 1).messages:
                 self._server_time(message)
         if self.known is None:
             return int(clock.own())
@@ -238,10 +238,10 @@ class Tail(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return int(moment.timestamp())
 
     def _newest(self) -> int:
-        self.newest = self.loose.last(self.newest)
+        self.newest = self.lenient_log.last(self.newest)
         return self.newest
 
-    def _due(self, what: str) -> bool:
+    def _is_due(self, what: str) -> bool:
         """Return ``True`` if a check is due, and record its time."""
         now = time.monotonic()
         due = now - self.done.get(what, -CHECK_INTERVAL) >= CHECK_INTERVAL
