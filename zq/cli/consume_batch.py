@@ -29,7 +29,6 @@ class BatchOptions(Struct, frozen=True):
     Attributes:
         words: Command and arguments; ``{}`` is replaced by the claim id.
         limit: Maximum number of messages per claim.
-        max_backoff: Maximum back-off.
         count: Maximum number of messages in total.
     """
 

@@ -54,7 +54,7 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
     """
     settings = dict(map(_parse_setting, conf))
     try:
-        from zq.spark.failures import SPARK_ERRORS, root_error
+        from zq.spark.failures import SPARK_ERRORS, extract_error
         from zq.spark.session import start_session, task_progress
     except ModuleNotFoundError as error:
         raise Failure(f"The package {error.name} is missing: pip install 'zq-queue[spark]' brings it.") from error
@@ -69,7 +69,7 @@ def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple
             finally:
                 spark.stop()
     except SPARK_ERRORS as error:
-        raise failure(root_error(error)) from error
+        raise failure(extract_error(error)) from error
     session.out.result(msgspec.to_builtins(totals))
 
 

@@ -150,7 +150,7 @@ class Session:
 
     @cached_property
     def out(self) -> Output:
-        """The output of results."""
+        """The writer for results."""
         return Output(self.chosen.get("output"), self.chosen.get("query"), bool(self.chosen.get("full")))
 
     @property

@@ -285,14 +285,17 @@ def read_empty(response: Response) -> None:
 
 
 def check_concurrency(concurrency: int) -> int:
-    """Raise ``Invalid`` if ``concurrency`` is less than 1; return it otherwise."""
+    """Validate and return a concurrency. Raises ``Invalid`` if it is less than 1."""
     if concurrency < 1:
         raise Invalid("concurrency must be at least 1.")
     return concurrency
 
 
 def may_be_applied(error: BaseException) -> bool:
-    """Return ``False`` if the server refused the first attempt of the failed call. It may have applied other calls."""
+    """Return whether the server may have applied a failed call.
+
+    A call was certainly not applied if the server refused its first attempt.
+    """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 
 

@@ -148,7 +148,7 @@ def settle_call(
 
 
 def fence_params(fence: Fence | None) -> dict[str, str]:
-    """Return the query parameter for a fence, whose epoch the server checks; empty without a fence."""
+    """Return the query parameters that make the server check the epoch of a fence."""
     return {} if fence is None else {"fence": f"{fence.name}:{fence.epoch}"}
 
 

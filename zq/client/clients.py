@@ -348,11 +348,11 @@ class Client(ClientOperations, Blocking):
     """A blocking client of one project with a connection pool. Thread-safe. Call ``close`` or use ``with``."""
 
     def queue(self, name: str) -> Queue:
-        """Return a handle of the queue. Sends no request."""
+        """Return a handle of the queue without sending a request."""
         return Queue(self.transport, name)
 
     def topic(self, name: str) -> Topic:
-        """Return a handle of the topic. Sends no request."""
+        """Return a handle of the topic without sending a request."""
         return Topic(self.transport, name)
 
     def stream(self, match: str = "**", after: int | str | None = None) -> Generator[Event | Gap, None, None]:
@@ -374,11 +374,11 @@ class AsyncClient(ClientOperations, Asynchronous):
     """An asynchronous client of one project, for one event loop. Call ``close`` or use ``async with``."""
 
     def queue(self, name: str) -> AsyncQueue:
-        """Return a handle of the queue. Sends no request."""
+        """Return a handle of the queue without sending a request."""
         return AsyncQueue(self.transport, name)
 
     def topic(self, name: str) -> AsyncTopic:
-        """Return a handle of the topic. Sends no request."""
+        """Return a handle of the topic without sending a request."""
         return AsyncTopic(self.transport, name)
 
     def stream(self, match: str = "**", after: int | str | None = None) -> AsyncGenerator[Event | Gap, None]:

@@ -53,7 +53,6 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes:
         batch: Maximum number of messages per claim.
         count: Maximum number of messages in total.
-        max_backoff: Maximum back-off.
     """
 
     queue: str

@@ -294,7 +294,7 @@ class QueueOperations(SubscriptionOperations):
     def redrive_dry_run(
         self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
     ) -> Call[RedriveDryRun]:
-        """Return the result that ``redrive`` would have. Moves no messages."""
+        """Predict the result of ``redrive`` without moving messages."""
         return self._redrive_call(_redrive_terms(to, limit, ids, dry_run=True), RedriveDryRun)
 
     def _redrive_call(self, terms: extensions.RedriveTerms, kind: type[T]) -> Call[T]:
@@ -334,7 +334,7 @@ class QueueOperations(SubscriptionOperations):
         until: datetime | None = None,
         limit: int | None = None,
     ) -> Call[ReplayDryRun]:
-        """Return the result that ``replay`` would have. Posts no messages."""
+        """Predict the result of ``replay`` without posting messages."""
         terms = _replay_terms(ids, since, until, limit, dry_run=True)
         path = self._path("history", "replay")
         return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=ReplayDryRun))
@@ -413,7 +413,7 @@ class QueueOperations(SubscriptionOperations):
         return self._with_delay_check(call, given, delay)
 
     def _with_delay_check(self, call: Call[T], bodies: Sequence[Any], delay: int | None) -> Call[T]:
-        """Add the check for an ignored delay to a post with delayed messages."""
+        """Add the check that the queue does not ignore delays, if a message has a delay."""
         delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
         return self.transport.warnings.with_delay_check(self.name, call) if delayed else call
 

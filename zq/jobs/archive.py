@@ -21,7 +21,7 @@ from zq.client import Client
 from zq.errors import Invalid
 from zq.jobs import tables
 from zq.jobs.cli_support import JobCommand, source_options, spark_session
-from zq.spark.failures import SPARK_ERRORS, root_error
+from zq.spark.failures import SPARK_ERRORS, extract_error
 
 # Source state and time column of each table.
 SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}
@@ -62,7 +62,7 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
             try:
                 rows.append({"queue": queue, **archive_queue(spark, path, {**given, "queue": queue}, strict, progress)})
             except SPARK_ERRORS as error:
-                cause = root_error(error)
+                cause = extract_error(error)
                 note(f"{queue}: {error_message(cause)}")
                 failed.append((queue, exit_code(cause)))
     columns = ("queue", *SOURCES)

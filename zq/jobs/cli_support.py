@@ -13,7 +13,7 @@ from zq.cli.progress import Progress
 from zq.cli.session import Command, Session, option_values, print_client_logs
 from zq.errors import ZqError
 from zq.spark import register
-from zq.spark.failures import SPARK_ERRORS, root_error
+from zq.spark.failures import SPARK_ERRORS, extract_error
 from zq.spark.session import start_session, task_progress
 
 
@@ -37,7 +37,7 @@ class JobCommand(Command):
         except (ZqError, OSError) as error:
             raise failure(error) from error
         except SPARK_ERRORS as error:
-            raise failure(root_error(error)) from error
+            raise failure(extract_error(error)) from error
 
 
 def source_options(session: Session) -> dict[str, str]:

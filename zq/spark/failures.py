@@ -22,18 +22,18 @@ JAVA_CALL_PREFIX: Final = "An error occurred while calling"
 TRACEBACK_START: Final = "Traceback (most recent call last):"
 
 
-def root_error(error: Exception) -> ZqError:
+def extract_error(error: Exception) -> ZqError:
     """Return the zq error that a worker raised, or a ``ZqError`` with the line that explains the failure."""
     raised = ZQ_ERROR_LINE.findall(str(error))
     if not raised:
-        return ZqError(explanation(error))
+        return ZqError(explain(error))
     name, sentence = raised[-1]
     kind = getattr(errors, name, ZqError)
     found: ZqError = (kind if isinstance(kind, type) and issubclass(kind, ZqError) else ZqError)(sentence)
     return found
 
 
-def explanation(error: BaseException) -> str:
+def explain(error: BaseException) -> str:
     """Return the line that explains an error: the line after a Python traceback, or else the first line."""
     lines = str(error).strip().splitlines()
     if any(line.endswith(TRACEBACK_START) for line in lines):

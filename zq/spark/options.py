@@ -233,7 +233,7 @@ def is_claim_mode(given: OptionParser) -> bool:
 
 
 def source_state(given: OptionParser) -> str:
-    """Return the ``source_state`` of a source without claims. Raises ``Invalid``."""
+    """Return the value of ``state`` for a source without claims. Raises ``Invalid``."""
     if given.text("topic"):
         return "topic"
     if given.choice("mode", "claim", "tail") == "tail":

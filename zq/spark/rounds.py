@@ -20,7 +20,7 @@ from zq.client import Message
 from zq.errors import Invalid, ZqError
 from zq.model import Fence
 from zq.spark import rows
-from zq.spark.failures import SPARK_ERRORS, explanation
+from zq.spark.failures import SPARK_ERRORS, explain
 from zq.spark.options import Connection, OptionParser, body_type, connection, sink_options
 from zq.spark.poison import ERROR, find_rejected, remove_rejected
 from zq.spark.staging import BatchWriter, StageResult
@@ -253,7 +253,7 @@ def apply_stage(stage: Stage, frame: DataFrame) -> DataFrame:
     try:
         made = stage(frame)
     except Exception as error:
-        raise StageFailed(f"Stage {stage_name(stage)}: {_class_prefix(error)}{explanation(error)}") from error
+        raise StageFailed(f"Stage {stage_name(stage)}: {_class_prefix(error)}{explain(error)}") from error
     if not isinstance(made, DataFrame):
         raise Invalid(f"Stage {stage_name(stage)} must return a DataFrame, not {type(made).__name__}.")
     return made

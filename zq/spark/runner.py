@@ -24,7 +24,7 @@ from zq.errors import (
     ZqError,
 )
 from zq.spark.claims import BatchClaimer, ClaimedBatch, Heartbeat, Prefetch
-from zq.spark.failures import explanation, root_error
+from zq.spark.failures import explain, extract_error
 from zq.spark.options import ClaimingOptions
 from zq.spark.poison import InconclusiveSearch, RunStopped, batch_burials, find_poison
 from zq.spark.rounds import FAILURES, Round, RoundExecutor
@@ -202,14 +202,14 @@ class Runner:
         Returns:
             Whether messages were buried.
         """
-        if isinstance(root_error(error), StageNotFound):
+        if isinstance(extract_error(error), StageNotFound):
             raise self._failure(
                 "the server has dropped its results, which it keeps for stage_ttl seconds: make rounds smaller "
                 "(max_messages)"
             ) from error
         self._renew(batch.claims)
         if not self._buries or self._is_permission_error(error):
-            raise self._failure(explanation(error)) from error
+            raise self._failure(explain(error)) from error
         self._forbidden, self._allowed = set(), False
         ids = [one for held in batch.claims.values() for one in held]
         try:
@@ -221,17 +221,17 @@ class Runner:
                 batch.claim_count,
             )
         except InconclusiveSearch as inconclusive:
-            raise self._failure(f"{explanation(error)} ({inconclusive})") from error
+            raise self._failure(f"{explain(error)} ({inconclusive})") from error
         if not found and not again:
-            raise self._failure(f"{explanation(error)} (its messages succeed in a second attempt)") from error
+            raise self._failure(f"{explain(error)} (its messages succeed in a second attempt)") from error
         if self._forbidden & found.keys() and not self._allowed:
-            raise self._failure(explanation(error)) from error
+            raise self._failure(explain(error)) from error
         self._bury(batch, found)
         return bool(found)
 
     def _is_permission_error(self, error: Exception) -> bool:
         """Return ``True`` if the token or its quota is the cause, and not the target queue of a single message."""
-        cause = root_error(error)
+        cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):
             return True
         return isinstance(cause, NotAuthorized) and not self._work.names_queues
@@ -253,10 +253,10 @@ class Runner:
         except FAILURES as error:
             self._renew(some)  # raises an error if a lapsed claim or an outage is the cause
             if self._is_permission_error(error):
-                raise self._failure(explanation(error)) from error
-            if isinstance(root_error(error), NotAuthorized):
+                raise self._failure(explain(error)) from error
+            if isinstance(extract_error(error), NotAuthorized):
                 self._forbidden.update(ids)
-            return explanation(error)
+            return explain(error)
         self._allowed |= keep and self._work.staged_to_named_queues
         return None
 

@@ -69,7 +69,7 @@ class ZqDataSource(DataSource):
 
 
 def _columns(given: OptionParser) -> tuple[str, ...]:
-    """Return the columns that the options select. Whether Spark reads a table or a stream is not known yet."""
+    """Return the columns that the options select. Spark calls this before it selects a batch or stream reader."""
     if is_claim_mode(given):
         return rows.CLAIMED_COLUMNS
     kind = source_state(given)

@@ -4,8 +4,8 @@
 An offset is ``{"after": 1729, "seen": 1764000000, "rows": 40, "next": null}``:
 
 - ``after``: position up to which all messages were read.
-- ``seen``: server time at which no unread messages existed. Unread messages are therefore not older, except for those
-  that existed when the stream began.
+- ``seen``: server time at which all existing messages had been read. Unread messages are not older, unless they existed
+  when the stream began.
 - ``rows``: number of rows in the last batch.
 - ``next``: position of the next history entry, if it already existed.
 
@@ -44,7 +44,7 @@ class MessagesLost(ZqError):
 
 
 class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of ``spark.readStream`` in mode tail. Executors only call ``read_range``."""
+    """The reader of ``spark.readStream`` in mode tail. Executors only call ``read``."""
 
     def __init__(self, options: ReadingOptions, columns: list[str]) -> None:
         self.options = options
