@@ -47,7 +47,7 @@ class MessageBudget:
 
     def __init__(self, count: int | None) -> None:
         self._left: float = inf if count is None else count
-        self._asked = 0
+        self._reserved = 0
         self._changed = threading.Condition()
 
     def claim(self, most: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
@@ -56,11 +56,11 @@ class MessageBudget:
         If pending claims of other loops have reserved the remaining budget, wait for their results first.
         """
         with self._changed:
-            while not self._left and self._asked and not stopped.is_set():
+            while not self._left and self._reserved and not stopped.is_set():
                 self._changed.wait(1)
             share = 0 if stopped.is_set() else int(min(most, self._left))
             self._left -= share
-            self._asked += share
+            self._reserved += share
         got = 0
         try:
             if not share:
@@ -70,7 +70,7 @@ class MessageBudget:
             return claim
         finally:
             with self._changed:
-                self._asked -= share
+                self._reserved -= share
                 self._left += share - got
                 self._changed.notify_all()
 

@@ -255,36 +255,36 @@ class CsvRows:
             raise InvalidInput(f"Line {self._line} is not UTF-8: {error}.") from error
 
 
-def stdin_bodies(form: InputFormat, stopped: Callable[[], bool], asked: bool = True) -> Iterator[Raw | None]:
+def stdin_bodies(form: InputFormat, stopped: Callable[[], bool], is_requested: bool = True) -> Iterator[Raw | None]:
     """Yield the message bodies in standard input, and ``None`` if no input arrives for a while.
 
     Raises ``InvalidBody``.
 
     Args:
-        asked: Whether the user requested standard input.
+        is_requested: Whether the user requested standard input.
     """
     with suppress(ReadingStopped):
-        for item in items(decompress_if_gzip(stdin_pieces(stopped, asked)), form):
+        for item in items(decompress_if_gzip(stdin_pieces(stopped, is_requested)), form):
             if item is None:
                 yield None
             elif item.body is not None:
                 yield item.body
 
 
-def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | None]:
+def stdin_pieces(stopped: Callable[[], bool], is_requested: bool) -> Iterator[bytes | None]:
     """Yield chunks of standard input, and ``None`` if no input arrives for a while. Raises ``ReadingStopped``."""
     source, empty = sys.stdin.buffer, 0
     while not stopped():
         if not stdin_ready():
             empty += 1
-            if empty == SILENT_POLLS and not asked:
+            if empty == SILENT_POLLS and not is_requested:
                 note("Waiting for lines on standard input, because neither BODY nor --file was given.")
             yield None
             continue
         data = source.read1(PIECE_SIZE)  # type: ignore[union-attr]  # in-memory files also have this method
         if not data:
             return
-        asked = True
+        is_requested = True
         yield data
     raise ReadingStopped
 

@@ -90,7 +90,7 @@ def export(session: Session, path: Path | None) -> None:
     import cannot restore, such as claim counts, zq lists these members on standard error and exits with 1.
     """
     session.configure(patient=True)
-    count, unread, losses = 0, UnreadableResources(), Losses()
+    count, unread, losses = 0, UnreadableResources(), LossCounts()
     with (
         open_replacement(path) if path else nullcontext(sys.stdout.buffer) as file,
         progress_bar("export", None) as bar,
@@ -125,7 +125,7 @@ def open_replacement(path: Path) -> Generator[BinaryIO, None, None]:
         fresh.unlink(missing_ok=True)
 
 
-class Losses:
+class LossCounts:
     """A count of the exported messages with members that an import cannot restore."""
 
     def __init__(self) -> None:
@@ -155,7 +155,7 @@ def lost_members(message: Message) -> list[str]:
     return [member for member in message.__struct_fields__ if member not in kept and getattr(message, member)]
 
 
-def export_lines(client: Client, unread: UnreadableResources, losses: Losses) -> Iterator[Line]:
+def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts) -> Iterator[Line]:
     """Yield the lines of a project's export.
 
     Args:
@@ -181,7 +181,7 @@ def export_lines(client: Client, unread: UnreadableResources, losses: Losses) ->
                 unread.add(f"{of} {resource.name}", error)
 
 
-def messages(client: Client, key: ResourceKey, page: int, losses: Losses) -> Iterator[MessageLine]:
+def messages(client: Client, key: ResourceKey, page: int, losses: LossCounts) -> Iterator[MessageLine]:
     """Yield the message lines of a queue or topic."""
     resource = resource_of(client, key)
     if isinstance(resource, Queue):
@@ -219,7 +219,7 @@ def import_file(session: Session, path: Path) -> None:
     named: list[ResourceLine] = []
     try:
         with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
-            lines = Lines(file)
+            lines = ExportReader(file)
             with progress_bar(path.name, path.stat().st_size if path.is_file() else None) as bar:
                 for part in group_batches(lines):
                     if isinstance(part, ResourceLine):
@@ -243,7 +243,7 @@ def import_file(session: Session, path: Path) -> None:
     importer.check()
 
 
-class Lines:
+class ExportReader:
     """An iterator over the lines of an export, which raises ``InvalidBody``. ``offset`` is the number of bytes read."""
 
     def __init__(self, file: BinaryIO) -> None:

@@ -107,8 +107,8 @@ def redrive(session: Session, queue: str, target: str | None, limit: int | None,
         raise click.UsageError("Give either --id or --limit.")
     dead = dead_letters(session, queue)
     if dry_run:
-        told = dead.redrive_dry_run(target, limit=limit, ids=ids or None)
-        session.out.result({"queue": dead.name, **asdict(told)})
+        expected = dead.redrive_dry_run(target, limit=limit, ids=ids or None)
+        session.out.result({"queue": dead.name, **asdict(expected)})
         return
     if ids:
         done = [dead.redrive(target, ids=ids[at : at + REDRIVE_BATCH]) for at in range(0, len(ids), REDRIVE_BATCH)]
@@ -180,8 +180,8 @@ def replay(
         raise click.UsageError("Give either IDs, or --since or --until.")
     handle = session.queue(queue)
     if dry_run:
-        told = handle.replay_dry_run(messages or None, since=since, until=until, limit=limit)
-        session.out.result({"queue": queue, **asdict(told)})
+        expected = handle.replay_dry_run(messages or None, since=since, until=until, limit=limit)
+        session.out.result({"queue": queue, **asdict(expected)})
         return
     copied = handle.replay(messages or None, since=since, until=until, limit=limit)
     if not copied:

@@ -315,7 +315,7 @@ def note(sentence: str, error: bool = False) -> None:
 
 
 def body(message: Message) -> str:
-    """Return the body as JSON, or the start of the body in a listing of body starts."""
+    """Return the body as JSON, or the start of the body in a listing with ``bodies="start"``."""
     return message.content.decode() or message.body_start
 
 

@@ -113,8 +113,8 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
         return
     if body is None and sys.stdin.isatty():
         raise click.UsageError('There is nothing to post: give BODY, --file, or "-" to read lines from the terminal.')
-    handle, asked = session.queue(queue), body is not None
-    send_input(session, handle, form, options.ttl, options.delay, options.concurrency, asked=asked)
+    handle, stdin_requested = session.queue(queue), body is not None
+    send_input(session, handle, form, options.ttl, options.delay, options.concurrency, stdin_requested=stdin_requested)
 
 
 class PostOptions(Struct, frozen=True):
@@ -216,12 +216,12 @@ def send_input(
     delay: int | None = None,
     concurrency: int = 1,
     *,
-    asked: bool = True,
+    stdin_requested: bool = True,
 ) -> None:
     """Post the lines of standard input. The first signal stops reading; the second signal ends the process.
 
     Args:
-        asked: Whether the user requested standard input. If not, empty input raises ``UsageError``.
+        stdin_requested: Whether the user requested standard input. If not, empty input raises ``UsageError``.
     """
     stopped = threading.Event()
     most = resource.transport.run(posting.BATCH_LIMITS_CALL)
@@ -229,7 +229,7 @@ def send_input(
     if delay:
         resource.transport.warnings.check_delay(resource.name, metadata)
     packer = posting.Packer(most.bytes(metadata), ttl, delay, most=most.count())
-    source = prompt_batches(packer, stdin_bodies(form, stopped.is_set, asked))
+    source = prompt_batches(packer, stdin_bodies(form, stopped.is_set, stdin_requested))
     send = partial(posting.batch_call, resource.kind, resource.name, key=None)
     with (
         progress_bar("standard input", None) as bar,
@@ -239,7 +239,7 @@ def send_input(
     ):
         result = posting.PostResult(lambda count: bar(0, count))
         count = posting.post_all(resource.transport, send, source, result, concurrency)
-        if not (asked or count or stopped.is_set()):
+        if not (stdin_requested or count or stopped.is_set()):
             raise click.UsageError(
                 "There is nothing to post: neither BODY nor --file was given, and standard input was empty."
             )

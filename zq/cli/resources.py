@@ -290,12 +290,12 @@ def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: Unre
     with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:
 
         @cache
-        def asked(name: str) -> Future[Row]:
+        def stats_future(name: str) -> Future[Row]:
             return pool.submit(lambda: stats_row(name, resources(name).stats()))
 
         def counts(name: str) -> Row:
             try:
-                return asked(name).result()
+                return stats_future(name).result()
             except RESOURCE_ERRORS as error:
                 unread.add(name, error)
                 return {"name": name, **dict.fromkeys(STATS_COLUMNS[1:])}
@@ -303,9 +303,9 @@ def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: Unre
         try:
             while part := [(one, dead_letter_queue(one) if queues else "") for one in islice(found, PREFETCH)]:
                 for one, dead in part:
-                    asked(one.name)
+                    stats_future(one.name)
                     if dead:
-                        asked(dead)
+                        stats_future(dead)
                 for one, dead in part:
                     left = {"dead_letters": counts(dead)["total"] if dead else None} if queues else {}
                     yield counts(one.name) | left | {"metadata": one.metadata}

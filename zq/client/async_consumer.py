@@ -28,7 +28,7 @@ class AsyncConsumer(ConsumerBase):
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._maintenance: list[asyncio.Task[None]] = []
-        self._asking: asyncio.Task[float] | None = None
+        self._claim_task: asyncio.Task[float] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._messages: AsyncGenerator[Delivery, None] | None = None
 
@@ -65,7 +65,7 @@ class AsyncConsumer(ConsumerBase):
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
         self._begin(await self._transport.run(LIMITS))
-        self._asking = self._closing = None
+        self._claim_task = self._closing = None
         sources: tuple[NextRequest, ...] = (self._state.next_settlement, self._state.next_renewal)
         self._maintenance = [asyncio.create_task(self._maintain(source)) for source in sources]
         self._transport.before_close.append(self._close)
@@ -82,12 +82,12 @@ class AsyncConsumer(ConsumerBase):
         """Release unfinished messages and settle the claims, even if the awaiting task is cancelled."""
         if self._closing is None:
             self._closed_at = time.monotonic()
-            self._closing = asyncio.create_task(self._closed())
+            self._closing = asyncio.create_task(self._settle_and_stop())
         await asyncio.shield(self._closing)
 
-    async def _closed(self) -> None:
-        if self._asking is not None:
-            await asyncio.gather(self._asking, return_exceptions=True)
+    async def _settle_and_stop(self) -> None:
+        if self._claim_task is not None:
+            await asyncio.gather(self._claim_task, return_exceptions=True)
         self._state.close(time.monotonic())
         self._changed.set()
         await asyncio.wait(self._maintenance)
@@ -107,23 +107,23 @@ class AsyncConsumer(ConsumerBase):
                 self._settled.clear()
                 await self._settled.wait()
                 continue
-            self._asking = asyncio.create_task(self._ask())
-            for part in split_sleep(await asyncio.shield(self._asking), self._is_ending):
+            self._claim_task = asyncio.create_task(self._claim())
+            for part in split_sleep(await asyncio.shield(self._claim_task), self._is_ending):
                 await asyncio.sleep(part)
         return None
 
-    async def _ask(self) -> float:
+    async def _claim(self) -> float:
         """Claim messages and return the seconds to sleep before the next claim.
 
         Callers must shield this coroutine: if the request were cancelled, its messages would not be released.
         """
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         try:
             claimed = await self._transport.run(self._claim_call())
         except TooManyRequests as error:
             return self._pause_after_limit(error)
         self._changed.set()
-        return self._state.add_claimed(claimed, asked, time.monotonic())
+        return self._state.add_claimed(claimed, sent_at, time.monotonic())
 
     def _finish(self, delivery: Delivery, decision: Decision) -> None:
         if self._state.finish(delivery, decision, time.monotonic()):
@@ -140,13 +140,13 @@ class AsyncConsumer(ConsumerBase):
         """Send settlements or renewals until the consumer is closed and no request is due."""
         while True:
             self._changed.clear()
-            asked = time.monotonic()
-            request = next_request(asked)
+            sent_at = time.monotonic()
+            request = next_request(sent_at)
             if isinstance(request, float):
                 if self._state.closing:
                     return
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(request - asked, 3600)):
+                    async with asyncio.timeout(min(request - sent_at, 3600)):
                         await self._changed.wait()
                 continue
             result = None
@@ -156,5 +156,5 @@ class AsyncConsumer(ConsumerBase):
             except asyncio.CancelledError:
                 self._state.record_interruption(request)
                 raise
-            self._record_outcome(request, result, caught.error, asked)
+            self._record_outcome(request, result, caught.error, sent_at)
             self._settled.set()

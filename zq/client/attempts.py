@@ -162,7 +162,7 @@ class Attempts:
         """Return the arguments for tenacity's ``Retrying``."""
         return {
             "retry": retry_if_exception_type(Retry),
-            "wait": self._pause,
+            "wait": self._next_pause,
             "before_sleep": self._log,
             "stop": self._is_exhausted,
             "reraise": True,
@@ -207,7 +207,7 @@ class Attempts:
         Raises ``Retry`` for a failure that permits a retry, and the server's error for any other failure.
         """
         pause = retry_after(response.headers)
-        if response.status_code == 202 and pause > 0:  # a commit is still running, and may do so for any time
+        if response.status_code == 202 and pause > 0:  # a commit is still running, for an unlimited time
             self._running_count += 1
             self._ends = max(self._ends, time.monotonic() + self._settings.retries.deadline)
             self._failed = Retry(CommitRunning("The commit is decided and still being applied."), pause)
@@ -243,12 +243,12 @@ class Attempts:
     def _is_out_of_patience(self) -> bool:
         return self.call.patience() <= 0
 
-    def _pause(self, state: RetryCallState) -> float:
+    def _next_pause(self, state: RetryCallState) -> float:
         failure = state.outcome.exception() if state.outcome else None
-        asked = failure.pause if isinstance(failure, Retry) else 0.0
-        if asked and failure is self._rate_limit_failure:
-            return asked + uniform(0, self._settings.retries.first)
-        return max(asked, self._jitter(state))
+        requested = failure.pause if isinstance(failure, Retry) else 0.0
+        if requested and failure is self._rate_limit_failure:
+            return requested + uniform(0, self._settings.retries.first)
+        return max(requested, self._jitter(state))
 
     def _log(self, state: RetryCallState) -> None:
         """Log the first retry and the first pause for a rate limit, because the call may take a minute."""

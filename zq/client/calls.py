@@ -344,8 +344,8 @@ def error_from(response: "httpx.Response") -> ZqError:
 
 def retry_after(headers: Mapping[str, str]) -> float:
     """Return the seconds of the Retry-After header; 0 if it is absent or a date."""
-    asked = headers.get("Retry-After", "")
-    return min(float(asked), MAX_RETRY_AFTER) if asked.isascii() and asked.isdigit() else 0.0
+    value = headers.get("Retry-After", "")
+    return min(float(value), MAX_RETRY_AFTER) if value.isascii() and value.isdigit() else 0.0
 
 
 @contextmanager

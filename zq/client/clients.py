@@ -232,8 +232,8 @@ class ClientOperations:
             since: Time of the oldest entry to list. A time without a time zone is UTC.
             page: Number of entries per request.
         """
-        told = None if since is None else since.isoformat()
-        return _pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": told})
+        since_text = None if since is None else since.isoformat()
+        return _pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": since_text})
 
     @operation
     def fence(self, name: str) -> Call[Fence]:

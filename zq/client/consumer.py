@@ -71,9 +71,9 @@ class ConsumerBase:
     def _request_call(self, request: PendingRequest) -> Call[Any]:
         return replace(request.call, patience=self._settle_patience if request.decided else self._patience)
 
-    def _record_outcome(self, request: PendingRequest, result: Any, error: Exception | None, asked: float) -> None:
+    def _record_outcome(self, request: PendingRequest, result: Any, error: Exception | None, sent_at: float) -> None:
         if error is None:
-            self._state.record_success(request, result, asked)
+            self._state.record_success(request, result, sent_at)
         else:
             self._state.record_failure(request, error, time.monotonic())
 
@@ -131,7 +131,7 @@ class Consumer(ConsumerBase):
         self._changed = threading.Condition()
         super().__init__(options, on_lost, self._changed)
         self._transport = transport
-        self._asking = threading.Lock()
+        self._claim_lock = threading.Lock()
         self._maintenance: list[threading.Thread] = []
         self._messages: Generator[Delivery, None, None] | None = None
 
@@ -181,7 +181,7 @@ class Consumer(ConsumerBase):
     def _close(self) -> None:
         """Release unfinished messages and wait until the server has settled the claims."""
         self._closed_at = min(self._closed_at, time.monotonic())
-        with self._asking, self._changed:
+        with self._claim_lock, self._changed:
             self._state.close(time.monotonic())
             self._changed.notify_all()
         for thread in self._maintenance:
@@ -198,23 +198,23 @@ class Consumer(ConsumerBase):
                 if self._state.is_backlogged:
                     self._changed.wait(1)
                     continue
-            for part in split_sleep(self._ask(), self._is_ending):
+            for part in split_sleep(self._claim(), self._is_ending):
                 time.sleep(part)
         return None
 
-    def _ask(self) -> float:
+    def _claim(self) -> float:
         """Claim messages and return the seconds to sleep before the next claim."""
-        with self._asking:
+        with self._claim_lock:
             if self._is_ending():
                 return 0.0
-            asked = time.monotonic()
+            sent_at = time.monotonic()
             try:
                 claimed = self._transport.run(self._claim_call())
             except TooManyRequests as error:
                 return self._pause_after_limit(error)
             with self._changed:
                 self._changed.notify_all()
-                return self._state.add_claimed(claimed, asked, time.monotonic())
+                return self._state.add_claimed(claimed, sent_at, time.monotonic())
 
     def _finish(self, delivery: Delivery, decision: Decision) -> None:
         with self._changed:
@@ -233,16 +233,16 @@ class Consumer(ConsumerBase):
         """Send settlements or renewals until the consumer is closed and no request is due."""
         while True:
             with self._changed:
-                asked = time.monotonic()
-                request = next_request(asked)
+                sent_at = time.monotonic()
+                request = next_request(sent_at)
                 if isinstance(request, float):
                     if self._state.closing:
                         return
-                    self._changed.wait(min(request - asked, threading.TIMEOUT_MAX))
+                    self._changed.wait(min(request - sent_at, threading.TIMEOUT_MAX))
                     continue
             result = None
             with ErrorRecorder() as caught:
                 result = self._transport.run(self._request_call(request))
             with self._changed:
-                self._record_outcome(request, result, caught.error, asked)
+                self._record_outcome(request, result, caught.error, sent_at)
                 self._changed.notify_all()

@@ -95,21 +95,21 @@ class ActiveClaim:
         retry_pause: Back-off after a failed renewal; 0 = the last renewal succeeded.
     """
 
-    def __init__(self, claimed: ClaimedDeliveries, asked: float, ttl: int) -> None:
+    def __init__(self, claimed: ClaimedDeliveries, sent_at: float, ttl: int) -> None:
         self.id = claimed.claim
         self.waiting = deque(claimed.deliveries)
         self.working: dict[int, Delivery] = {}
         self.decided: list[Decided] = [[]]
         """Decisions to settle. Each list is one request; a refused request is split into several lists."""
-        self.since = asked
+        self.since = sent_at
         self.settling = False
         self.is_lapsed = False
-        self.renew(asked, ttl)
+        self.renew(sent_at, ttl)
 
-    def renew(self, asked: float, ttl: int) -> None:
-        """Record a renewal for ``ttl`` seconds, whose request was sent at the time ``asked``."""
-        self.ends = asked + ttl
-        self.due = asked + ttl / 3
+    def renew(self, sent_at: float, ttl: int) -> None:
+        """Record a renewal for ``ttl`` seconds, whose request was sent at the time ``sent_at``."""
+        self.ends = sent_at + ttl
+        self.due = sent_at + ttl / 3
         self.renewing = False
         self.retry_pause = 0.0
 
@@ -175,13 +175,13 @@ class ConsumerState:
             wait=int(max(0.0, min(MAX_CLAIM_WAIT, left))),
         )
 
-    def add_claimed(self, claimed: ClaimedDeliveries, asked: float, now: float) -> float:
+    def add_claimed(self, claimed: ClaimedDeliveries, sent_at: float, now: float) -> float:
         """Add claimed messages. Return the seconds to sleep before the next claim."""
         if claimed.deliveries:
             self._idle = 0.0
-            self._claims.append(ActiveClaim(claimed, asked, self.options.ttl))
+            self._claims.append(ActiveClaim(claimed, sent_at, self.options.ttl))
             return 0.0
-        self._idle += now - asked
+        self._idle += now - sent_at
         self._empty = self.options.until_empty and self._idle >= self.options.wait - SETTLE_DELAY
         return 0.0 if self._empty else max(claimed.pause, POLL_PAUSE if self.options.wait < 1 else 0.0)
 
@@ -246,8 +246,8 @@ class ConsumerState:
         moments = [inf]
         for claim in self._claims:
             if not claim.settling and any(claim.decided):
-                if self._to_settle(claim, now):
-                    return self._settlement(claim)
+                if self._is_settlement_due(claim, now):
+                    return self._build_settlement(claim)
                 moments.append(claim.since + SETTLE_DELAY)
         return min(moments)
 
@@ -262,10 +262,10 @@ class ConsumerState:
                 moments.append(claim.due)
         return min(moments)
 
-    def record_success(self, request: PendingRequest, settled: Settled | None, asked: float) -> None:
-        """Record a successful request, which was sent at the time ``asked``."""
+    def record_success(self, request: PendingRequest, settled: Settled | None, sent_at: float) -> None:
+        """Record a successful request, which was sent at the time ``sent_at``."""
         if settled is None:
-            request.claim.renew(asked, self.options.ttl)
+            request.claim.renew(sent_at, self.options.ttl)
         else:
             request.claim.settling = False
             lost = set(settled.lost)
@@ -310,11 +310,11 @@ class ConsumerState:
         self._claim_of[id(delivery)] = claim
         return delivery
 
-    def _to_settle(self, claim: ActiveClaim, now: float) -> bool:
+    def _is_settlement_due(self, claim: ActiveClaim, now: float) -> bool:
         due = now >= claim.since + SETTLE_DELAY
         return any(claim.decided) and (self.closing or not claim.has_work or due or len(claim.decided) > 1)
 
-    def _settlement(self, claim: ActiveClaim) -> PendingRequest:
+    def _build_settlement(self, claim: ActiveClaim) -> PendingRequest:
         decided, rest, room = claim.decided.pop(0), [], MAX_MOVED_BYTES
         for index, (_, decision) in enumerate(decided):
             room -= len(bytes(decision.body)) if isinstance(decision, Moved) and decision.body is not UNSET else 0

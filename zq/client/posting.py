@@ -364,5 +364,5 @@ async def post_all_async(
                     running[asyncio.create_task(transport.run(send(batch)))] = batch
                     await asyncio.sleep(0)
     finally:
-        await await_below(0)  # If the caller is cancelled, no request must keep running.
+        await await_below(0)  # No request may outlive a cancelled caller.
     return result.close()

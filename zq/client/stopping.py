@@ -13,7 +13,7 @@ SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _stops: Final[list[Callable[[], None]]] = []
 # The signal handlers to restore.
 _previous_handlers: Final[dict[signal.Signals, Any]] = {}
-# A list that has one element until the first signal arrives. ``clear`` is atomic, even in a signal handler.
+# A list with one element until the first signal arrives, and empty afterwards.
 _first_awaited: Final[list[None]] = []
 
 

@@ -18,7 +18,7 @@ T = TypeVar("T")
 # Maximum length of a body in the ``repr`` of a message.
 REPR_BODY: Final = 200
 M_co = TypeVar("M_co", bound="Message", covariant=True)
-# The missing body of a message in a listing of body starts.
+# Placeholder for the body of a message in a listing with ``bodies="start"``.
 NO_BODY: Final = Raw()
 # A consumer's decision on a message. A string is a message id and means deletion.
 Decision = str | Released | Moved | Buried
@@ -42,7 +42,7 @@ class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
     ttl: int
     age: int
     raw: Raw = field(name="body", default=NO_BODY)
-    """Body as JSON. Empty in a listing of body starts."""
+    """Body as JSON. Empty in a listing with ``bodies="start"``."""
     href: str = ""
     checksum: str = ""
     claim_count: int = 0
@@ -54,9 +54,9 @@ class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
     origin_claim_count: int = 0
     reason: str = ""
     body_start: str = ""
-    """First 256 characters of the body, in a listing of body starts."""
+    """First 256 characters of the body, in a listing with ``bodies="start"``."""
     body_bytes: int = 0
-    """Size of the whole body in bytes, in a listing of body starts."""
+    """Size of the whole body in bytes, in a listing with ``bodies="start"``."""
     group: str = ""
 
     def __hash__(self) -> int:
@@ -74,7 +74,7 @@ class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
     def body(self) -> Any:
         """The decoded body.
 
-        Raises ``ValueError`` in a listing of body starts, and ``UndecodableBody`` if Python cannot represent the body.
+        Raises ``ValueError`` in a listing with ``bodies="start"``, and ``UndecodableBody`` if Python cannot represent the body.
         """
         if not self.content:
             raise ValueError("Only the start of the body was requested; see body_start.")

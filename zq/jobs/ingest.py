@@ -134,7 +134,7 @@ def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
     options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": INVALID_ROW}
     reader = spark.read.options(**options).option("multiLine", multiline)
     named = reader.csv(path).columns
-    columns = [*named, INVALID_ROW] if named else []  # Spark rejects a schema with only the column TORN
+    columns = [*named, INVALID_ROW] if named else []  # Spark rejects a schema with only this column
     return reader.schema(StructType([StructField(name, StringType()) for name in columns])).csv(path)
 
 

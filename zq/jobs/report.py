@@ -26,7 +26,7 @@ QUEUE_COLUMNS: Final = ["project", "queue"]
 BACKLOG: Final = "seq long, created timestamp, ttl int, claim_count int, origin string, project string, queue string"
 # Percentiles of dwell times by column name.
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-# Accuracy of percentiles: the relative error of their rank is at most 1/EXACT.
+# Accuracy of percentiles: the relative error of their rank is at most 1/ACCURACY.
 ACCURACY: Final = 10_000
 # Columns with counts, which are 0 instead of null if a queue has no messages.
 COUNTS: Final = (
@@ -124,9 +124,9 @@ def living_messages(
 ) -> DataFrame:
     """Read the backlog: the live messages of the queues and their dead-letter queues, or of all queues."""
     rows = spark.createDataFrame([], BACKLOG)
-    asked = with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]
-    for number, queue in enumerate(asked, 1):
-        progress.stage = f"backlog of queue {number:,} of {len(asked):,}, {queue}"
+    names = with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]
+    for number, queue in enumerate(names, 1):
+        progress.stage = f"backlog of queue {number:,} of {len(names):,}, {queue}"
         found = spark.read.schema(SHOWN).format("zq").options(**given, queue=queue).load()
         rows = rows.unionByName(found.withColumn("project", F.lit(given["project"])).select(rows.columns))
     return rows

@@ -185,12 +185,12 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _check_limits(options: ClaimingOptions) -> None:
     limits = options.connection.client().limits()
-    asked = {
+    bounds = {
         "claimSize": (options.claim_size or 1, "max_messages_per_claim_or_pop"),
         "claimTtl": (options.ttl, "max_claim_ttl"),
         "wait": (options.wait, "max_wait"),
     }
-    for option, (value, limit) in asked.items():
+    for option, (value, limit) in bounds.items():
         if value > limits[limit]:
             raise Invalid(f"Option {option} is {value}, and the server allows {limits[limit]} ({limit}).")
 

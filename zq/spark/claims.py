@@ -193,11 +193,11 @@ class BatchClaimer:
                 return  # the claims will lapse
 
     def _claim(self, name: str, size: int, wait: int) -> list[Message]:
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         claim = self._queue().claim(size, ttl=self._options.ttl, wait=wait, name=name, fence=self._fence)
         if wait and not claim.messages:
             # A server without a free slot for a long poll responds at once. Spark would poll without a pause.
-            time.sleep(max(0.0, min(1.0, asked + wait - time.monotonic())))
+            time.sleep(max(0.0, min(1.0, sent_at + wait - time.monotonic())))
         return claim.messages
 
     def _queue(self) -> Queue:

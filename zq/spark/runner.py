@@ -287,12 +287,12 @@ class Runner:
 
     def _renew(self, claims: Iterable[str]) -> None:
         """Renew claims. Raises ``RoundFailed``, ``Fenced`` or ``Unavailable``."""
-        asked = False
+        has_claims = False
         for name in claims:
-            asked = True
+            has_claims = True
             with self._translate_lapse(name):
                 self._queue.renew(name, ttl=self._taking.ttl, fence=self._fence)
-        if not asked:
+        if not has_claims:
             self._client.ping()
 
     @contextmanager
