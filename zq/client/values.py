@@ -74,7 +74,8 @@ class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
     def body(self) -> Any:
         """The decoded body.
 
-        Raises ``ValueError`` in a listing with ``bodies="start"``, and ``UndecodableBody`` if Python cannot represent the body.
+        Raises ``ValueError`` if the listing has only the start of the body, and ``UndecodableBody`` if Python cannot
+        represent the body.
         """
         if not self.content:
             raise ValueError("Only the start of the body was requested; see body_start.")
