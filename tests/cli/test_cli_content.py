@@ -17,7 +17,16 @@ import pytest
 
 from tests.cli.conftest import Zq
 from tests.servers import wait_for
-from zq.cli.content import MAX_LINE, PIECE_SIZE, InputFormat, InvalidInput, decompress, decompress_if_gzip, items, lines
+from zq.cli.content import (
+    MAX_LINE,
+    PIECE_SIZE,
+    InputFormat,
+    InvalidInput,
+    decompress,
+    decompress_if_gzip,
+    read_items,
+    split_lines,
+)
 from zq.cli.uploads import Batch, ResumeFile, Sender, UploadTerms, resume, resume_path
 from zq.errors import NotFound, Unavailable
 
@@ -32,7 +41,9 @@ def stored(zq: Zq, queue: str = "jobs") -> list[Any]:
 
 
 def bodies(pieces: Iterator[bytes | None], form: InputFormat) -> list[Any]:
-    found = [record.body for record in items(decompress_if_gzip(pieces), form) if record and record.body is not None]
+    found = [
+        record.body for record in read_items(decompress_if_gzip(pieces), form) if record and record.body is not None
+    ]
     return [json.loads(bytes(body)) for body in found]
 
 
@@ -150,7 +161,7 @@ def test_inflating_takes_bounded_memory() -> None:
     packed = gzip.compress(bytes(PIECE_SIZE * 100))
     assert max(len(piece or b"") for piece in decompress(iter([packed]))) <= PIECE_SIZE
     with pytest.raises(InvalidInput, match=f"more than {MAX_LINE:,} bytes"):
-        list(lines(repeat(b"x" * PIECE_SIZE)))
+        list(split_lines(repeat(b"x" * PIECE_SIZE)))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10_000])

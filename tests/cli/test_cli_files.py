@@ -14,7 +14,7 @@ from tests.cli.conftest import Zq
 from tests.servers import wait_for
 from zq.cli import progress
 from zq.cli.content import InvalidInput
-from zq.cli.uploads import Batch, ResumeFile, Sender, Upload, UploadTerms, batches, resume, resume_path
+from zq.cli.uploads import Batch, ResumeFile, Sender, Upload, UploadTerms, resume, resume_path, split_batches
 from zq.errors import Conflict, InvalidBody, Unavailable
 
 LINES = 20_000
@@ -97,7 +97,7 @@ def send(file: Path, batch_bytes: int, post: Callable[[Batch], object]) -> int:
 
 def cut(file: Path, upload: Upload) -> list[Batch]:
     with file.open("rb") as opened:
-        return list(batches(opened, upload))
+        return list(split_batches(opened, upload))
 
 
 def test_batches_keep_the_bounds(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from zq.cli.export_import import (
     ResourceLine,
     group_batches,
     lost_members,
-    message_line,
+    to_message_line,
 )
 from zq.client import Message
 from zq.errors import Invalid, QueuePaused, QuotaExceeded, ZqError
@@ -228,7 +228,7 @@ def test_each_member_of_a_message_is_restored_renewed_or_named() -> None:
     whole = Message(**SET_MEMBERS)
     assert {*Message.__struct_fields__} == RESTORED | SET_BY_SERVER | {*lost_members(whole)}
     assert {*lost_members(whole)} == LOST
-    line = message_line("queue", "jobs", whole)
+    line = to_message_line("queue", "jobs", whole)
     assert (bytes(line.body), line.ttl, line.delay, line.group) == (b"[1]", 240, 120, "g")
     assert line.attributes == {"retries": "3"}
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from zq.spark.claiming import ClaimReader
 from zq.spark.claims import Heartbeat
-from zq.spark.options import Connection, OptionParser, claiming_options
+from zq.spark.options import Connection, OptionParser, parse_claiming_options
 from zq.spark.rows import CLAIMED_COLUMNS
 
 LIMIT = ReadMaxRows(20)
@@ -33,7 +33,7 @@ def reader(options) -> Iterator[Callable[..., ClaimReader]]:
 
     def another(**more: str) -> ClaimReader:
         given = {**options, "consumer": "etl", "queue": "in", "claimSize": "20", "wait": "0", **more}
-        made.append(ClaimReader(claiming_options(OptionParser(given)), SCHEMA))
+        made.append(ClaimReader(parse_claiming_options(OptionParser(given)), SCHEMA))
         return made[-1]
 
     yield another
@@ -134,7 +134,7 @@ def test_an_idle_stream_settles_once(reader, client, proxy: Proxy) -> None:
 def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Server, project) -> None:  # noqa: F811
     """A driver that comes back shortly before its predecessor's claims lapse has all of their time again."""
     options = {"url": timed.url, "project": project, "consumer": "etl", "queue": "in", "wait": "0", "claimSize": "20"}
-    before, after, third = (ClaimReader(claiming_options(OptionParser(options)), SCHEMA) for _ in range(3))
+    before, after, third = (ClaimReader(parse_claiming_options(OptionParser(options)), SCHEMA) for _ in range(3))
     with Client(timed.url, project) as client:
         client.queue("in").post_many(range(50))
         start = before.initialOffset()

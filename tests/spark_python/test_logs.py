@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.datasource import GreaterThan
 
 from zq.spark.browse import FilteringBatchReader, Log, split_range
-from zq.spark.options import Connection, OptionParser, reading_options
+from zq.spark.options import Connection, OptionParser, parse_reading_options
 from zq.spark.rows import TOPIC_COLUMNS
 
 
@@ -88,7 +88,7 @@ def test_a_filter_beyond_the_end_finds_nothing(server, project, client: Client) 
     """Of a topic, too, whose server refuses to begin there."""
     client.topic("news").publish("a")
     given = {"url": server.url, "project": project, "topic": "news", "pushdown": "true"}
-    reader = FilteringBatchReader(reading_options(OptionParser(given)), list(TOPIC_COLUMNS))
+    reader = FilteringBatchReader(parse_reading_options(OptionParser(given)), list(TOPIC_COLUMNS))
     assert len(reader.partitions()) == 1
     assert len(list(reader.pushFilters([GreaterThan(("seq",), 1000)]))) == 1
     assert reader.partitions() == []

@@ -14,17 +14,17 @@ pytest.importorskip("pyspark")
 
 from zq.spark import tail as tails
 from zq.spark.browse import TrimmedMessages
-from zq.spark.options import OptionParser, reading_options
+from zq.spark.options import OptionParser, parse_reading_options
 from zq.spark.rows import FINISHED_COLUMNS, TOPIC_COLUMNS
-from zq.spark.tail import MessagesLost, TailReader, offset
+from zq.spark.tail import MessagesLost, TailReader, make_offset
 
-BEGIN = offset(0)
+BEGIN = make_offset(0)
 
 
 def tail(url: str, project: str, **more: Any) -> TailReader:
     given = {"url": url, "project": project, "mode": "tail", "wait": "0", **more}
     return TailReader(
-        reading_options(OptionParser(given)), list(TOPIC_COLUMNS if "topic" in more else FINISHED_COLUMNS)
+        parse_reading_options(OptionParser(given)), list(TOPIC_COLUMNS if "topic" in more else FINISHED_COLUMNS)
     )
 
 
@@ -108,7 +108,7 @@ def test_records_that_expire_while_a_backlog_is_worked_off_are_reported(place: P
     place.clock.advance(60)
     place.queue.post("new")
     cut = step(everything, begun)
-    assert cut == offset(4, cut["seen"], 2)
+    assert cut == make_offset(4, cut["seen"], 2)
     assert cut["seen"] - begun["seen"] < 30  # seen no later, since it is cut, than its last message came
     place.clock.advance(60)
     with pytest.raises(MessagesLost, match="and that at 3 is gone before it was read"):
@@ -159,7 +159,7 @@ def test_a_look_that_comes_too_late_is_not_noted(place: Place, monkeypatch) -> N
     end = step(place.tail(), BEGIN)
     stream = place.tail()
     monkeypatch.setattr(stream, "_now", lambda _: end["seen"] + 50)
-    assert step(stream, end) == offset(1, end["seen"] + 50)
+    assert step(stream, end) == make_offset(1, end["seen"] + 50)
     monkeypatch.setattr(stream, "_now", lambda _: end["seen"] + 198)
     assert step(stream, end) == end
 
@@ -225,7 +225,7 @@ def test_a_stream_may_begin_at_the_end(server, project, client: Client) -> None:
     stream.prepareForTriggerAvailableNow()
     first = stream.initialOffset()
     client.queue("in").post("new")
-    assert stream.initialOffset() == first == offset(5)
+    assert stream.initialOffset() == first == make_offset(5)
     begun = step(stream, first)
     assert (begun["after"], begun["rows"]) == (5, 0)
     assert begun["seen"] > 0
@@ -252,7 +252,7 @@ def test_messages_that_have_fallen_off_a_topic_stop_a_stream(server, project, cl
     stream = tail(server.url, project, topic="news", failOnDataLoss="false")
     assert 900 < count(stream, first, step(stream, first)) < 3000
     latest = tail(server.url, project, topic="news", startingOffset="latest")
-    assert latest.initialOffset() == offset(3010)
+    assert latest.initialOffset() == make_offset(3010)
 
 
 def test_a_quiet_topic_is_followed_through_what_others_publish(server, project, client: Client) -> None:
@@ -262,7 +262,7 @@ def test_a_quiet_topic_is_followed_through_what_others_publish(server, project, 
     first = step(stream, BEGIN)
     client.topic("busy").publish_many(range(500))
     passed = step(stream, first)
-    assert passed == offset(501)
+    assert passed == make_offset(501)
     for _ in range(3):
         client.topic("busy").publish_many(range(500))
         assert step(stream, passed) == passed

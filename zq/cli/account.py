@@ -94,7 +94,7 @@ def create(session: Session, name: str, scopes: tuple[str, ...], roles: tuple[st
 @pass_session
 def list_tokens(session: Session) -> None:
     """List the project's tokens without their secrets."""
-    session.out.rows(COLUMNS, session.client.tokens(), lambda token: [cell(token[name]) for name in COLUMNS])
+    session.out.rows(COLUMNS, session.client.tokens(), lambda token: [property_cell(token[name]) for name in COLUMNS])
 
 
 @token_group.command("show")
@@ -159,6 +159,6 @@ def share(
     session.out.result(session.client.queue(queue).share(paths=paths, methods=methods, expires=until))
 
 
-def cell(value: object) -> object:
+def property_cell(value: object) -> object:
     """Return the table cell of a token's property. ``None`` is shown as "everything", as for missing scopes."""
     return " ".join(value) if isinstance(value, list) else "everything" if value is None else value

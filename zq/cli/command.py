@@ -103,7 +103,7 @@ def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
             signal.signal(number, handler)
 
 
-def command_words(line: str, shell: bool) -> list[str]:
+def split_command(line: str, shell: bool) -> list[str]:
     """Split a command line into words, in which ``{}`` is a placeholder for an id.
 
     Raises ``UsageError`` if the command does not exist.
@@ -115,7 +115,7 @@ def command_words(line: str, shell: bool) -> list[str]:
         words = shlex.split(line)
     except ValueError as error:
         raise click.UsageError(f"--exec cannot be parsed: {error}.") from error
-    syntax = shell_syntax(line) if words and not SHELL_NAME.fullmatch(words[0]) else ""
+    syntax = find_shell_syntax(line) if words and not SHELL_NAME.fullmatch(words[0]) else ""
     if not words or shutil.which(words[0]) is None:
         remedy = " Use --shell to run CMD through a shell." if syntax else ""
         raise click.UsageError(f"There is no command {words[0] if words else line!r}.{remedy}")
@@ -124,7 +124,7 @@ def command_words(line: str, shell: bool) -> list[str]:
     return words
 
 
-def shell_syntax(line: str) -> str:
+def find_shell_syntax(line: str) -> str:
     """Return the first shell syntax in a command line, or ""."""
     read = QUOTED_TEXT.sub(lambda found: LITERAL_IN_QUOTES.sub("", found[1]), LITERAL_TEXT.sub("", line))
     found = SHELL_SYNTAX.search(read)

@@ -21,7 +21,7 @@ from typing import Any, Final
 import click
 from msgspec import Struct
 
-from zq.cli.command import RunningCommands, command_words, on_second_signal
+from zq.cli.command import RunningCommands, on_second_signal, split_command
 from zq.cli.consume_batch import BatchOptions, BatchWorker, fill_placeholder, note_lost
 from zq.cli.failures import INTERRUPTED, Failure
 from zq.cli.messages import queue_argument
@@ -94,7 +94,7 @@ def consume(session: Session, /, queue: str, **chosen: Any) -> None:
     if options.line is None and (options.whole or options.shell):
         raise click.UsageError("--batch and --shell require --exec.")
     session.configure(patient=True)
-    words = command_words(options.line, options.shell) if options.line is not None else []
+    words = split_command(options.line, options.shell) if options.line is not None else []
     if not options.until_empty and not session.queue(queue).exists():
         note(f"{session.missing(queue)} Waiting for it.")
     counts = WorkCounts(options.until_empty or options.count is not None, options.max_failures)
@@ -214,7 +214,7 @@ def print_messages(session: Session, queue: Queue, options: Consuming, counts: W
     """Print messages, and delete each message when it has been written and its reader has read it."""
     consumer = queue.consume(**options)
     live = show_counts(counts, wanted=not sys.stdout.isatty())
-    with reader_of_output(consumer.stop) as reader, live, consumer as messages:
+    with open_output_reader(consumer.stop) as reader, live, consumer as messages:
         for message in messages:
             message.release()  # ``done`` below overrides this decision
             session.out.line(message)
@@ -245,12 +245,12 @@ class OutputReader:
 
 
 @contextmanager
-def reader_of_output(gone: Callable[[], object]) -> Generator[OutputReader, None, None]:
+def open_output_reader(gone: Callable[[], object]) -> Generator[OutputReader, None, None]:
     """Yield the reader of standard output, and call ``gone`` when the reader closes the pipe.
 
     During the block, the pipe has a capacity of one page, so that zq detects which lines were read.
     """
-    pipe, ended = output_pipe(), threading.Event()
+    pipe, ended = find_output_pipe(), threading.Event()
     if pipe is None:
         yield OutputReader(None)
         return
@@ -277,7 +277,7 @@ def watch_reader(pipe: int, gone: Callable[[], object], ended: threading.Event) 
             ended.wait(POLL_MS / 1000)  # then repeat the call: it has no effect on a loop that has not begun yet
 
 
-def output_pipe() -> int | None:
+def find_output_pipe() -> int | None:
     """Return the file descriptor of standard output if it is a pipe on Linux, else ``None``."""
     with suppress(OSError, UnsupportedOperation):
         output = sys.stdout.fileno()

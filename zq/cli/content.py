@@ -72,10 +72,10 @@ def read_content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
     head = file.read(len(MAGIC))
     file.seek(0 if head == MAGIC else offset)
     pieces = iter(lambda: file.read(PIECE_SIZE), b"")
-    return skip(decompress(pieces), offset) if head == MAGIC else pieces
+    return skip_bytes(decompress(pieces), offset) if head == MAGIC else pieces
 
 
-def skip(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
+def skip_bytes(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
     """Skip the first ``offset`` bytes."""
     for piece in filter(None, pieces):
         if len(piece) > offset:
@@ -117,7 +117,7 @@ def decompress(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
         raise InvalidInput("The gzip data is truncated: the end of the file is missing.")
 
 
-def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
+def split_lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
     """Split the input into lines, which keep their line ends. Raises ``InvalidInput`` for a line that is too long."""
     begun = bytearray()
     for piece in pieces:
@@ -136,7 +136,7 @@ def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
         yield bytes(begun)
 
 
-def items(
+def read_items(
     pieces: Iterable[bytes | None], form: InputFormat, line: int = 0, offset: int = 0, header: list[str] | None = None
 ) -> Iterator[Item | None]:
     """Parse the input into items. Raises ``InvalidInput``.
@@ -147,22 +147,22 @@ def items(
         header: CSV header. Default: the first row.
     """
     if form.delimiter:
-        yield from CsvRows(lines(pieces), form.delimiter, line, offset, header)
+        yield from CsvRows(split_lines(pieces), form.delimiter, line, offset, header)
         return
-    for found in lines(pieces):
+    for found in split_lines(pieces):
         if found is None:
             yield None
             continue
         line, offset = line + 1, offset + len(found)
-        yield Item(line_body(without_bom(found, line), line, form.text), line, offset)
+        yield Item(parse_line(strip_bom(found, line), line, form.text), line, offset)
 
 
-def without_bom(found: bytes, line: int) -> bytes:
+def strip_bom(found: bytes, line: int) -> bytes:
     """Remove the byte order mark from the first line of a file."""
     return found.removeprefix(BOM) if line == 1 else found
 
 
-def line_body(line: bytes, number: int, text: bool) -> Raw | None:
+def parse_line(line: bytes, number: int, text: bool) -> Raw | None:
     """Parse a line into a message body, or ``None`` if the line is blank. Raises ``InvalidInput``."""
     line = line.strip() if not text else line.rstrip(b"\r\n")
     if not line:
@@ -183,9 +183,9 @@ def line_body(line: bytes, number: int, text: bool) -> Raw | None:
         raise InvalidInput(f"Line {number} is not JSON: {error}. {hint}") from error
 
 
-def csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
+def read_csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
     """Return the first row of a CSV file, or ``None`` if the file is empty."""
-    rows = CsvRows(lines(read_content(file)), delimiter)
+    rows = CsvRows(split_lines(read_content(file)), delimiter)
     for _ in rows:
         if rows.header is not None:
             break
@@ -250,12 +250,14 @@ class CsvRows:
     def _text(self, found: bytes) -> str:
         self._line, self._offset = self._line + 1, self._offset + len(found)
         try:
-            return without_bom(found, self._line).decode()
+            return strip_bom(found, self._line).decode()
         except UnicodeDecodeError as error:
             raise InvalidInput(f"Line {self._line} is not UTF-8: {error}.") from error
 
 
-def stdin_bodies(form: InputFormat, stopped: Callable[[], bool], is_requested: bool = True) -> Iterator[Raw | None]:
+def read_stdin_bodies(
+    form: InputFormat, stopped: Callable[[], bool], is_requested: bool = True
+) -> Iterator[Raw | None]:
     """Yield the message bodies in standard input, and ``None`` if no input arrives for a while.
 
     Raises ``InvalidBody``.
@@ -264,18 +266,18 @@ def stdin_bodies(form: InputFormat, stopped: Callable[[], bool], is_requested: b
         is_requested: Whether the user requested standard input.
     """
     with suppress(ReadingStopped):
-        for item in items(decompress_if_gzip(stdin_pieces(stopped, is_requested)), form):
+        for item in read_items(decompress_if_gzip(read_stdin(stopped, is_requested)), form):
             if item is None:
                 yield None
             elif item.body is not None:
                 yield item.body
 
 
-def stdin_pieces(stopped: Callable[[], bool], is_requested: bool) -> Iterator[bytes | None]:
+def read_stdin(stopped: Callable[[], bool], is_requested: bool) -> Iterator[bytes | None]:
     """Yield chunks of standard input, and ``None`` if no input arrives for a while. Raises ``ReadingStopped``."""
     source, empty = sys.stdin.buffer, 0
     while not stopped():
-        if not stdin_ready():
+        if not is_stdin_ready():
             empty += 1
             if empty == SILENT_POLLS and not is_requested:
                 note("Waiting for lines on standard input, because neither BODY nor --file was given.")
@@ -289,7 +291,7 @@ def stdin_pieces(stopped: Callable[[], bool], is_requested: bool) -> Iterator[by
     raise ReadingStopped
 
 
-def stdin_ready() -> bool:
+def is_stdin_ready() -> bool:
     """Return ``True`` if standard input has data or ends within one poll interval."""
     try:
         return bool(select([sys.stdin.buffer], [], [], POLL_INTERVAL)[0])

@@ -21,7 +21,7 @@ from zq.cli.profiles import (
     members,
     profile_additions,
     read_profiles,
-    without_user,
+    strip_user,
 )
 from zq.cli.session import Group, Session, option_values, pass_session
 
@@ -147,7 +147,7 @@ def displayed_members(found: Mapping[str, str]) -> dict[str, str | None]:
     """Return a profile's members without the user in the URL and with only the last characters of the token."""
     token = found.get("token", "")
     hidden = "…" + (token[-SHOWN_CHARACTERS:] if len(token) >= MIN_SHOWN_LENGTH else "")
-    own = {**found, "url": without_user(found.get("url", "")), "token": hidden if token else ""}
+    own = {**found, "url": strip_user(found.get("url", "")), "token": hidden if token else ""}
     return {member: own.get(member) or None for member in MEMBERS}
 
 

@@ -167,7 +167,7 @@ def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts
     topics = [*client.topics(detailed=True)]
     listed: tuple[tuple[Kind, list[Listed]], ...] = ("queue", queues), ("topic", topics)
     for of, resources in listed:
-        defaults = resource_of(client, (of, uuid4().hex)).metadata()
+        defaults = resource_handle(client, (of, uuid4().hex)).metadata()
         for resource in resources:
             metadata = dict(resource.metadata or {})
             yield ResourceLine(
@@ -176,24 +176,24 @@ def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts
     for of, resources in listed:
         for resource in resources:
             try:
-                yield from messages(client, (of, resource.name), page, losses)
+                yield from message_lines(client, (of, resource.name), page, losses)
             except RESOURCE_ERRORS as error:
                 unread.add(f"{of} {resource.name}", error)
 
 
-def messages(client: Client, key: ResourceKey, page: int, losses: LossCounts) -> Iterator[MessageLine]:
+def message_lines(client: Client, key: ResourceKey, page: int, losses: LossCounts) -> Iterator[MessageLine]:
     """Yield the message lines of a queue or topic."""
-    resource = resource_of(client, key)
+    resource = resource_handle(client, key)
     if isinstance(resource, Queue):
         found = resource.list(claimed=True, delayed=True, page=page)
     else:
         found = resource.list(page=page)
     for message in found:
         losses.add(key, message)
-        yield message_line(*key, message)
+        yield to_message_line(*key, message)
 
 
-def message_line(of: Kind, name: str, message: Message) -> MessageLine:
+def to_message_line(of: Kind, name: str, message: Message) -> MessageLine:
     """Convert a message to a line. A claimed message becomes a ready message."""
     delay = 0
     if message.created and message.available_at and not message.claim:
@@ -259,11 +259,11 @@ class ExportReader:
                 raise InvalidBody(f"Line {number} does not belong to an export: {error}.") from error
 
 
-def draft(line: MessageLine) -> Draft:
+def to_draft(line: MessageLine) -> Draft:
     return Draft(line.body, line.ttl, line.delay, line.group, line.attributes or None)
 
 
-def resource_of(client: Client, key: ResourceKey) -> Queue | Topic:
+def resource_handle(client: Client, key: ResourceKey) -> Queue | Topic:
     return client.queue(key[1]) if key[0] == "queue" else client.topic(key[1])
 
 
@@ -279,7 +279,7 @@ def try_change(change: Callable[[Client, ResourceLine], None], client: Client, l
 
 def restore(client: Client, line: ResourceLine) -> None:
     """Create or update a queue or topic, but leave out metadata that restricts posts."""
-    resource = resource_of(client, (line.of, line.name))
+    resource = resource_handle(client, (line.of, line.name))
     metadata = {key: value for key, value in line.metadata.items() if key not in RESTRICTIONS}
     if line.metadata.get("_paused") in ("claims", "all"):
         metadata["_paused"] = "claims"
@@ -291,7 +291,7 @@ def restore(client: Client, line: ResourceLine) -> None:
 def restrict(client: Client, line: ResourceLine) -> None:
     """Apply the metadata that restricts posts, after all messages were posted."""
     if metadata := restrictions(line):
-        resource_of(client, (line.of, line.name)).update(metadata)
+        resource_handle(client, (line.of, line.name)).update(metadata)
 
 
 def restrictions(line: ResourceLine) -> dict[str, object]:
@@ -375,11 +375,11 @@ class Importer:
         of, name = batch[0].of, batch[0].name
         ids = "\n".join(f"{one.id} {one.ttl} {one.delay}" for one in batch)
         key = "import." + hashlib.sha256(f"{of} {name}\n{ids}".encode()).hexdigest()
-        resource = resource_of(self._client, (of, name))
+        resource = resource_handle(self._client, (of, name))
         if isinstance(resource, Topic):
             resource.publish_batch([Draft(one.body, one.ttl) for one in batch], key=key)
             return
-        resource.post_batch([draft(one) for one in batch], key=key)
+        resource.post_batch([to_draft(one) for one in batch], key=key)
         delayed = sum(bool(one.delay) for one in batch)
         if delayed and self._ignores_delays_of(resource):
             self._undelayed[name] += delayed

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from zq.cli.failures import RESOURCE_ERRORS, UnreadableResources
 from zq.cli.messages import Ids, limit_option, queue_argument
 from zq.cli.names import check_not_missing, name_argument
-from zq.cli.output import body
+from zq.cli.output import body_text
 from zq.cli.param_types import Count, Moment
 from zq.cli.progress import progress_bar
 from zq.cli.resources import STATS_COLUMNS, stats_row
@@ -46,7 +46,7 @@ AUDIT_COLUMNS: Final = (
 dlq_group = Group("dlq", help="Manage dead letters: messages that were claimed too often or buried.")
 
 
-def dead_letters(session: Session, queue: str) -> Queue:
+def find_dead_letter_queue(session: Session, queue: str) -> Queue:
     """Return the dead-letter queue of ``queue``, or ``queue`` if it is a dead-letter queue. Raises ``NotFound``."""
     handle = session.queue(queue)
     named = handle.metadata().get("_dead_letter_queue")
@@ -72,12 +72,12 @@ def list_dead(session: Session, queue: str | None, limit: int) -> None:
         unread.check()
         return
     columns = ("id", "origin", "claims", "reason", "body")
-    found = islice(dead_letters(session, queue).list(claimed=True, delayed=True), limit or None)
-    session.out.rows(columns, found, dead_cells)
+    found = islice(find_dead_letter_queue(session, queue).list(claimed=True, delayed=True), limit or None)
+    session.out.rows(columns, found, dead_letter_cells)
 
 
-def dead_cells(message: Message) -> list[object]:
-    return [message.id, message.origin, message.origin_claim_count, message.reason, body(message)]
+def dead_letter_cells(message: Message) -> list[object]:
+    return [message.id, message.origin, message.origin_claim_count, message.reason, body_text(message)]
 
 
 def dead_letter_counts(session: Session, unread: UnreadableResources) -> Iterator[dict[str, Any]]:
@@ -105,7 +105,7 @@ def redrive(session: Session, queue: str, target: str | None, limit: int | None,
     """Move the dead letters of QUEUE back to their origin queues."""
     if ids and limit:
         raise click.UsageError("Give either --id or --limit.")
-    dead = dead_letters(session, queue)
+    dead = find_dead_letter_queue(session, queue)
     if dry_run:
         expected = dead.redrive_dry_run(target, limit=limit, ids=ids or None)
         session.out.result({"queue": dead.name, **asdict(expected)})
@@ -149,13 +149,13 @@ def history(
     session.out.rows(
         ("id", "finished", "outcome", "body"),
         check_not_missing(session, queue, islice(found, limit or None)),
-        finished_cells,
+        history_cells,
     )
 
 
-def finished_cells(message: Finished) -> list[object]:
+def history_cells(message: Finished) -> list[object]:
     finished = f"{message.finished.astimezone():%Y-%m-%d %H:%M:%S}" if message.finished else ""
-    return [message.id, finished, message.outcome, body(message)]
+    return [message.id, finished, message.outcome, body_text(message)]
 
 
 @click.command("replay", cls=Command)
@@ -196,10 +196,10 @@ def replay(
 def audit(session: Session, since: datetime | None, limit: int) -> None:
     """List changes and deletions with the credentials that made them, newest first."""
     found = session.client.audit(since=since, page=min(limit or AUDIT_PAGE, AUDIT_PAGE))
-    session.out.rows(AUDIT_COLUMNS, islice(found, limit or None), changed_cells)
+    session.out.rows(AUDIT_COLUMNS, islice(found, limit or None), audit_cells)
 
 
-def changed_cells(entry: dict[str, Any]) -> list[object]:
+def audit_cells(entry: dict[str, Any]) -> list[object]:
     """Return the table row of an audit entry, with its time converted to local time."""
     local = f"{datetime.fromisoformat(entry['time']).astimezone():%Y-%m-%d %H:%M:%S}"
     return [local, *(entry.get(name) for name in AUDIT_COLUMNS[1:])]

@@ -34,7 +34,7 @@ def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 
 
-def as_json(text: str, never: bool = False) -> Raw:
+def parse_body(text: str, never: bool = False) -> Raw:
     """Convert a command-line argument to a message body: JSON, or a string if it is not JSON.
 
     Raises ``UsageError`` for an invalid object or array.
@@ -212,7 +212,7 @@ def move(
     delay: int | None,
 ) -> None:
     """Move claimed messages to another queue atomically."""
-    content = UNSET if body is None else as_json(body, never=text)
+    content = UNSET if body is None else parse_body(body, never=text)
     terms = (content, UNSET if ttl is None else ttl, UNSET if delay is None else delay)
     moved = [Moved(message, target, *terms) for message in messages]
     session.out.result(asdict(session.queue(queue).settle(claim, move=moved)))

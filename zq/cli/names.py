@@ -15,7 +15,7 @@ T = TypeVar("T")
 MAX_OFFERED: Final = 200
 
 
-def names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+def name_completer(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a completion function for the names of queues or topics. If the server is down, it offers no names."""
 
     def complete(context: click.Context, _parameter: click.Parameter, prefix: str) -> list[str]:
@@ -34,7 +34,7 @@ def names(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str
 
 def name_argument(parameter: str, kind: str, **options: Any) -> Callable[[Any], Any]:
     """Return an argument for a queue or topic name, with shell completion."""
-    return click.argument(parameter, shell_complete=names(kind), **options)
+    return click.argument(parameter, shell_complete=name_completer(kind), **options)
 
 
 @click.command("completion", cls=Command)

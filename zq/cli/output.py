@@ -100,7 +100,7 @@ class Output:
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
         """Show messages. The members in ``more`` are shown above the table, or added to each JSON line."""
         if self.uses_tables:
-            rows = [(*_brief(message), body(message)) for message in found]
+            rows = [(*_brief(message), body_text(message)) for message in found]
             if more and rows:
                 self.result(more)
             self._table(("id", "age", "ttl", "claims", "body"), rows, full or self.full, ids=bool(more))
@@ -164,7 +164,7 @@ class Output:
         if short:
             index = columns.index("id")
             rows = [[*row[:index], shorten_id(str(row[index])), *row[index + 1 :]] for row in rows]
-        show(table(columns, rows, full=full))
+        show(build_table(columns, rows, full=full))
         if short:
             note("Ids are shortened to fit the screen; use --full to show whole ids.")
 
@@ -229,9 +229,9 @@ def show_value(value: Any) -> None:
     items = value if isinstance(value, list) else [value]
     if items and all(isinstance(item, dict) for item in items):
         columns = [*dict.fromkeys(name for item in items for name in item)]
-        show(table(columns, [[table_cell(item.get(name)) for name in columns] for item in items], full=True))
+        show(build_table(columns, [[table_cell(item.get(name)) for name in columns] for item in items], full=True))
     elif items and all(isinstance(item, list) and len(item) == len(items[0]) for item in items):
-        show(table([""] * len(items[0]), [[*map(table_cell, item)] for item in items], header=False, full=True))
+        show(build_table([""] * len(items[0]), [[*map(table_cell, item)] for item in items], header=False, full=True))
     else:
         for item in items:
             click.echo(replace_controls(as_text(item)))
@@ -239,7 +239,7 @@ def show_value(value: Any) -> None:
 
 def members_table(members: Mapping[str, Any]) -> "Table":
     """Return a table with one row for each member of an object."""
-    return table(("", ""), [(name, table_cell(value)) for name, value in members.items()], header=False)
+    return build_table(("", ""), [(name, table_cell(value)) for name, value in members.items()], header=False)
 
 
 def table_cell(value: object) -> object:
@@ -247,14 +247,16 @@ def table_cell(value: object) -> object:
     return value if value is None or _is_number(value) else as_text(value)
 
 
-def console(stderr: bool = False) -> "Console":
+def create_console(stderr: bool = False) -> "Console":
     """Return a rich console that prints text literally."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool = True, full: bool = False) -> "Table":
+def build_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool = True, full: bool = False
+) -> "Table":
     """Build a table. Numbers are aligned right; bodies are truncated unless ``full`` is set."""
     from rich.table import Table
     from rich.text import Text
@@ -281,7 +283,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool
 
 def show(drawn: "Table") -> None:
     """Print a table. If the terminal is too narrow, the terminal wraps its lines."""
-    screen = console()
+    screen = create_console()
     least = sum((column.min_width or 0) + 1 for column in drawn.columns)
     screen.width = max(screen.width, least) if screen.is_terminal else PIPE_WIDTH
     screen.print(drawn)
@@ -292,7 +294,7 @@ def replace_controls(text: str) -> str:
     return text.translate(CONTROLS)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format seconds with their two largest units, such as 3m 12s."""
     left = int(seconds)
     parts: list[str] = []
@@ -314,7 +316,7 @@ def note(sentence: str, error: bool = False) -> None:
     click.echo(click.style(text, fg="red") if error and not os.environ.get("NO_COLOR") else text, err=True)
 
 
-def body(message: Message) -> str:
+def body_text(message: Message) -> str:
     """Return the body as JSON, or the start of the body in a listing with ``bodies="start"``."""
     return message.content.decode() or message.body_start
 
@@ -323,7 +325,7 @@ def _cell(column: str, value: object, full: bool) -> str:
     if value is None:
         return ""
     if column in DURATIONS and _is_number(value):
-        return duration(float(str(value)))
+        return format_duration(float(str(value)))
     text = replace_controls(str(value))
     cut = column == "body" and not full and len(text) > BODY_WIDTH
     return text[: BODY_WIDTH - 1] + "…" if cut else text
@@ -341,7 +343,7 @@ def _widths(columns: Sequence[str], shown: Iterable[Sequence[str]]) -> list[int]
 
 def _too_wide(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
     """Return ``True`` if whole ids would leave too little width for the other columns."""
-    screen = console()
+    screen = create_console()
     shown = [[_cell(column, cell, False) for column, cell in zip(columns, row, strict=True)] for row in rows]
     widths = zip(columns, _widths(columns, shown), strict=True)
     wanted = sum(1 + (min(width, READABLE_WIDTH) if column in WRAPPED_COLUMNS else width) for column, width in widths)

@@ -13,9 +13,9 @@ import click
 from msgspec import Raw, Struct
 
 from zq.cli.command import on_second_signal
-from zq.cli.content import InputFormat, stdin_bodies
+from zq.cli.content import InputFormat, read_stdin_bodies
 from zq.cli.failures import INTERRUPTED, Failure, exit_code
-from zq.cli.messages import as_json, delay_option, queue_argument
+from zq.cli.messages import delay_option, parse_body, queue_argument
 from zq.cli.output import note
 from zq.cli.param_types import MESSAGE_TTL, Count
 from zq.cli.progress import Stopwatch, progress_bar
@@ -153,7 +153,7 @@ def post_body(session: Session, queue: str, body: str, form: InputFormat, option
     """Post one message."""
     if form.delimiter:
         raise click.UsageError("--csv requires --file or standard input.")
-    content = as_json(body, never=options.text)
+    content = parse_body(body, never=options.text)
     ttl, delay, group, attributes = options.ttl, options.delay, options.group, dict(options.attributes)
     handle = session.queue(queue)
     posted = handle.post(content, ttl=ttl, delay=delay, key=options.key, group=group, attributes=attributes or None)
@@ -229,7 +229,7 @@ def send_input(
     if delay:
         resource.transport.warnings.check_delay(resource.name, metadata)
     packer = posting.Packer(most.bytes(metadata), ttl, delay, most=most.count())
-    source = prompt_batches(packer, stdin_bodies(form, stopped.is_set, stdin_requested))
+    source = pack_promptly(packer, read_stdin_bodies(form, stopped.is_set, stdin_requested))
     send = partial(posting.batch_call, resource.kind, resource.name, key=None)
     with (
         progress_bar("standard input", None) as bar,
@@ -248,7 +248,7 @@ def send_input(
         raise click.Abort
 
 
-def prompt_batches(packer: posting.Packer, found: Iterator[Raw | None]) -> Iterator[posting.Batch]:
+def pack_promptly(packer: posting.Packer, found: Iterator[Raw | None]) -> Iterator[posting.Batch]:
     """Pack bodies into batches. Yield an incomplete batch if the input pauses, and before an invalid line."""
     try:
         for body in found:

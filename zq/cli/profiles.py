@@ -38,7 +38,7 @@ class Connection(Struct, frozen=True):
     @property
     def shown_url(self) -> str:
         """The URL without user and password."""
-        return without_user(self.url)
+        return strip_user(self.url)
 
 
 class ProfileFile(Struct):
@@ -48,7 +48,7 @@ class ProfileFile(Struct):
     profiles: dict[str, Any] = {}
 
 
-def without_user(url: str) -> str:
+def strip_user(url: str) -> str:
     """Remove user and password from a URL."""
     try:
         parts = urlsplit(url)

@@ -12,7 +12,7 @@ from typing import Final
 import click
 from rich.text import Text
 
-from zq.cli.output import Output, console, note, replace_controls
+from zq.cli.output import Output, create_console, note, replace_controls
 from zq.client import Message
 
 # The option that hides the progress.
@@ -41,7 +41,7 @@ def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, i
     from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    watched = console(stderr=True)
+    watched = create_console(stderr=True)
     bar = Bar(*columns, TextColumn("{task.fields[rate]}"), console=watched, transient=True)
     task = bar.add_task(what, total=total, rate="")
     begun = time.monotonic()
@@ -135,7 +135,7 @@ def show_progress(name: str, quiet: bool, unit: str = "messages") -> Generator[P
     if quiet:
         yield progress
         return
-    show = _redraw_line if console(stderr=True).is_terminal else _print_lines
+    show = _redraw_line if create_console(stderr=True).is_terminal else _print_lines
     thread = threading.Thread(target=show, args=(progress, ended), name="zq-progress", daemon=True)
     thread.start()
     try:
@@ -148,7 +148,7 @@ def show_progress(name: str, quiet: bool, unit: str = "messages") -> Generator[P
 
 def _redraw_line(progress: Progress, ended: threading.Event) -> None:
     """Redraw a progress line until ``ended`` is set, and then remove it."""
-    with console(stderr=True).status("") as shown:
+    with create_console(stderr=True).status("") as shown:
         while not ended.wait(REDRAW):
             shown.update(Text(replace_controls(progress.line(progress.tasks()))))
 
@@ -219,7 +219,7 @@ class WorkCounts:
 @contextmanager
 def show_counts(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
     """Show the counts during the block if standard error is a terminal and ``wanted`` is set."""
-    screen = console(stderr=True)
+    screen = create_console(stderr=True)
     if not wanted or not screen.is_terminal or screen.is_dumb_terminal:
         yield
         return

@@ -27,10 +27,10 @@ def generate() -> str:
     codes[INTERRUPTED] = "interrupted by Ctrl-C"
     rows = "".join(f"| {code} | {meaning} |\n" for code, meaning in codes.items())
     table = f"| Code | Meaning |\n|---|---|\n{rows}"
-    return f"\n## Exit codes\n\n{table}\n## Commands\n\n" + "\n".join(sections(cli, None))
+    return f"\n## Exit codes\n\n{table}\n## Commands\n\n" + "\n".join(command_sections(cli, None))
 
 
-def sections(command: click.Command, above: click.Context | None) -> Iterator[str]:
+def command_sections(command: click.Command, above: click.Context | None) -> Iterator[str]:
     """Yield a section for a command and for each of its subcommands."""
     settings = {**command.context_settings, "terminal_width": WIDTH}
     context = click.Context(command, parent=above, info_name=command.name, **settings)
@@ -40,7 +40,7 @@ def sections(command: click.Command, above: click.Context | None) -> Iterator[st
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             assert below is not None
-            yield from sections(below, context)
+            yield from command_sections(below, context)
 
 
 def update_page(page: str) -> str:

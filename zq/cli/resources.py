@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from zq.cli.failures import RESOURCE_ERRORS, UnreadableResources
-from zq.cli.names import names
+from zq.cli.names import name_completer
 from zq.cli.output import as_text
 from zq.cli.param_types import Count
 from zq.cli.session import Command, Group, Kind, Session
@@ -92,12 +92,12 @@ def pass_resources(command: Callable[..., None]) -> Callable[..., None]:
     """Pass the ``ResourceAccess`` of the command's group as the first argument."""
 
     def called(context: click.Context, /, **options: Any) -> None:
-        command(ResourceAccess(context.obj, group_of(context)), **options)
+        command(ResourceAccess(context.obj, parent_group(context)), **options)
 
     return update_wrapper(click.pass_context(called), command)
 
 
-def group_of(context: click.Context) -> ResourceGroup:
+def parent_group(context: click.Context) -> ResourceGroup:
     """Return the command group of the current command."""
     assert context.parent is not None
     group = context.parent.command
@@ -107,7 +107,7 @@ def group_of(context: click.Context) -> ResourceGroup:
 
 def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
     """Complete queue names or topic names, depending on the command group."""
-    return names(group_of(context).kind)(context, parameter, begun)
+    return name_completer(parent_group(context).kind)(context, parameter, begun)
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation (the default without a terminal).")

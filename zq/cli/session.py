@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from zq.cli.output import Output, note
 from zq.cli.param_types import Expression, Seconds
-from zq.cli.profiles import Connection, config_file, connection, without_user
+from zq.cli.profiles import Connection, config_file, connection, strip_user
 from zq.client import Client, Queue, Retries
 from zq.client.warnings import did_you_mean
 from zq.errors import ClaimNotFound, MessageNotFound, NotFound, SubscriptionNotFound, ZqError
@@ -230,7 +230,7 @@ class Session:
     def _note_request(self, request: Any) -> Any:
         """Print a note for a request with ``--verbose``. Passed to the client as its authentication hook."""
         if self.verbose:
-            note(f"> {request.method} {without_user(str(request.url))}")
+            note(f"> {request.method} {strip_user(str(request.url))}")
         return request
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zq.cli.failures import RESOURCE_ERRORS, Failure, UnreadableResources, error_message, exit_code
-from zq.cli.output import console, table
+from zq.cli.output import build_table, create_console
 from zq.cli.param_types import Count, Seconds
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Stats
@@ -139,11 +139,11 @@ def total_metrics(rows: Sequence[QueueMetrics], more: bool) -> QueueMetrics:
     name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
-    came, left, change = (total_rate(getattr(row, member) for row in rows) for member in ("came", "left", "change"))
+    came, left, change = (sum_rates(getattr(row, member) for row in rows) for member in ("came", "left", "change"))
     return QueueMetrics(name, total, free, claimed, oldest, None, came, left, change)
 
 
-def total_rate(rates: Iterable[float | None]) -> float | None:
+def sum_rates(rates: Iterable[float | None]) -> float | None:
     """Return the sum of the known rates, or ``None`` if all rates are unknown."""
     known = [rate for rate in rates if rate is not None]
     return round(sum(known), 1) if known else None
@@ -168,9 +168,9 @@ def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int
     """
     from rich.console import Group
 
-    shown = sort_metrics(rows, sort)[: most or max(1, console().height - OTHER_LINES)]
+    shown = sort_metrics(rows, sort)[: most or max(1, create_console().height - OTHER_LINES)]
     sums = total_metrics(rows, more)
-    parts: list[RenderableType] = [table(COLUMNS, [cells(row) for row in (sums, *shown)])]
+    parts: list[RenderableType] = [build_table(COLUMNS, [cells(row) for row in (sums, *shown)])]
     if keys:
         press = ", ".join(f"{key} {name}" for key, name in KEYS.items())
         parts.append(f"{len(shown):,} of {len(rows):,} by {sort}. Press {press}, q quit.")
@@ -189,7 +189,7 @@ def keyboard() -> Generator[ReadKey, None, None]:
     block. Without a Unix terminal, the function returns no keys.
     """
     if not sys.stdin.isatty() or find_spec("termios") is None:
-        yield no_key
+        yield sleep_without_key
         return
     import termios
     import tty
@@ -201,7 +201,7 @@ def keyboard() -> Generator[ReadKey, None, None]:
         if not select([terminal], [], [], seconds)[0]:
             return ""
         key = os.read(terminal, 1)
-        return key.decode(errors="replace") if key else no_key(seconds)  # b"" = the terminal was closed
+        return key.decode(errors="replace") if key else sleep_without_key(seconds)  # b"" = the terminal was closed
 
     before_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
     tty.setcbreak(terminal)
@@ -212,7 +212,7 @@ def keyboard() -> Generator[ReadKey, None, None]:
         signal.signal(signal.SIGTERM, before_term)
 
 
-def no_key(seconds: float) -> str:
+def sleep_without_key(seconds: float) -> str:
     """Sleep and return no key."""
     time.sleep(seconds)
     return ""
@@ -269,7 +269,7 @@ def top(
         time.sleep(interval)
         found = sampler.sample()
         if session.out.uses_tables:
-            console().print(metrics_table(found, sampler.more, sort, rows, keys=False))
+            create_console().print(metrics_table(found, sampler.more, sort, rows, keys=False))
             continue
         for row in sort_metrics(found, sort)[:rows]:
             session.out.line(row)
@@ -280,7 +280,7 @@ def live_top(sampler: Sampler, sort: str, rows: int | None, interval: float, loo
     """Redraw the table with each sample, and change the sort order when a key is pressed."""
     from rich.live import Live
 
-    with keyboard() as pressed, Live(console=console(), auto_refresh=False) as live:
+    with keyboard() as pressed, Live(console=create_console(), auto_refresh=False) as live:
         for number in count():
             found = sampler.sample()
             live.update(metrics_table(found, sampler.more, sort, rows, keys=True), refresh=True)

@@ -6,9 +6,9 @@ from itertools import islice
 import click
 
 from zq.cli.content import InputFormat
-from zq.cli.messages import as_json, ttl_option
+from zq.cli.messages import parse_body, ttl_option
 from zq.cli.names import name_argument
-from zq.cli.output import body, note, show, table
+from zq.cli.output import body_text, build_table, note, show
 from zq.cli.param_types import Count
 from zq.cli.post import send_input
 from zq.cli.resources import topic_group
@@ -30,7 +30,7 @@ def publish(session: Session, name: str, body: str, ttl: int | None, text: bool)
     session.configure(patient=body == "-")
     topic = session.client.topic(name)
     if body != "-":
-        session.out.result({"id": topic.publish(as_json(body, never=text), ttl=ttl)})
+        session.out.result({"id": topic.publish(parse_body(body, never=text), ttl=ttl)})
         return
     send_input(session, topic, InputFormat(text), ttl)
 
@@ -76,6 +76,6 @@ def note_gap(gap: Gap) -> bool:
 
 def show_event(session: Session, event: Event) -> None:
     if session.out.uses_tables:
-        show(table(("id", "topic", "body"), [(event.id, event.topic, body(event))], header=False))
+        show(build_table(("id", "topic", "body"), [(event.id, event.topic, body_text(event))], header=False))
     else:
         session.out.line(event)

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
-from zq.cli.content import InputFormat, InvalidInput, csv_header, items, read_content
+from zq.cli.content import InputFormat, InvalidInput, read_content, read_csv_header, read_items
 from zq.client.calls import may_be_applied
 from zq.client.posting import pack
 from zq.errors import Conflict
@@ -184,7 +184,7 @@ def resume(
     Raises ``Conflict`` if the terms or the file have changed since the interruption.
     """
     path, kept = resume_file.source, b"" if restart else resume_file.read()
-    size, head = path.stat().st_size, digest_of_head(path)
+    size, head = path.stat().st_size, head_digest(path)
     if not kept:
         return save_progress(
             resume_file, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages)
@@ -212,7 +212,7 @@ def save_progress(resume_file: ResumeFile, upload: Upload) -> Upload:
     return upload
 
 
-def digest_of_head(path: Path) -> str:
+def head_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.sha256(file.read(FINGERPRINT)).hexdigest()
 
@@ -247,7 +247,7 @@ class Sender:
         """
         with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
             try:
-                for batch in batches(file, self.upload):
+                for batch in split_batches(file, self.upload):
                     self._running.append((batch, file.tell(), pool.submit(self._post, batch)))
                     self._finish(self._most, progress)
                 self._finish(0, progress)
@@ -291,20 +291,20 @@ def is_certainly_not_stored(sent: Future[object]) -> bool:
     return sent.cancelled() or (error is not None and not may_be_applied(error))
 
 
-def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
+def split_batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
     """Split the remaining lines of a file into batches. The same file always gives the same batches.
 
     Raises ``InvalidInput`` after all lines before the invalid line were yielded.
     """
     form, header = upload.terms.form, None
     if form.delimiter and upload.line:
-        header = csv_header(file, form.delimiter)
+        header = read_csv_header(file, form.delimiter)
         file.seek(0)
     first, number, offset = upload.line + 1, upload.line, upload.offset
     bodies: list[Raw] = []
     filled = BODY_OVERHEAD
     try:
-        for item in items(read_content(file, offset), form, number, offset, header):
+        for item in read_items(read_content(file, offset), form, number, offset, header):
             assert item is not None  # only standard input yields ``None``
             body, size = item.body, 0
             if body is not None:

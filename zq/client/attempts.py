@@ -23,7 +23,7 @@ from zq.client.calls import (
     Response,
     Retries,
     error_from,
-    retry_after,
+    parse_retry_after,
     split_sleep,
 )
 from zq.client.credentials import Token
@@ -179,7 +179,7 @@ class Attempts:
         request = client.build_request(
             call.method,
             call.path,
-            params={name: _text(value) for name, value in call.params.items() if value is not None} or None,
+            params={name: _format_param(value) for name, value in call.params.items() if value is not None} or None,
             headers=call.headers,
             content=call.body or None,
             timeout=httpx.Timeout(patience, read=patience + call.wait),
@@ -195,7 +195,7 @@ class Attempts:
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
             raise Invalid("The request is not valid HTTP: check its address and headers.") from error
         except httpx.RequestError as error:
-            lost = Unavailable(connection_error(self._settings.url, error))
+            lost = Unavailable(connection_error_message(self._settings.url, error))
             if self.call.repeat is Repeat.SAFE or isinstance(error, NEVER_SENT):
                 self._failed = Retry(lost)
                 raise self._failed from error
@@ -206,7 +206,7 @@ class Attempts:
 
         Raises ``Retry`` for a failure that permits a retry, and the server's error for any other failure.
         """
-        pause = retry_after(response.headers)
+        pause = parse_retry_after(response.headers)
         if response.status_code == 202 and pause > 0:  # a commit is still running, for an unlimited time
             self._running_count += 1
             self._ends = max(self._ends, time.monotonic() + self._settings.retries.deadline)
@@ -269,19 +269,19 @@ class Attempts:
         return too_often or state.upcoming_sleep >= left
 
 
-def connection_error(url: str, error: httpx.RequestError) -> str:
+def connection_error_message(url: str, error: httpx.RequestError) -> str:
     """Return the error message for a failed connection to the server."""
     server = httpx.URL(url)
     if isinstance(error, httpx.TimeoutException):
         reason = "did not answer in time"
     elif isinstance(error, NEVER_SENT):
-        reason = f"cannot be reached{_cause(error)}"
+        reason = f"cannot be reached{_explain_cause(error)}"
     else:
         reason = "closed the connection"
     return f"The server at {server.host}:{server.port or server.scheme} {reason}."
 
 
-def _cause(error: BaseException) -> str:
+def _explain_cause(error: BaseException) -> str:
     """Return an explanation in brackets, such as `` (connection refused)``, or "" for an unknown cause."""
     for cause in _causes(error):
         for kind, words in CAUSES.items():
@@ -298,7 +298,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _text(value: str | int | bool | list[str]) -> str | list[str]:
+def _format_param(value: str | int | bool | list[str]) -> str | list[str]:
     if isinstance(value, list):
         return value
     return str(value).lower() if isinstance(value, bool) else str(value)

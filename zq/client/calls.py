@@ -271,7 +271,7 @@ def path(*segments: str) -> str:
     return "/v2/" + "/".join(part if part.strip(".") else part.replace(".", "%2E") for part in quoted)
 
 
-def key_header(key: str | None) -> Mapping[str, str]:
+def idempotency_header(key: str | None) -> Mapping[str, str]:
     """Return the Idempotency-Key header with ``key``, or with a new key if ``key`` is ``None``."""
     if key is not None and not all("!" <= letter <= "~" for letter in key):
         raise InvalidHeader("Invalid header value", "A key must consist of visible ASCII characters.")
@@ -338,11 +338,11 @@ def error_from(response: "httpx.Response") -> ZqError:
         sentence = (
             f"The server answered {response.status_code} {reason}, a redirect to {target}, which clients do not follow."
         )
-    name, pause = response.headers.get(refusals.HEADER, ""), max(1, int(retry_after(response.headers)))
+    name, pause = response.headers.get(refusals.HEADER, ""), max(1, int(parse_retry_after(response.headers)))
     return refusals.error(response.status_code, name, title, sentence, pause, body.limit)
 
 
-def retry_after(headers: Mapping[str, str]) -> float:
+def parse_retry_after(headers: Mapping[str, str]) -> float:
     """Return the seconds of the Retry-After header; 0 if it is absent or a date."""
     value = headers.get("Retry-After", "")
     return min(float(value), MAX_RETRY_AFTER) if value.isascii() and value.isdigit() else 0.0

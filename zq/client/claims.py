@@ -9,7 +9,16 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from zq import wire
-from zq.client.calls import EMPTY_RESPONSE, Call, Page, Response, key_header, path, read_empty, retry_after
+from zq.client.calls import (
+    EMPTY_RESPONSE,
+    Call,
+    Page,
+    Response,
+    idempotency_header,
+    parse_retry_after,
+    path,
+    read_empty,
+)
 from zq.client.values import Claim, Delivery, LiveClaim, Message
 from zq.model import Fence, Settled
 from zq.wire import extensions
@@ -90,7 +99,7 @@ def read_claim(name: str, response: Response) -> Claim:
 def read_deliveries(name: str, response: Response) -> ClaimedDeliveries:
     """Read the response to a consumer's claim request."""
     if response.status == 204:
-        return ClaimedDeliveries(name, [], retry_after(response.headers))
+        return ClaimedDeliveries(name, [], parse_retry_after(response.headers))
     return ClaimedDeliveries(name, msgspec.json.decode(response.body, type=_Delivered).messages)
 
 
@@ -141,7 +150,7 @@ def settle_call(
         method="POST",
         path=path("queues", queue, "claims", claim, "settle"),
         params=fence_params(fence),
-        headers=key_header(key),
+        headers=idempotency_header(key),
         body=wire.encode(terms),
         read=lambda response: msgspec.json.decode(response.body, type=Settled),
     )

@@ -18,13 +18,13 @@ from zq.client.posting import (
     Packer,
     PostResult,
     batch_call,
-    batches,
-    batches_async,
-    first_id,
     pack,
+    pack_batches,
+    pack_batches_async,
     post_all,
     post_all_async,
     post_call,
+    with_first_id,
 )
 from zq.client.queues import QueueOperations
 from zq.client.resources import Ids, ResourceOperations, message_pages, message_stretch
@@ -52,7 +52,7 @@ class TopicOperations(SubscriptionOperations):
 
         The id is the message's sequence in the project's log.
         """
-        return first_id(post_call(self.kind, self.name, pack([body], ttl, None), key))
+        return with_first_id(post_call(self.kind, self.name, pack([body], ttl, None), key))
 
     @operation
     def publish_batch(self, bodies: Iterable[Any], *, ttl: int | None = None, key: str | None = None) -> Call[Ids]:
@@ -219,7 +219,7 @@ def _post_many(resource: Queue | Topic, bodies: Iterable[Any], options: Sending)
     metadata = visible_metadata(resource)
     packer = _packer(metadata, resource.transport.run(BATCH_LIMITS_CALL), options)
     send, result = _sender(resource, options, packer, metadata), PostResult(options.get("progress"))
-    return post_all(resource.transport, send, batches(packer, bodies), result, options.get("concurrency", 1))
+    return post_all(resource.transport, send, pack_batches(packer, bodies), result, options.get("concurrency", 1))
 
 
 async def _post_many_async(
@@ -232,7 +232,7 @@ async def _post_many_async(
     packer = _packer(metadata, await resource.transport.run(BATCH_LIMITS_CALL), options)
     send, result = _sender(resource, options, packer, metadata), PostResult(options.get("progress"))
     return await post_all_async(
-        resource.transport, send, batches_async(packer, bodies), result, options.get("concurrency", 1)
+        resource.transport, send, pack_batches_async(packer, bodies), result, options.get("concurrency", 1)
     )
 
 

@@ -19,7 +19,7 @@ from zq.client.calls import (
     Response,
     Transport,
     check_concurrency,
-    key_header,
+    idempotency_header,
     may_be_applied,
     path,
 )
@@ -197,13 +197,13 @@ def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str
         method="POST",
         path=path(kind, name, "messages"),
         params=params,
-        headers=key_header(key),
+        headers=idempotency_header(key),
         body=batch,
         read=_ids,
     )
 
 
-def first_id(call: Call[list[str]]) -> Call[str]:
+def with_first_id(call: Call[list[str]]) -> Call[str]:
     """Change the result of a single-message post from a list of ids to the id."""
 
     def read(response: Response) -> str:
@@ -219,7 +219,7 @@ def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str)
         method="POST",
         path=path(kind, name, "messages"),
         params={"stage": stage},
-        headers=key_header(key),
+        headers=idempotency_header(key),
         body=batch,
         read=lambda response: msgspec.json.decode(response.body, type=dict[str, int])["staged"],
     )
@@ -251,7 +251,7 @@ def pack(bodies: Iterable[Any], ttl: int | None, delay: int | None) -> bytes:
     return batch.body if batch else HEAD + TAIL
 
 
-def batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
+def pack_batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
     """Pack messages and yield the batches. The last batch may be incomplete."""
     for body in bodies:
         if batch := packer.add(body):
@@ -261,10 +261,10 @@ def batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
         yield batch
 
 
-async def batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Batch, None]:
-    """Pack messages from an iterable or asynchronous iterable; see ``batches``."""
+async def pack_batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Batch, None]:
+    """Pack messages from an iterable or asynchronous iterable; see ``pack_batches``."""
     if not isinstance(bodies, AsyncIterable):
-        for batch in batches(packer, bodies):
+        for batch in pack_batches(packer, bodies):
             yield batch
         return
     async with aclosing(bodies) if isinstance(bodies, AsyncGenerator) else nullcontext():

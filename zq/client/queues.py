@@ -76,7 +76,7 @@ class QueueOperations(SubscriptionOperations):
             attributes: Attributes by name. Values are strings, numbers, bytes or ``TypedValue``.
         """
         draft = body if group is None and attributes is None else Draft(body, group=group, attributes=attributes)
-        return posting.first_id(self._post([draft], ttl, delay, key))
+        return posting.with_first_id(self._post([draft], ttl, delay, key))
 
     @operation
     def post_batch(

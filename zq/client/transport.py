@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying, Retrying
 
-from zq.client.attempts import Attempts, Retry, Settings, connection_error
+from zq.client.attempts import Attempts, Retry, Settings, connection_error_message
 from zq.client.calls import Call, ErrorRecorder, Response, may_be_applied, translate_read_errors
 from zq.client.warnings import Warnings
 from zq.errors import Unavailable
@@ -54,7 +54,7 @@ class HttpTransport:
                 call.read(response)
             yield http_response.iter_bytes()
         except httpx.RequestError as error:
-            raise Unavailable(connection_error(self._settings.url, error)) from error
+            raise Unavailable(connection_error_message(self._settings.url, error)) from error
         finally:
             http_response.close()
 
@@ -122,7 +122,7 @@ class AsyncHttpTransport:
                 call.read(response)
             yield http_response.aiter_bytes()
         except httpx.RequestError as error:
-            raise Unavailable(connection_error(self._settings.url, error)) from error
+            raise Unavailable(connection_error_message(self._settings.url, error)) from error
         finally:
             await http_response.aclose()
 

@@ -127,7 +127,7 @@ def to_rows(rows: DataFrame, table: str, given: Mapping[str, str], batch: str) -
     shaped = rows.withColumns(
         {"body": F.col("body").cast("string"), "day": F.col(moment).cast("date"), "batch": F.lit(batch)}
     )
-    return add_place(shaped, given).select(tables.columns(table))
+    return add_place(shaped, given).select(tables.column_names(table))
 
 
 def add_place(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:

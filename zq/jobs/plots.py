@@ -58,25 +58,25 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> list[Path
     """
     folder.mkdir(parents=True, exist_ok=True)
     figures = {
-        "throughput": throughput(by_queue, by_step, timedelta(minutes=minutes)),
-        "dwell": dwell(by_queue),
-        "trouble": problems(by_queue),
+        "throughput": draw_throughput(by_queue, by_step, timedelta(minutes=minutes)),
+        "dwell": draw_dwell_times(by_queue),
+        "trouble": draw_problems(by_queue),
     }
     for name, figure in figures.items():
         figure.savefig(folder / f"{name}.png", dpi=120)
     return [folder / f"{name}.png" for name in figures]
 
 
-def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
+def draw_throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
     """Draw the number of posted and finished messages per step, in a panel for each queue."""
     found = [row for row in by_queue if row["posted"] or row["finished"]]
     shown = sorted(found, key=lambda row: -row["posted"] - row["finished"])[:MAX_QUEUES]
     if not (shown and by_step):
-        return empty_plot("No message was posted, and none has finished.")
+        return create_empty_plot("No message was posted, and none has finished.")
     wide = min(PANELS_PER_ROW, len(shown))
     tall = -(-len(shown) // wide)
     figure = Figure(figsize=(11, 2.4 + 2 * tall), layout="constrained")
-    figure.suptitle(f"Messages per {step_name(step)}{omission(found)}")
+    figure.suptitle(f"Messages per {format_step(step)}{omission_note(found)}")
     moments = step_starts(step, [parse_time(row, "at") for row in by_step])
     panels = figure.subplots(tall, wide, sharex=True, squeeze=False).flat
     for number, (panel, row) in enumerate(zip(panels, shown, strict=False)):
@@ -85,7 +85,7 @@ def throughput(by_queue: Rows, by_step: Rows, step: timedelta) -> Figure:
             values = [mine[at][column] if at in mine else 0 for at in moments]
             some = [place for place, value in enumerate(values) if value]
             panel.plot(moments, values, label=column, markevery=some if len(some) <= MAX_MARKERS else [], **style)
-        panel.set_title(label(row, shown), fontsize="small")
+        panel.set_title(queue_label(row, shown), fontsize="small")
         format_axes(panel, moments, step)
         panel.set_ylabel("" if number % wide else "messages", fontsize="small")
         lowest = number + wide >= len(shown)
@@ -117,48 +117,48 @@ def step_starts(step: timedelta, found: Sequence[datetime]) -> list[datetime]:
     return [first + number * step for number in range((max(found) - first) // step + 1)]
 
 
-def dwell(by_queue: Rows) -> Figure:
+def draw_dwell_times(by_queue: Rows) -> Figure:
     """Draw the 50th, 95th and 99th percentile of the time from posting to finishing, for each queue."""
     found = [row for row in by_queue if row["p50"] is not None]
     shown = sorted(found, key=lambda row: -row["finished"])[:MAX_QUEUES]
     if not shown:
-        return empty_plot("No message has finished.")
-    figure, axes = rows_of(shown, f"From posting to finishing{omission(found)}")
+        return create_empty_plot("No message has finished.")
+    figure, axes = create_row_plot(shown, f"From posting to finishing{omission_note(found)}")
     times = {name: [max(row[name], MIN_DURATION) for row in shown] for name in MARKS}
     axes.hlines(range(len(shown)), times["p50"], times["p99"], color="tab:gray", linewidth=1.5)
     for name, style in MARKS.items():
         axes.scatter(times[name], range(len(shown)), label=f"{name[1:]} % of messages", **style)
     for place, row in enumerate(shown):
-        axes.text(1.01, place, percentiles(row), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+        axes.text(1.01, place, format_percentiles(row), transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     least, most = min(times["p50"]) / 2, max(times["p99"]) * 2
     ticks = [seconds for seconds in TICKS if least <= seconds <= most]
     axes.set_xscale("log")
     axes.set_xlim(least, most)
     axes.set_xticks(ticks[:: -(-len(ticks) // MAX_TICKS) or 1])
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda seconds, _: duration(seconds))
+    axes.xaxis.set_major_formatter(lambda seconds, _: format_duration(seconds))
     axes.set_xlabel("time that they took at most; dead letters left out")
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside lower center", ncols=3)
     return figure
 
 
-def percentiles(row: dict[str, Any]) -> str:
+def format_percentiles(row: dict[str, Any]) -> str:
     """Format the percentiles and the number of messages. Equal percentiles are shown once."""
     alike: dict[str, list[str]] = {}
     for name in reversed(MARKS):
-        alike.setdefault(duration(row[name]), []).append(name[1:])
+        alike.setdefault(format_duration(row[name]), []).append(name[1:])
     times = [f"{', '.join(names)} %: {time}" for time, names in alike.items()] if len(alike) > 1 else [*alike]
     return f"{'  '.join(times)}  ({row['finished'] - row['dead_lettered']:,})"
 
 
-def problems(by_queue: Rows) -> Figure:
+def draw_problems(by_queue: Rows) -> Figure:
     """Draw the number of messages that were claimed more than once, buried or expired, for each queue."""
     found = [row for row in by_queue if any(row[column] for column in PROBLEM_COLUMNS)]
     shown = sorted(found, key=lambda row: -sum(row[column] for column in PROBLEM_COLUMNS))[:MAX_QUEUES]
     if not shown:
-        return empty_plot("No message was claimed more than once, buried or expired.")
-    figure, axes = rows_of(shown, f"Claimed more than once, buried, expired{omission(found)}")
+        return create_empty_plot("No message was claimed more than once, buried or expired.")
+    figure, axes = create_row_plot(shown, f"Claimed more than once, buried, expired{omission_note(found)}")
     high = 0.8 / len(PROBLEM_COLUMNS)
     for number, (column, color) in enumerate(zip(PROBLEM_COLUMNS, ("tab:orange", "tab:red", "tab:gray"), strict=True)):
         places = [place + (number - 1) * high for place in range(len(shown))]
@@ -177,36 +177,36 @@ def problems(by_queue: Rows) -> Figure:
     return figure
 
 
-def rows_of(shown: Rows, title: str) -> tuple[Figure, Axes]:
+def create_row_plot(shown: Rows, title: str) -> tuple[Figure, Axes]:
     """Create a plot with one row per queue, from top to bottom."""
     figure = Figure(figsize=(11, 2.2 + 0.5 * len(shown)), layout="constrained")
     axes = figure.add_subplot(title=title)
-    axes.set_yticks(range(len(shown)), [label(row, shown) for row in shown])
+    axes.set_yticks(range(len(shown)), [queue_label(row, shown) for row in shown])
     axes.set_ylim(len(shown) - 0.4, -0.6)
     axes.grid(axis="x", alpha=0.3)
     return figure, axes
 
 
-def empty_plot(sentence: str) -> Figure:
+def create_empty_plot(sentence: str) -> Figure:
     """Create a plot without data that shows a sentence."""
     figure = Figure(figsize=(11, 2))
     figure.text(0.5, 0.5, sentence, ha="center", va="center", fontsize="large")
     return figure
 
 
-def omission(found: Rows) -> str:
+def omission_note(found: Rows) -> str:
     """Return a note for the title if the plot does not show all queues, else ""."""
     return f" (the {MAX_QUEUES} queues with the most of {len(found)})" if len(found) > MAX_QUEUES else ""
 
 
-def step_name(step: timedelta) -> str:
+def format_step(step: timedelta) -> str:
     """Format the length of a step: ``5 minutes``, ``hour``."""
     minutes = step // timedelta(minutes=1)
     count, unit = next((minutes // size, unit) for size, unit in UNITS.items() if minutes % size == 0)
     return unit if count == 1 else f"{count} {unit}s"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in its largest unit: ``250 ms``, ``1.5 s``, ``11 min``."""
     for size, unit in TIMES.items():
         if seconds >= size:
@@ -214,7 +214,7 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1000:.3g} ms"
 
 
-def label(row: dict[str, Any], among: Rows) -> str:
+def queue_label(row: dict[str, Any], among: Rows) -> str:
     """Return the queue's label, including the project if the rows belong to several projects."""
     return queue_key(row)[1] if len({one["project"] for one in among}) == 1 else "/".join(queue_key(row))
 

@@ -90,16 +90,16 @@ def report(
         known |= {name: filter_period(kept[name], moment, **period) for name, moment in TIME_COLUMNS.items()}
         alive = spark.createDataFrame([], BACKLOG)
         if backlog:  # cached, so that all values refer to the same time
-            alive = living_messages(spark, session.client, source_options(session), queues, progress).persist()
+            alive = read_backlog(spark, session.client, source_options(session), queues, progress).persist()
         progress.stage = "figures of each queue"
-        by_queue = collect(filter_queues(queue_report(known, alive, F.current_timestamp()), None, queues))
+        by_queue = collect(filter_queues(compute_queue_report(known, alive, F.current_timestamp()), None, queues))
         alive.unpersist()
         progress.add(sum(row["posted"] for row in by_queue))
         progress.stage = "throughput"
-        by_hour = collect(throughput(known["posted"], known["finished"]))
+        by_hour = collect(compute_throughput(known["posted"], known["finished"]))
         if plots:
             minutes = step_minutes([row["at"] for row in by_hour])
-            by_step = collect(throughput(known["posted"], known["finished"], minutes * 60))
+            by_step = collect(compute_throughput(known["posted"], known["finished"], minutes * 60))
     show(session, by_queue, [{"hour": row.pop("at"), **row} for row in by_hour])
     if plots:
         draw(plots, by_queue, by_step, minutes)
@@ -119,12 +119,12 @@ def filter_period(rows: DataFrame, moment: str, since: datetime | None, until: d
     return rows if until is None else rows.where(F.col(moment) < F.lit(until.replace(tzinfo=UTC)))
 
 
-def living_messages(
+def read_backlog(
     spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
     """Read the backlog: the live messages of the queues and their dead-letter queues, or of all queues."""
     rows = spark.createDataFrame([], BACKLOG)
-    names = with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]
+    names = add_dead_letter_queues(client, queues) if queues else [found.name for found in client.queues()]
     for number, queue in enumerate(names, 1):
         progress.stage = f"backlog of queue {number:,} of {len(names):,}, {queue}"
         found = spark.read.schema(SHOWN).format("zq").options(**given, queue=queue).load()
@@ -132,7 +132,7 @@ def living_messages(
     return rows
 
 
-def with_dead_letters(client: Client, queues: Sequence[str]) -> list[str]:
+def add_dead_letter_queues(client: Client, queues: Sequence[str]) -> list[str]:
     """Add the dead-letter queues of the queues. Remove duplicates."""
     found = dict.fromkeys(queues)
     for queue in queues:
@@ -172,7 +172,7 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
         note(f"Drawn: {file}.")
 
 
-def throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
+def compute_throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
     """Return the number of ``posted`` and ``finished`` messages per queue and step.
 
     Steps have a length of ``seconds`` and begin at the time ``at``. Steps without messages are omitted.
@@ -194,7 +194,7 @@ def step_minutes(hours: Sequence[str]) -> int:
     return next((minutes for minutes, most in STEPS.items() if span <= most), DAY)
 
 
-def queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:
+def compute_queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:
     """Return one row per queue with all columns of the report.
 
     Args:

@@ -28,15 +28,15 @@ SCHEMAS: Final[Mapping[str, str]] = {
 }
 
 
-def columns(table: str) -> list[str]:
+def column_names(table: str) -> list[str]:
     """Return the column names of a table in order."""
     return [column.split()[0] for column in SCHEMAS[table].split(", ")]
 
 
 def write(rows: DataFrame, path: str, table: str) -> None:
     """Write rows and replace the partitions to which they belong, so that a repeated batch is stored once."""
-    parts = [name for name in ("project", "queue", "day", "batch") if name in columns(table)]
-    writer = rows.select(columns(table)).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    parts = [name for name in ("project", "queue", "day", "batch") if name in column_names(table)]
+    writer = rows.select(column_names(table)).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*parts).parquet(f"{path}/{table}")
 
 

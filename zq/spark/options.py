@@ -138,7 +138,7 @@ def _client(connection: Connection, token: str | None) -> Client:
     return client
 
 
-def connection(given: OptionParser) -> Connection:
+def parse_connection(given: OptionParser) -> Connection:
     """Parse the connection settings. Raises ``Invalid``."""
     url = given.required("url", "set it to the URL of the server, such as http://localhost:8888.")
     if not url.startswith(("http://", "https://")):
@@ -168,7 +168,7 @@ class SinkOptions:
     delay: int | None
 
 
-def sink_options(given: OptionParser, stream: bool) -> SinkOptions:
+def parse_sink_options(given: OptionParser, stream: bool) -> SinkOptions:
     """Parse the options of the sink. Raises ``Invalid``."""
     queue, queues = given.text("queue") or given.text("path"), given.text("queueColumn")
     if queue is None and queues is None:
@@ -179,7 +179,7 @@ def sink_options(given: OptionParser, stream: bool) -> SinkOptions:
     if given.text("idempotencyKey" if stream else "producer"):
         raise Invalid("Option idempotencyKey is for batch jobs; use option producer for streams.")
     return SinkOptions(
-        connection(given),
+        parse_connection(given),
         queue,
         given.name(key) or (None if stream else f"job-{uuid4().hex}"),
         given.text("bodyColumn") or "body",
@@ -232,7 +232,7 @@ def is_claim_mode(given: OptionParser) -> bool:
     return given.choice("mode", "claim", "tail") == "claim" and given.text("consumer") is not None
 
 
-def source_state(given: OptionParser) -> str:
+def parse_source_state(given: OptionParser) -> str:
     """Return the value of ``state`` for a source without claims. Raises ``Invalid``."""
     if given.text("topic"):
         return "topic"
@@ -241,11 +241,11 @@ def source_state(given: OptionParser) -> str:
     return given.choice("state", "live", "all", "history")
 
 
-def body_type(given: OptionParser) -> str:
+def parse_body_type(given: OptionParser) -> str:
     return given.choice("bodyType", *BODY_TYPES)
 
 
-def reading_options(given: OptionParser) -> ReadingOptions:
+def parse_reading_options(given: OptionParser) -> ReadingOptions:
     """Parse the options of a source without claims. Raises ``Invalid``."""
     if given.text("topic") and (given.text("queue") or given.text("path")):
         raise Invalid("Option topic and a queue are both set: a source reads only one of them.")
@@ -255,10 +255,10 @@ def reading_options(given: OptionParser) -> ReadingOptions:
     else:
         position = given.integer("startingOffset", 0, 0)
     return ReadingOptions(
-        connection(given),
-        given.text("topic") or source_queue(given),
-        source_state(given),
-        body_type(given),
+        parse_connection(given),
+        given.text("topic") or parse_source_queue(given),
+        parse_source_state(given),
+        parse_body_type(given),
         given.integer("numPartitions", 4, 1, 1000),
         given.choice("pushdown", "false", "true") == "true",
         given.integer("maxMessagesPerBatch", 10_000, 1),
@@ -268,7 +268,7 @@ def reading_options(given: OptionParser) -> ReadingOptions:
     )
 
 
-def claiming_options(given: OptionParser) -> ClaimingOptions:
+def parse_claiming_options(given: OptionParser) -> ClaimingOptions:
     """Parse the options of a source in mode claim. Raises ``Invalid``."""
     if given.text("topic"):
         raise Invalid("Option topic requires mode tail, because messages of topics cannot be claimed.")
@@ -278,10 +278,10 @@ def claiming_options(given: OptionParser) -> ClaimingOptions:
             "Option consumer is missing: set it to a name for the stream's claims, by which a restart finds them."
         )
     return ClaimingOptions(
-        connection(given),
-        source_queue(given),
+        parse_connection(given),
+        parse_source_queue(given),
         consumer,
-        body_type(given),
+        parse_body_type(given),
         given.integer("maxMessagesPerBatch", 10_000, 1),
         given.integer("claimSize", None, 1),
         given.integer("claimTtl", 300, 60),
@@ -290,6 +290,6 @@ def claiming_options(given: OptionParser) -> ClaimingOptions:
     )
 
 
-def source_queue(given: OptionParser) -> str:
+def parse_source_queue(given: OptionParser) -> str:
     """Return the queue that a source reads. Raises ``Invalid``."""
     return given.text("queue") or given.required("path", "give option queue, or the queue's name to load().")

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from zq.client.stopping import stop_on_signals
 from zq.errors import Fenced, Invalid
 from zq.spark import warn_of_speculation
-from zq.spark.options import BODY_TYPES, NAME, ClaimingOptions, OptionParser, claiming_options
+from zq.spark.options import BODY_TYPES, NAME, ClaimingOptions, OptionParser, parse_claiming_options
 from zq.spark.poison import ERROR, reject
 from zq.spark.rounds import RoundExecutor, RoundSource, Stage
 from zq.spark.runner import RoundFailed, Runner, Totals
@@ -134,7 +134,7 @@ class Pipeline:
 
     def claiming_options(self) -> ClaimingOptions:
         """Return the options for claiming. Raises ``Invalid``."""
-        return claiming_options(
+        return parse_claiming_options(
             OptionParser(
                 self._place()
                 | _as_strings(queue=self.source, consumer=self.full_name, maxMessagesPerBatch=self.max_messages)

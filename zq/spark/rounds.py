@@ -21,7 +21,7 @@ from zq.errors import Invalid, ZqError
 from zq.model import Fence
 from zq.spark import rows
 from zq.spark.failures import SPARK_ERRORS, explain
-from zq.spark.options import Connection, OptionParser, body_type, connection, sink_options
+from zq.spark.options import Connection, OptionParser, parse_body_type, parse_connection, parse_sink_options
 from zq.spark.poison import ERROR, find_rejected, remove_rejected
 from zq.spark.staging import BatchWriter, StageResult
 
@@ -73,16 +73,16 @@ class RoundSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of the messages."""
-        return rows.schema(COLUMNS, body_type(_option_parser(self.options)))
+        return rows.schema(COLUMNS, parse_body_type(_option_parser(self.options)))
 
     def reader(self, schema: StructType) -> "RoundReader":
         """Return the reader of the claimed messages."""
         given = _option_parser(self.options)
-        return RoundReader(connection(given), body_type(given), _decode_round(self.options))
+        return RoundReader(parse_connection(given), parse_body_type(given), _decode_round(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of the results."""
-        options = sink_options(_option_parser(self.options), stream=False)
+        options = parse_sink_options(_option_parser(self.options), stream=False)
         return RoundWriter(options, schema, overwrite).with_round(_decode_round(self.options))
 
 

@@ -44,7 +44,7 @@ COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "origin": (StringType(), lambda message: message.origin or None),
     "reason": (StringType(), lambda message: message.reason or None),
     "origin_claim_count": (IntegerType(), lambda message: message.origin_claim_count or None),
-    "attributes": (ATTRIBUTES, lambda message: attribute_entries(message)),
+    "attributes": (ATTRIBUTES, lambda message: to_attribute_entries(message)),
     "outcome": (StringType(), lambda message: message.outcome or None),
     "finished": (TimestampType(), lambda message: message.finished),
 }
@@ -60,7 +60,7 @@ FINISHED_COLUMNS: Final = (*LIVE_COLUMNS, "outcome", "finished")
 TOPIC_COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "topic")
 
 
-def attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] | None:
+def to_attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] | None:
     """Convert a message's attributes to entries of an Arrow map, or ``None`` if the message has no attributes."""
     entries = [(name, msgspec.structs.asdict(typed_value(value))) for name, value in message.attributes.items()]
     return entries or None

@@ -14,12 +14,12 @@ from zq.spark.browse import BatchReader, FilteringBatchReader
 from zq.spark.claiming import ClaimReader
 from zq.spark.options import (
     OptionParser,
-    body_type,
-    claiming_options,
     is_claim_mode,
-    reading_options,
-    sink_options,
-    source_state,
+    parse_body_type,
+    parse_claiming_options,
+    parse_reading_options,
+    parse_sink_options,
+    parse_source_state,
 )
 from zq.spark.staging import BatchWriter, StreamWriter
 from zq.spark.tail import TailReader
@@ -36,31 +36,31 @@ class ZqDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the schema of the source."""
         given = OptionParser(self.options)
-        return rows.schema(_columns(given), body_type(given))
+        return rows.schema(_columns(given), parse_body_type(given))
 
     def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of ``spark.read``."""
         given = self._given("spark.read")
-        options = reading_options(given)
+        options = parse_reading_options(given)
         rows.check_schema(schema, _columns(given), options.body)
         return (FilteringBatchReader if options.filtered else BatchReader)(options, schema.names)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of ``df.write``."""
-        return BatchWriter(sink_options(self._given("the sink"), stream=False), schema, overwrite)
+        return BatchWriter(parse_sink_options(self._given("the sink"), stream=False), schema, overwrite)
 
     def streamReader(self, schema: StructType) -> ClaimReader | TailReader:
         """Return the reader of ``spark.readStream``."""
         mode = OptionParser(self.options).choice("mode", "claim", "tail")
         given = self._given(f"a stream in mode {mode}")
-        rows.check_schema(schema, _columns(given), body_type(given))
+        rows.check_schema(schema, _columns(given), parse_body_type(given))
         if mode == "tail":
-            return TailReader(reading_options(given), schema.names)
-        return ClaimReader(claiming_options(given), schema.names)
+            return TailReader(parse_reading_options(given), schema.names)
+        return ClaimReader(parse_claiming_options(given), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of ``df.writeStream``."""
-        return StreamWriter(sink_options(self._given("the sink"), stream=True), schema, overwrite)
+        return StreamWriter(parse_sink_options(self._given("the sink"), stream=True), schema, overwrite)
 
     def _given(self, role: str) -> OptionParser:
         given = OptionParser(self.options)
@@ -72,7 +72,7 @@ def _columns(given: OptionParser) -> tuple[str, ...]:
     """Return the columns that the options select. Spark calls this before it selects a batch or stream reader."""
     if is_claim_mode(given):
         return rows.CLAIMED_COLUMNS
-    kind = source_state(given)
+    kind = parse_source_state(given)
     if kind == "topic":
         return rows.TOPIC_COLUMNS
     return rows.LIVE_COLUMNS if kind == "live" else rows.FINISHED_COLUMNS

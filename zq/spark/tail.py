@@ -72,7 +72,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the initial offset. It is constant, because Spark calls this twice and stores neither result."""
         if self.begin is None:
             start = self.options.start
-            self.begin = offset(self._newest() if start is None else start)
+            self.begin = make_offset(self._newest() if start is None else start)
         return self.begin
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -93,7 +93,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = time.monotonic() + self.options.wait
         self._check_queue(start)
         if start == self.begin and self.options.start is None:  # so that a restart begins at the same position
-            return offset(start["after"], self._now(start))
+            return make_offset(start["after"], self._now(start))
         enough = self.last is not None and start["after"] >= self.last
         while True:
             found = self.log.scan(max(start["after"], self.passed), 1 if enough else most)
@@ -131,7 +131,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not found.whole and self.options.strict and self.options.state == "history":
             following = self.log.first(found.end)
         seen = now if found.whole or not start["seen"] else max(start["seen"], self._moment(found.last))
-        self.planned = offset(found.end, seen, found.rows, following)
+        self.planned = make_offset(found.end, seen, found.rows, following)
         return self.planned
 
     def _offset_without_messages(self, start: Offset, found: Scan) -> Offset:
@@ -142,7 +142,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self.is_topic:
             self.passed = max(self.passed, found.looked or 0)
             if self.passed > start["after"] and self._is_due("passed"):
-                return offset(self.passed)
+                return make_offset(self.passed)
         elif self.kept:
             if start["next"] is not None:
                 raise MessagesLost(
@@ -150,7 +150,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             now = self._now(start)
             if not start["seen"] or self.kept / 4 < now - start["seen"] <= self.kept - EXPIRY_MARGIN:
-                return offset(start["after"], now)
+                return make_offset(start["after"], now)
         return start
 
     def _check_complete(self, start: Offset, found: Scan, now: int) -> None:
@@ -250,6 +250,6 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return due
 
 
-def offset(after: int, seen: int = 0, rows: int = 0, following: int | None = None) -> Offset:
+def make_offset(after: int, seen: int = 0, rows: int = 0, following: int | None = None) -> Offset:
     """Return an offset. The order of its members is fixed, because Spark compares offsets as text."""
     return {"after": after, "seen": seen, "rows": rows, "next": following}
