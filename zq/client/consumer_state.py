@@ -107,7 +107,7 @@ class ActiveClaim:
         self.renew(sent_at, ttl)
 
     def renew(self, sent_at: float, ttl: int) -> None:
-        """Record a renewal for ``ttl`` seconds, whose request was sent at the time ``sent_at``."""
+        """Record a renewal for ``ttl`` seconds. The ttl counts from ``sent_at``, the time before the request."""
         self.ends = sent_at + ttl
         self.due = sent_at + ttl / 3
         self.renewing = False
@@ -263,7 +263,7 @@ class ConsumerState:
         return min(moments)
 
     def record_success(self, request: PendingRequest, settled: Settled | None, sent_at: float) -> None:
-        """Record a successful request, which was sent at the time ``sent_at``."""
+        """Record a successful request. ``sent_at`` is the time before it was sent."""
         if settled is None:
             request.claim.renew(sent_at, self.options.ttl)
         else:
