@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.jobs import invoke
 from zq.jobs import archive, report
-from zq.jobs.cli_support import reason, source_options
+from zq.jobs.cli_support import extract_error, source_options
 
 
 def test_the_server_options_of_a_job_reach_spark() -> None:
@@ -44,7 +44,7 @@ def test_the_server_options_of_a_job_reach_spark() -> None:
 )
 def test_the_line_with_the_reason_is_found_in_the_errors_of_spark(text: str, kind: type, line: str) -> None:
     """An error of zq is found as itself; another one by its own line, not by the line before a traceback."""
-    found = reason(Py4JError(text))
+    found = extract_error(Py4JError(text))
     assert (type(found), str(found)) == (kind, line)
 
 
