@@ -23,9 +23,9 @@ from zq.spark.session import task_progress
 
 LIVE = """
 import sys
-from zq.cli.progress import watching
+from zq.cli.progress import show_progress
 
-with watching("ingest", False) as progress:
+with show_progress("ingest", False) as progress:
     progress.stage = "file 1 of 2, a\\x1b.json"
     progress.add(1200)
     sys.stdin.read()
@@ -91,7 +91,7 @@ def test_an_unchanged_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> N
         told.add(7)
         yield from (False, False)
         assert len(lines) == 2
-        monkeypatch.setattr(told, "task_progress", lambda: "1 of 2 tasks")
+        monkeypatch.setattr(told, "tasks", lambda: "1 of 2 tasks")
         yield from (False, False, True)
 
     given = looks()
