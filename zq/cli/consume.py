@@ -61,9 +61,7 @@ PIPE_POLL_PAUSE: Final = 0.001
 @click.option("--count", type=Count(1), help="Maximum number of messages, after which the command ends.")
 @click.option("--concurrency", type=Count(1, 256), default=4, help="Concurrent commands (default 4).")
 @click.option("--limit", type=Count(1), help="Messages per claim (default 10; 1,000 with --batch or without --exec).")
-@click.option(
-    "--ttl", type=CLAIM_TTL, default=300, metavar="SECONDS", help="Ttl of claims, renewed (default 300)."
-)
+@click.option("--ttl", type=CLAIM_TTL, default=300, metavar="SECONDS", help="Ttl of claims, renewed (default 300).")
 @click.option(
     "--wait",
     type=Count(0),
