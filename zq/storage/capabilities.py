@@ -101,7 +101,7 @@ class TransactionController(Protocol):
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         """Issue and return the next epoch of a fence. The first epoch is 1.
 
-        From then on, every verb refuses all other epochs of this fence.
+        From then on, every verb rejects all other epochs of this fence.
         """
         ...
 
@@ -215,19 +215,19 @@ class TopicController(Protocol):
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         """Return batches of matching topics, in order, that have messages above the sequence ``after``.
 
-        The slice has enough batches for ``limit`` messages, and at most one more batch. It ends earlier if a further
-        batch would exceed a megabyte of bodies, or after many batches of other topics; see ``LogSlice``. If the pattern
-        is a single topic, the cost depends on that topic only. The batches may have expired messages, which readers
-        filter out (``Batch.messages``).
+        The slice has enough batches for ``limit`` messages, and at most one more batch. It has fewer batches if their
+        bodies exceed a megabyte in total, or if the search has passed many batches of other topics; see ``LogSlice``.
+        If the pattern is a single topic, the cost depends on that topic only. The batches may have expired messages,
+        which readers filter out (``Batch.messages``).
         """
         ...
 
     def purge(self, topic: TopicRef) -> None:
-        """Hide all messages that were published before this step; see ``QueueController.purge``."""
+        """Remove all messages of the topic atomically, as ``QueueController.purge`` does for a queue."""
         ...
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        """Return the number of messages, all counted as free, and the oldest and newest message by sequence."""
+        """Return the number of messages, all as ``free``, and the oldest and newest message by sequence."""
         ...
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
