@@ -231,8 +231,9 @@ class Commits:
     def _prepare(self, begun: CommitStart, fence: Fence | None, clock: RunningClock) -> BsonDocument:
         """Extend the stages, reserve the claimed messages, and decide the commit. Return the decided record.
 
-        If a claim, a stage or the fence is lost, abort the commit and raise ``ClaimLapsed``, ``StageNotFound`` or
-        ``Fenced``. Raises ``CommitRunning`` if another server has aborted the commit.
+        If a claim has lapsed, a stage has expired or the fence has a later epoch, abort the commit and raise
+        ``ClaimLapsed``, ``StageNotFound`` or ``Fenced``. Raises ``CommitRunning`` if another server has aborted the
+        commit.
         """
         record = begun.record
         try:
@@ -315,7 +316,7 @@ class Commits:
         return {"$set": {"at": at, "due": clock.now()}}
 
     def _clean(self, record: BsonDocument, most: int) -> bool:
-        """Remove published stages, and the progress fields of the record after the last stage.
+        """Remove published stages. After the last stage, also remove the progress fields of the record.
 
         Return whether stages are left. One call removes up to ``most`` drafts, but at least ``CLEANED_AT_ONCE``. It
         needs no transaction, because the stages are already invisible.
@@ -384,7 +385,7 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Set fields of the record, count a step, and return the new record.
+        """Set the fields ``noted`` of the record, increment its number of steps, and return the new record.
 
         Return None if another server has taken a step since ``record`` was read.
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reservations of claimed messages for a commit.
 
-A large commit reserves the messages of its claims. Until the commit is complete or aborted, no claim lapses and no
-message expires.
+A large commit reserves the messages of its claims. Until the commit is complete or aborted, these claims do not lapse
+and these messages do not expire.
 
 A reserved message is under a special claim: ``c.i`` is binary, so that no caller can name the claim, and ``c.e``, ``d``
 and ``e`` are in the far future. All operations therefore treat the message as claimed. Only a purge, a deletion of the
@@ -195,7 +195,7 @@ class Reservations:
     def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
         """Restore a limited number of the claim's reserved messages in one transaction, and return their number.
 
-        The update includes messages in lines.
+        The update includes grouped messages.
         """
         key, kept = layout.key(claim.queue), self._kept(claim, attempt)
 

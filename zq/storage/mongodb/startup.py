@@ -284,7 +284,7 @@ def _enlarge_feed(store: Database[BsonDocument]) -> None:
 
 
 def check_sharded(client: Client, database: str) -> None:
-    """Raise ``StartRefused`` if the collection is not sharded as ``shard`` does."""
+    """Raise ``StartRefused`` if the collection does not have the shard key that ``shard`` sets."""
     try:
         found = client.get_database("config")["collections"].find_one({"_id": f"{database}.{MESSAGES}"})
     except PyMongoError as error:

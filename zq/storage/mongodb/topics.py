@@ -150,7 +150,7 @@ class LogTrimmer:
         )
 
     def _find_last(self, floors: BsonDocument, end: int) -> int:
-        """Return the highest sequence up to ``end`` of a batch to trim, or 0 if there is none.
+        """Return the last sequence to trim, which is at most ``end``, or 0 if no batch is to be trimmed.
 
         A batch is trimmed if it is below one of the floors. The floors are monotonic in the sequence, so a binary
         search finds the last such batch.
