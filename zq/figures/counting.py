@@ -29,7 +29,7 @@ Tally = dict[tuple[str, str], list[int]]
 
 
 class IntervalCounts(Struct, frozen=True):
-    """The counts of an interval. ``times`` has the number of requests in each bucket of the histogram."""
+    """The counts of this process in an interval. ``times`` contains the number of requests in each histogram bucket."""
 
     queues: Tally
     topics: Tally
@@ -109,7 +109,10 @@ class Counts(Events):
 
 
 def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
-    """Return the counters of a name, or of ``OTHERS`` if too many names have their own counters."""
+    """Return the counters of a queue or topic; ``name`` is its project and name.
+
+    If too many queues or topics have their own counters, return the counters of ``OTHERS``.
+    """
     found = tally.get(name)
     if found is None:
         if len(tally) >= MAX_NAMES:
