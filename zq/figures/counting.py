@@ -24,7 +24,7 @@ OTHERS: Final = "*"
 # Upper bounds of the histogram's buckets in seconds. One more bucket has no upper bound.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
-# The counters in the order of ``RATES``, by project and name.
+# A mapping from project and name to counters in the order of ``RATES``.
 Tally = dict[tuple[str, str], list[int]]
 
 

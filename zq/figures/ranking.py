@@ -33,7 +33,7 @@ Json = dict[str, Any]
 MAX_LISTED: Final = 10
 # Number of points in the sparkline of a row. Each point covers half a minute.
 RECENT: Final = 20
-# The sort key of an unknown figure, lower than all known figures.
+# The sort key for an unknown metric, lower than all known metrics.
 LOWEST: Final = -1e18
 # Seconds for which an order is cached.
 ORDER_TTL: Final = 60.0
@@ -42,7 +42,7 @@ MAX_CACHED_ROWS: Final = 500_000
 # The descending order by name.
 NAMES_DESC: Final = "-names"
 
-# Sort key and name. In a descending order, the sort key is the negated figure.
+# Sort key and name. In a descending order, the sort key is the negated metric.
 _Row = tuple[float, str]
 _Marker = tuple[str, int, float, str]
 _decoder: Final[msgspec.json.Decoder[_Marker]] = msgspec.json.Decoder(_Marker)

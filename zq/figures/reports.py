@@ -23,7 +23,7 @@ from zq.storage.api import Storage
 # The sort keys of queues and of topics.
 SORTS: Final = ("oldest", "ready", "delayed", "claimed", "in", "out", "growth", "name")
 TOPIC_SORTS: Final = ("in", "name")
-# The fraction of a quota from which the quota is listed as nearly exhausted.
+# The used fraction at which a quota is listed as nearly exhausted.
 QUOTA_WARNING_SHARE: Final = 0.8
 # Maximum number of cached reports per snapshot.
 MAX_CACHED_ANSWERS: Final = 100

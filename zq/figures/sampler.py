@@ -46,7 +46,7 @@ VIEWER_TTL: Final = 10.0
 MAX_WATCHED: Final = 64
 MAX_SWEPT: Final = 200_000
 MAX_SERIES: Final = 1000
-# Seconds after the start of an interval when all processes have published the previous interval.
+# Seconds after the start of an interval by which all processes have published the previous interval.
 READ_DELAY: Final = 4.0
 # Minimum time for which a project's metadata are cached in seconds, and maximum number of cached projects.
 METADATA_AGE: Final = 4.0
@@ -131,7 +131,7 @@ class Sampler:
         self.failing = False
         """Whether the store was unavailable in the last round."""
         self.spans: dict[int, Rates] = {}
-        """The rates of the latest intervals, by slot of ``FINE``."""
+        """The rates of the latest intervals. The keys are slots of ``FINE``."""
         self.known: set[int] = set()
         self.series: OrderedDict[QueueRef, Series] = OrderedDict()
         self.projects: OrderedDict[str, Series] = OrderedDict()

@@ -117,7 +117,7 @@ class TransactionController(Protocol):
         idempotency_key: IdempotencyKey | None = None,
         most_messages: int = MAX_STAGED,
     ) -> None:
-        """Store all drafts for the queue in an invisible stage, or none of them.
+        """Store all drafts for the queue atomically in an invisible stage.
 
         A missing stage is created, and expires after ``ttl`` seconds. The idempotency key is stored with the queue; its
         stored result is the list of message ids.

@@ -233,7 +233,7 @@ class StoreClient:
         return sum(self._write({"update": MESSAGES, "updates": part}, session)["n"] for part in commands)
 
     def upsert(self, where: Mapping[str, object], change: Mapping[str, object]) -> None:
-        """Update or create a document, also if another process creates it at the same time."""
+        """Update or create a document, even if another process creates it at the same time."""
         while True:
             try:
                 self.update([{"q": where, "u": change, "upsert": True}])

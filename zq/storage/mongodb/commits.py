@@ -285,10 +285,10 @@ class Commits:
     def _slice(
         self, record: BsonDocument, most: int, entered: list[QueueKey], clock: RunningClock
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
-        """Return the work of the next slice of a decided commit, and the step that the slice completes.
+        """Return a function that executes the next slice of a decided commit, and the step that the slice completes.
 
-        The work is None if only clean-up is left. When the work publishes messages, it adds their queues to
-        ``entered``.
+        The function is None if only clean-up is left. If the slice publishes messages, the function adds their queues
+        to ``entered``.
         """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED

@@ -45,7 +45,7 @@ PAUSE: Final = 0.005
 LAST_WRITE: Final = 0.5
 # Maximum number of queues in one entry.
 MAX_QUEUES: Final = 1000
-# Maximum size of the batches in one entry, in bytes. Of further batches, the entry has only the last sequence.
+# Maximum size of the batches in one entry, in bytes. For further batches, it contains only the last sequence.
 MAX_BATCH_BYTES: Final = 64 << 10
 # The fields of a batch in an entry.
 BATCH_FIELDS: Final = ("k", "d", "a", "b", "t")

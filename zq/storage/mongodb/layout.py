@@ -166,7 +166,7 @@ class QueueKey(Struct, frozen=True):
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
-        """Return the ``_id`` of a document of the queue, such as a claim name. It is unique among all queues."""
+        """Return an ``_id`` for a document of the queue, such as a claim name. It is unique to the queue."""
         return f"{kind}{len(self.shard)}:{self.shard}/{encode_text(name)}"
 
 

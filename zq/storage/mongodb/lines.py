@@ -31,7 +31,7 @@ from zq.storage.mongodb.floors import above, counters_of, floor_of, search
 from zq.storage.mongodb.layout import FAIR, ORDERED, BsonDocument, QueueKey
 from zq.storage.mongodb.unions import aggregate_with
 
-# The sort order of messages in a group, by the name of the group's index.
+# A mapping from index name to the sort order of messages in a group.
 SORT_ORDERS: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
 # Number of messages that a search for the head of a group reads. Several are read because the first may have expired.
 HEAD_SEARCH_LIMIT: Final = 8

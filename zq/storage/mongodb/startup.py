@@ -108,9 +108,9 @@ def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool
 
 
 def connect(address: Address) -> tuple[Client, bool]:
-    """Connect to a primary or to a router. Return the client and whether the server is a router.
+    """Connect to a primary or to a router (``mongos``). Return the client and whether the server is a router.
 
-    Raises ``StartRefused`` or ``Unavailable``.
+    Raises ``StartRefused`` if the server cannot be used as a store, and ``Unavailable`` if it does not respond.
     """
     client = _client(address)
     try:

@@ -133,7 +133,7 @@ class LogTrimmer:
         self._counter = counter
 
     def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Trim the log to the retention ``keep``, if it may have grown by an eighth of the retention.
+        """Trim the log to the retention ``keep``, if it may exceed the retention by an eighth.
 
         ``newest`` is the position of the newest batch, which is never trimmed.
         """
