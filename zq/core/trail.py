@@ -104,7 +104,7 @@ class Trail:
             project: Project id; "" = all projects.
             since: Earliest time in ISO 8601; "" = no bound.
 
-        Raises ``InvalidParameter``.
+        Raises ``InvalidParameter`` if ``marker`` or ``since`` is not valid.
         """
         if marker and not _NAME.fullmatch(marker):
             raise InvalidParameter("marker is not valid; use the marker in the link to the next page.")
@@ -187,7 +187,10 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return the upper bound, exclusive, for the names of entries since this time."""
+    """Return the exclusive upper bound of the names that entries since this time have.
+
+    Raises ``InvalidParameter`` if the time is not valid.
+    """
     if not given:
         return "~"
     since = parse_time(given)
