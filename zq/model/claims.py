@@ -175,7 +175,7 @@ class Grip(Struct, frozen=True):
         """Return the outcome for a message, given its last claim and claim count.
 
         Args:
-            counts: Whether the claim is live, or has expired so recently that the operation is still permitted.
+            counts: Whether the claim counts, because it is live or because expired claims are accepted.
             age: Whole seconds since creation or last renewal of the claim.
         """
         if not claim or claim != self.claim or count != self.count:
