@@ -138,7 +138,10 @@ class StoreClock:
             return self._rise(reached)
 
     def refresh(self) -> None:
-        """Sample the store's time and adjust the offset, up to ``SAMPLES`` times, until the offset is ``EXACT``."""
+        """Sample the store's time and adjust the offset. Repeat until the error is at most ``EXACT``.
+
+        One call takes at most ``SAMPLES`` samples.
+        """
         began = self._monotonic()
         self._follow(self._sample())
         self._sharpen(began)

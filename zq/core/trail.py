@@ -122,10 +122,12 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """Append an entry with the number of skipped changes for each project, once the second is over.
+        """If a new second has begun, append the counts of changes that were skipped in the previous second.
+
+        Each project with skipped changes gets one entry.
 
         Args:
-            second: Current second; ``None`` = end the current one.
+            second: Current second; ``None`` = append the counts although the second is not over.
         """
         if second == self._second:
             return

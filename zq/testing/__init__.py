@@ -106,7 +106,7 @@ class Server:
         self._tokens.revoke(token.split("_")[1], None)
 
     def client(self, project: str = PROJECT, **options: Any) -> Client:
-        """Return a ``Client`` with these options. It is closed with the server, if not before."""
+        """Return a ``Client`` with these options. The server closes the client when it stops."""
         return self._clients.enter_context(Client(self.url, project, **options))
 
     def async_client(self, project: str = PROJECT, **options: Any) -> AsyncClient:

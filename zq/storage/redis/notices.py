@@ -82,7 +82,12 @@ class FollowedProject:
         self.late = False
 
     def notify(self, batch: Batch | None, before: int = 0) -> None:
-        """Notify the listeners of a batch. ``None`` = they must drop their cached part of the log."""
+        """Notify the listeners of a batch.
+
+        Args:
+            batch: The batch; ``None`` = the listeners must drop their cached part of the log.
+            before: Last sequence of the log before the batch.
+        """
         for listener in self.listeners:
             listener(batch, before)
 

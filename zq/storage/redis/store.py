@@ -255,7 +255,7 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Schedule the expiry of moved messages from the header of a reply. Return the reply without the header."""
+    """Schedule the expiry of moved messages, which the header of a reply states. Return the rest of the reply."""
     at = 0
     for target in targets:
         earliest = layout.MOMENT.unpack_from(blob, at)[0]
