@@ -46,7 +46,7 @@ class Clock(Protocol):
     def now(self) -> Seconds:
         """Return the current time in seconds, with millisecond precision.
 
-        The time lies between the call and the return of this method. Later calls never return an earlier time.
+        The result is a time between the call and the return of this method. Later calls never return an earlier time.
         """
         ...
 
