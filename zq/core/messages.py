@@ -329,7 +329,7 @@ class Messages:
             claims: Ids of claims. If the server requires claim ids, each message must belong to one of these claims.
 
         Raises:
-            Invalid: There are too many ids, or the server requires claim ids and ``claims`` is empty.
+            Invalid: There are no ids or too many, or the server requires claim ids and ``claims`` is empty.
             ClaimNotHeld: The server requires claim ids, and a message does not belong to one of ``claims``.
         """
         check_count("ids", len(ids), self._limits.max_messages_per_page)
