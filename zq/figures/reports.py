@@ -53,7 +53,7 @@ class RankingQuery(Struct, frozen=True):
         return "names" if self.order == "asc" else NAMES_DESC
 
     def shows(self, name: str) -> bool:
-        """Return whether the name matches the filter and is visible."""
+        """Return whether the name matches the filter and the caller may see the queue or topic."""
         return self.name_filter in name and (self.visible is None or self.visible(name))
 
 

@@ -22,8 +22,8 @@ class Window(NamedTuple):
     points: int
 
 
-# A mapping from length in seconds to window. In the first window, only watched queues have depths, and the rates are those of the
-# second window.
+# A mapping from length in seconds to window. In the first window, only watched queues have depths, and the rates are
+# those of the second window.
 WINDOWS: Final = {300: Window(2, 150), 600: Window(10, 60), 10_800: Window(60, 180)}
 CLOSE, FINE, COARSE = WINDOWS.values()
 # Number of slots of ``FINE`` before the start of a series that count too, because rates arrive later than depths.

@@ -15,7 +15,7 @@ from zq.storage.api import Storage
 
 
 class NewBackup(Protocol):
-    """A new backup. ``copied`` is the number of bytes that had to be copied."""
+    """A new backup. ``copied`` is the number of bytes that no earlier backup contains."""
 
     @property
     def folder(self) -> Path: ...

@@ -268,8 +268,7 @@ class ClaimController(Protocol):
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
         The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim, its claim
-        count and its own expiry. It becomes available when the claim's new expiry and the message's back-off have
-        passed.
+        count and its own expiry. When the claim expires, its back-off starts, after which it becomes available.
 
         If a condition is not met, the message is unchanged, and the outcome names the condition:
 

@@ -184,7 +184,7 @@ class TransactionController(Protocol):
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
-        """Return the producer's last decided batch. Raises ``ProducerNotFound``."""
+        """Return the producer's last decided batch. Raises ``ProducerNotFound`` if it has none."""
         ...
 
 

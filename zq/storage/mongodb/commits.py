@@ -60,7 +60,7 @@ class CommitStart(NamedTuple):
 
     - ``record``: the producer's document after the transaction.
     - ``entered``: the queues to which the transaction has published messages.
-    - ``held``: the messages of each claim.
+    - ``held``: the messages that each claim holds.
     """
 
     record: BsonDocument

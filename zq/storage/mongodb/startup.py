@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection to the database at startup: parse the URI, connect, and prepare the database.
 
-Every PyMongo option in the URI takes precedence over the settings. Exception: all reads go to the primary, because only
-the primary has the current order of events.
+Every PyMongo option in the URI takes precedence over the settings. Exception: all reads go to the primary, because
+secondaries may lag behind.
 """
 
 import contextlib
