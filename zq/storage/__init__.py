@@ -15,7 +15,7 @@ from zq.storage.api import Storage
 
 
 class NewBackup(Protocol):
-    """A new backup. ``copied`` is the number of bytes that no earlier backup contains."""
+    """A new backup. ``copied`` is its size in bytes without files that are linked to earlier backups."""
 
     @property
     def folder(self) -> Path: ...

@@ -270,7 +270,7 @@ class ClaimController(Protocol):
         The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim, its claim
         count and its own expiry. When the claim expires, its back-off starts, after which it becomes available.
 
-        If a condition is not met, the message is unchanged, and the outcome names the condition:
+        In these cases, the message is unchanged:
 
         - ``LOST``: the grip does not have the current claim and claim count of the message.
         - ``EXPIRED``: the claim has lapsed.
