@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background sampling of queue depths. A sweep reads all queues; watched queues are read every two seconds.
 
-A viewer is a client that has requested figures within the last ``VIEWER_TTL`` seconds.
+A viewer is a client that has requested statistics within the last ``VIEWER_TTL`` seconds.
 """
 
 import heapq
@@ -97,7 +97,7 @@ class Rates(Struct, frozen=True):
 
 
 class Sampler:
-    """The sampler of one process. If ``start`` was not called, each request runs ``tick`` in its own thread."""
+    """The sampler of one process. If ``start`` was not called, the thread of each request runs ``tick``."""
 
     def __init__(
         self,

@@ -384,7 +384,10 @@ class Storage(Protocol):
         """
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Return the message with its queue. If it is in no queue of the project, return its latest history entry."""
+        """Return the message with its queue. If it is in no queue of the project, return its latest history entry.
+
+        If there is no entry either, return None.
+        """
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """Return the metrics of the store, without those of queues, at low cost; see ``api-ref/metrics.md``."""

@@ -150,8 +150,14 @@ class TransactionController(Protocol):
         - If the number of the batch is not above that of the producer's last batch, the verb returns the counts of the
           last batch with ``replayed`` set, and deletes the stages as ``drop_stage`` does.
 
-        Raises ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed`` (a claim has no messages), ``CommitTooLarge`` or
-        ``CommitRunning``. After an error, nothing has changed.
+        After an error, nothing has changed.
+
+        Raises:
+            StageNotFound: A stage to publish does not exist.
+            StageDiffers: A stage has another number of messages than the commit expects.
+            ClaimLapsed: A claim has expired or holds no messages.
+            CommitTooLarge: The commit has more than ``bounds.most`` messages.
+            CommitRunning: Another commit of the producer, or with one of the stages, is running.
         """
         ...
 
@@ -171,8 +177,8 @@ class TransactionController(Protocol):
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         """Count the project's live stages, fences or producers, and check whether ``name`` is among them.
 
-        The server calls this method before it creates a stage, fence or producer. The cost may be proportional to their
-        number.
+        The server calls this method before it creates a stage, fence or producer. The cost may grow with
+        the number of stages, fences or producers.
         """
         ...
 
@@ -191,7 +197,7 @@ class TransactionController(Protocol):
 class TopicController(Protocol):
     """Topics. Each project has one log with the messages of all its topics, in order of publishing.
 
-    A log is never deleted, and its sequences are never reused. It does not depend on topics' metadata.
+    A log is never deleted, and its sequences are never reused. The log does not depend on topics' metadata.
     """
 
     def publish(

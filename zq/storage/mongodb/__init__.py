@@ -5,8 +5,8 @@
 - ``startup`` connects to the database and creates its collections and indexes.
 - ``client`` sends the commands.
 
-Concurrent posts, publishes, settlements and deletions share a ``GroupCommit``. Concurrent claims of one queue also
-share one.
+Concurrent requests of the same type share a ``GroupCommit``: posts, publishes, settlements and deletions, and claims in
+the same queue.
 """
 
 from collections.abc import Callable, Sequence

@@ -7,8 +7,7 @@ A *removal* is a purge or a deletion of a queue. It does not delete documents; i
 - ``h0``: the floor of the history entries and idempotency keys, set by deletions only
 - ``g`` and, for deletions, ``g1``: documents up to these sequences are still to be deleted by ``expiry``
 
-A document at or below its floor is invisible to all operations. A removal therefore takes effect for all observers at
-once.
+A document at or below its floor is invisible to all operations. A removal therefore takes effect atomically.
 
 **Reads.** An operation reads messages and then the queue's document, in the same command. If this document does not
 show a removal, the removal happened after the messages were read. If it shows a removal, the operation ignores the

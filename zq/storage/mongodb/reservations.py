@@ -47,7 +47,7 @@ FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$
 def find_visible_held(
     client: StoreClient, key: QueueKey, claim: str, now: int, session: Session | None = None
 ) -> list[BsonDocument]:
-    """Return the messages of a claim as observers see them.
+    """Return the messages of a claim as clients see them.
 
     The result includes messages that an undecided commit has reserved, but not those of a decided commit.
     """
@@ -70,7 +70,7 @@ class Reservations:
         self._client = client
 
     def find_holdings(self, claims: Sequence[ClaimRef], now: int, session: Session) -> Holdings:
-        """Return the messages of the claims. Raises ``ClaimLapsed`` if a claim has none."""
+        """Return the messages of the claims. Raises ``ClaimLapsed`` if a claim holds no messages."""
         holdings = {}
         for claim in claims:
             key = layout.key(claim.queue)

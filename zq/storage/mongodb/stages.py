@@ -99,7 +99,10 @@ class Stages:
         self._client = client
 
     def add(self, staging: StageRequest) -> None:
-        """Store the drafts atomically. Raises ``StageFull``, or ``CommitRunning`` if a commit uses the stage."""
+        """Store the drafts atomically.
+
+        Raises ``StageFull`` if the stage would exceed its limits, and ``CommitRunning`` if a commit uses the stage.
+        """
         while True:
             with self._client.verb():
                 staged = self._client.transaction(partial(self._add, staging), StageResult.trace)
