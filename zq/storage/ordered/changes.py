@@ -68,7 +68,7 @@ class Change:
 
     @property
     def lines(self) -> LineChanges:
-        """The changes to the lines of grouped queues."""
+        """The changes to the message groups of grouped queues."""
         if self._lines is None:
             self._lines = LineChanges(self._store)
         return self._lines
@@ -76,8 +76,8 @@ class Change:
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Append a message to the queue.
 
-        Messages without a delay become available in the order of their insertion (L5). ``record.size`` is the size
-        without the body and ``OVERHEAD``, which this method adds.
+        Messages without a delay become available in the order of their insertion (L5). The method adds the size of the
+        body and ``OVERHEAD`` to ``record.size``.
         """
         tally, lane = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
