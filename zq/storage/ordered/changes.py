@@ -169,7 +169,8 @@ class Change:
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when the change is committed.
 
-        Claims still find entries before the cursors if this change adds them. The fresh cursor alone causes no write.
+        Claims still find entries before the cursors if this change adds them. If only the fresh cursor moves, the store
+        is not written.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
@@ -201,7 +202,7 @@ class Change:
         """Apply all writes in one batch, update the queue states in memory, and notify the listener.
 
         Raises:
-            Unavailable: Nothing has changed.
+            Unavailable: The store cannot write. Nothing has changed.
         """
         for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
             self._writes += writes
@@ -313,7 +314,7 @@ def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> No
 
 
 def read_bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """Read the bodies of messages, in order.
+    """Return the bodies of the messages ``found``, in the order of ``found``.
 
     A body is None if the message was removed or has expired since its record was read. With ``spare``, a damaged body
     is returned as b"".

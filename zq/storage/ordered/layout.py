@@ -290,7 +290,7 @@ class Staged(Struct, array_like=True):
 
 
 class Batch(Struct, array_like=True):
-    """A producer's last commit. ``decided`` is its time, or 0 if an older version of zq wrote the record."""
+    """A producer's last commit. ``decided`` is the time of the commit; 0 in records of older versions of zq."""
 
     batch: int
     published: int
@@ -340,7 +340,7 @@ def id_key(project: bytes, message: str) -> bytes:
 
 
 def decode_project(key: bytes) -> str:
-    """Parse a ``project_prefix``."""
+    """Return the name of the project from its ``project_prefix``."""
     return key[LENGTH:].decode("utf-8", "surrogatepass")
 
 
@@ -404,7 +404,7 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def seal_body(body: bytes, expires: int, grace: int) -> bytes:
-    """Encode a body for ``bodies``. The compaction filter may drop it ``grace`` seconds after its expiry."""
+    """Encode a body for ``bodies``. The compaction filter may drop the entry ``grace`` seconds after ``expires``."""
     seconds = -(-expires // 1000) + grace - 1
     return body + stamp.pack(min(max(seconds, 0), LATEST_STAMP))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integrity check and the salvage of the lines of grouped queues."""
+"""The integrity check and the salvage of grouped queues. Each message group has a *line*; see ``lines``."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -12,7 +12,7 @@ from zq.storage.ordered.store import Write
 
 
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
-    """Return the key in ``lines`` of a message, given its key in ``messages``."""
+    """Return a message's key in ``lines``, given its key in ``messages``."""
     number, sequence = layout.pair.unpack(key)
     return line_key(number, record.line) + slot_of(grouping, record.available, sequence)
 
@@ -23,7 +23,7 @@ def grouping_of(key: bytes) -> Grouping:
 
 
 class LineIntegrity:
-    """The check of lines. ``queues`` has the record of each queue, by queue number."""
+    """The integrity check of lines. ``queues`` maps queue numbers to queue records."""
 
     def __init__(self, findings: Findings, queues: Mapping[bytes, QueueRecord]) -> None:
         self._findings = findings

@@ -69,7 +69,7 @@ class Findings:
             return None
 
     def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Check that the store has the entries ``wanted`` of the record with ``key`` in ``family``."""
+        """Report each entry in ``wanted`` that the store lacks. They belong to the record ``key`` in ``family``."""
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:
@@ -86,12 +86,12 @@ class Findings:
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 
     def report(self) -> Report:
-        """Build the report of the findings, with an empty list of damage."""
+        """Return the findings as a report. Its list of damage is empty, for the driver to fill."""
         return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples, [])
 
 
 class LogIntegrity:
-    """The check of topic logs. Index entries of trimmed batches are only counted."""
+    """The integrity check of topic logs. Index entries of trimmed batches are only counted."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
@@ -118,7 +118,7 @@ class LogIntegrity:
         return set(self._logs)
 
     def check_due(self, key: bytes, note: bytes) -> None:
-        """Check that an entry in ``due`` agrees with the one in ``topics`` and that its batch exists or was trimmed."""
+        """Check that a batch's entry in ``due`` matches its entry in ``topics``, and that it exists or was trimmed."""
         batch = due.parse_entry(key)[1]
         value = self._findings.store.get(*logs.topic_removal(batch, note)[:2])
         if value is None or value[:8] != key[:8]:

@@ -187,7 +187,7 @@ class _Scan:
 
 
 def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
-    """Yield the fresh messages above the sequence ``after``, in order. Unreadable messages have no record."""
+    """Yield the fresh messages above the sequence ``after`` by sequence. Unreadable messages have no record."""
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
     while at <= last:
@@ -212,5 +212,5 @@ def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Cand
 
 
 def scan_fresh_times(store: Store, state: QueueState, now: int) -> Iterator[int]:
-    """Yield the available-at of unexpired fresh messages, in order."""
+    """Yield the available-at of each unexpired fresh message, in ascending order."""
     return (available for available, _, expires, _, record in scan_fresh(store, state) if record and expires > now)

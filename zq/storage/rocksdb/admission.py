@@ -2,7 +2,7 @@
 """The check of a RocksDB directory's layout and log before the directory is opened for writing.
 
 Opening a directory for writing changes it permanently: RocksDB creates missing column families, replays the log up to
-the first damage, and drops the rest. This module therefore refuses an unsuitable directory before it is opened.
+the first damage, and drops the rest. This module therefore rejects an unsuitable directory before it is opened.
 """
 
 import logging

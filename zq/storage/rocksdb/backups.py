@@ -107,7 +107,7 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> New
 
 
 def check_target(target: Path, store: Path) -> None:
-    """Check that the folder exists and is not part of the store. Raises ``StartRefused``."""
+    """Raise ``StartRefused`` if the folder ``target`` does not exist or is part of the store."""
     if not target.is_dir():
         is_there = "is no directory" if target.exists() else "is not there"
         raise StartRefused(f"{target} {is_there}: make a directory for the backups of this store first.")
@@ -256,7 +256,7 @@ def _open(path: Path) -> BufferedReader:
 
 
 def _remove(backup: Path) -> None:
-    """Remove a backup. Rename it first, so that it does not look complete after an interrupted removal."""
+    """Remove a backup. Rename it first, so that an interrupted removal leaves no seemingly complete backup."""
     gone = backup.with_name(f"{backup.name}{PARTIAL}")
     backup.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -37,7 +37,7 @@ def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
 
 
 def copy_intact(path: Path, to: Path) -> Path:
-    """Copy a store. The log of the copy has only the intact writes."""
+    """Copy a store. The write-ahead log of the copy has only the intact writes."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.suffix == ".log":
@@ -107,7 +107,7 @@ class DamagedDirectory:
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key. Raises ``StoreDamaged`` if the damaged store may have a newer value.
 
-        RocksDB may fail at a damaged file that cannot have the key. The repaired copy then has the current value.
+        RocksDB may fail at a damaged file that cannot contain the key. The repaired copy then has the current value.
         """
         try:
             return self.survey.get(family, key)

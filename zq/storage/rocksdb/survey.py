@@ -85,7 +85,10 @@ class Survey:
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the store read-only. Raises ``StartRefused`` if the store is in use, or RocksDB's error."""
+        """Open the store read-only.
+
+        Raises ``StartRefused`` if the store is in use. If RocksDB cannot open the store, RocksDB's error is raised.
+        """
         self.notes: list[str] = []
         self.tear: Tear | None = None
         """The position at which the write-ahead log becomes unreadable."""

@@ -90,8 +90,8 @@ class Batch(NamedTuple):
 class Tear(NamedTuple):
     """The position at which a log becomes unreadable.
 
-    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. ``has_records`` means that they
-    include complete writes. The log is then damaged, not torn.
+    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. If ``has_records`` is true, the
+    dropped bytes include complete writes, so the log is damaged and not only torn.
     """
 
     file: str
