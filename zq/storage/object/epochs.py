@@ -7,9 +7,8 @@ fence, the successor reads the record. Otherwise the owner finds the fence and d
 clocks are needed.
 
 The successor writes the position of the epoch's last valid record to its chain, so a record that arrives later is
-ignored.
-``api-ref/decisions`` contains the proof, and ``tests/model`` enumerates the interleavings. See ``restoring`` for
-fencing by position.
+ignored. ``api-ref/decisions`` contains the proof, and ``tests/model`` enumerates the interleavings. See ``restoring``
+for fencing by position.
 
 **Reads.** An owner serves reads only within one lease of its last successful check. A successor serves no requests
 until one lease after its fence. This requires only that clocks run at similar rates.

@@ -101,7 +101,7 @@ def yield_acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
 
 
 class Standby:
-    """The standby copy, in a local directory that only this process uses."""
+    """The standby copy of the store, in a local directory that only this process uses."""
 
     def __init__(self, objects: Objects, path: Path, opened: Callable[[], ShippedStore]) -> None:
         """Initialize without a copy.

@@ -171,7 +171,7 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Log that another server was faster, so that this server waits for that owner to stop.
+        """Log that another server was faster. The caller then waits until the new owner has stopped.
 
         Raises ``Deposed`` if this server has already owned the store or ``takeover`` is not ``wait``.
         """

@@ -53,7 +53,7 @@ def read_epoch(
     """Yield the valid records of one epoch after the position ``base``.
 
     Args:
-        last: The last position to read. Without it, the log ends before the first missing record.
+        last: The last position to read. If ``last`` is None, the log ends before the first missing record.
         acknowledged: A position up to which the owner has acknowledged all records.
         by_position: Whether the epoch is fenced by position.
 

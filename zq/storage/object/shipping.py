@@ -89,7 +89,7 @@ class Shipper:
 
         Args:
             position: The last position of the log so far.
-            uploads: The number of threads.
+            uploads: The number of upload threads.
             linger: Minimum seconds between the starts of two uploads.
             patience: Timeout of ``wait`` in seconds.
             by_position: Whether the log is fenced by position.

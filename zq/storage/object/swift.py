@@ -52,7 +52,10 @@ class Http(threading.local):
         self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Response:
-        """Send a request. If the server has closed the connection, reconnect once. Raises ``Unavailable``."""
+        """Send a request. If the server has closed the connection, reconnect once.
+
+        Raises ``Unavailable`` if there is no complete response.
+        """
         parts = urlsplit(url)
         where = parts.scheme, parts.netloc
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path

@@ -304,13 +304,16 @@ class ClaimPage:
         return len(self._found) == self._limit or self._steps >= MAX_STEPS
 
     def _names(self, project: str, first: str) -> Iterator[str]:
-        """Yield the project's queue names from ``first`` on."""
+        """Yield the project's queue names in order, beginning with the first name at or above ``first``."""
         prefix = layout.project_prefix(project)
         for key, _ in self._store.scan("queues", layout.queue_key(QueueRef(project, first)), layout.prefix_end(prefix)):
             yield key[len(prefix) :].decode("utf-8", "surrogatepass")
 
     def _add(self, state: QueueState, after: str) -> str | None:
-        """Add the queue's claims with ids above ``after``. If the page ends here, return the id of the last claim."""
+        """Add the queue's claims with ids above ``after``.
+
+        If the page ends within the queue, return the id of the last claim, or else None.
+        """
         lower, upper = state.bounds()
         if after:
             lower = layout.prefix_end(layout.claim_prefix(state.number, after))

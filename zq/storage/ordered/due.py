@@ -16,12 +16,12 @@ KIND: Final = 8
 
 
 def writes(family: str, key: bytes, value: bytes, expires: int, note: bytes = b"") -> list[Write]:
-    """Return the writes that store a record that expires."""
+    """Return the writes that store an expiring record and its entry in ``due``."""
     return [(family, key, value), ("due", _entry(family, key, expires), note)]
 
 
 def removals(family: str, key: bytes, expires: int) -> list[Write]:
-    """Return the writes that remove a record that expires."""
+    """Return the writes that remove an expiring record and its entry in ``due``."""
     return [(family, key, None), ("due", _entry(family, key, expires), None)]
 
 

@@ -329,7 +329,7 @@ def queue_key(ref: QueueRef) -> bytes:
 
 
 def decode_queue_key(key: bytes) -> QueueRef:
-    """Parse a key of ``queues``."""
+    """Return the queue to which a key of ``queues`` belongs."""
     prefix = prefix_of(key)
     return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[LENGTH:], key[len(prefix) :])))
 

@@ -80,7 +80,7 @@ class RebuiltLines:
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 
     def join(self, grouping: Grouping, key: bytes, record: StoredMessage) -> Write:
-        """Add a message to its line, and return the write of its slot."""
+        """Add a message to its line, and return the write that stores the message's slot."""
         where = slot(grouping, key, record)
         line, within = where[:LINE], where[LINE:]
         if line not in self._heads or within < self._heads[line][0]:
@@ -88,7 +88,7 @@ class RebuiltLines:
         return "lines", where, b""
 
     def heads(self) -> Iterator[Write]:
-        """Yield the writes of the heads of all lines and of their entries in ``available``."""
+        """Yield the writes that store the head of each line and its entry in ``available``."""
         for line, (within, available) in self._heads.items():
             head = self._former(line)
             if head[layout.number.size :] != within:

@@ -195,7 +195,7 @@ class Log:
             return 0
 
     def append(self, store: Store, batch: Batch, keep: Retention, also: Sequence[Write]) -> None:
-        """Store a batch and the writes ``also`` and trim the log to the retention ``keep``, all in one write."""
+        """Store a batch, apply the writes ``also``, and trim the log to the retention ``keep``, all in one write."""
         old, floors = self.view
         grown = structs.replace(
             old, last=batch.last, size=old.size + batch.size, messages=old.messages + len(batch.entries)
@@ -304,8 +304,8 @@ class Logs:
 def _trim(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
     """Return the log record after a trim to the retention ``keep``. Nothing is written.
 
-    ``grown`` is the record with the new batch, ``old`` without. The log is trimmed only when it exceeds its limit by an
-    eighth, so that one range removal covers many batches.
+    ``grown`` is the record with the new batch, and ``old`` is the record without it. The log is trimmed only when it
+    exceeds its limit by an eighth, so that one range removal covers many batches.
     """
     size, messages = grown.size - old.gone_size, grown.messages - old.gone_messages
     if 8 * size <= 9 * keep.size and 8 * messages <= 9 * keep.messages:

@@ -138,7 +138,7 @@ class _Scan:
         self._run(limit)
 
     def go_back(self, candidates: Sequence[Candidate]) -> None:
-        """Move the cursors back to before these candidates, which will not be claimed."""
+        """Move the cursors back, so that they precede these candidates, which will not be claimed."""
         for available, sequence, _, indexed, _ in reversed(candidates):
             if indexed:
                 self.head = layout.triple.pack(self._state.number, available, sequence)
@@ -170,7 +170,7 @@ class _Scan:
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yield the indexed messages up to the horizon and the fresh messages in claim order."""
+        """Yield the fresh messages and the indexed messages that may be ready, merged in claim order."""
         indexed, tally = self._indexed(), self._state.tally
         if tally.fresh_head >= tally.fresh_tail:
             return indexed

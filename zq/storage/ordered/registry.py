@@ -132,7 +132,7 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """Initialize. ``states`` has the current states, which show after locking whether a state was replaced."""
+        """Initialize. After locking, the object compares the locked states with the current states in ``states``."""
         self._find = find
         self._states = states
         self._refs = refs
@@ -251,7 +251,7 @@ class Registry:
             state.gone = True
 
     def usage(self, project: str) -> tuple[int, int]:
-        """Return the project's message count and its bytes of messages, history entries and idempotency results."""
+        """Return the project's message count and size in bytes, including history entries and idempotency results."""
         prefix, scan, get_many = layout.project_prefix(project), self._store.scan, self._store.get_many
         found = chain.from_iterable(scan(family, prefix, layout.prefix_end(prefix)) for family in ("queues", "hidden"))
         owners = [layout.decode_queue(value) for _, value in found]

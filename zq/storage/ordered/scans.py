@@ -88,8 +88,8 @@ def _advance(
 ) -> int | None:
     """Add the records that match the filter to ``found``, up to the limit or the end of the queue.
 
-    If the scan has read ``blocks`` blocks before it reaches this end, return the position from which to continue, or
-    else None.
+    If the scan stops early because it has read ``blocks`` blocks, return the position from which to continue, or else
+    None.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)

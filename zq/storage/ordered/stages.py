@@ -158,7 +158,7 @@ def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
 
 
 def scan_commits(store: Readable) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the key prefix of the producer and the entry of each open commit."""
+    """Yield (key prefix of the producer, stored entry) for each open commit."""
     for key, value in store.scan("default", COMMIT, layout.prefix_end(COMMIT)):
         yield key[len(COMMIT) :], value
 

@@ -93,7 +93,7 @@ class Store(Protocol):
     def wait_durable(self, always: bool = False) -> None:
         """Wait until this thread's writes are as durable as the sync mode requires.
 
-        With ``always``, wait until they are synced to disk, in every sync mode.
+        With ``always``, wait until the writes are synced to disk, in every sync mode.
         """
         ...
 

@@ -112,7 +112,7 @@ class Feed:
         return end
 
     def enqueue(self, log: Log, last: int, batch: Batch | None) -> None:
-        """Enqueue the notification of a batch, or of a purge (None). It is sent once the sequence ``last`` is durable.
+        """Enqueue the notification of a batch, or of a purge (None), to be sent once the sequence ``last`` is durable.
 
         The caller holds the log's lock.
         """

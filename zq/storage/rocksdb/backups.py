@@ -81,7 +81,7 @@ class NewBackup(NamedTuple):
 def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> NewBackup:
     """Create a backup in the folder ``target``, then remove the oldest backups so that ``keep`` remain.
 
-    Without ``keep``, all backups remain. Raises ``StartRefused`` if the backup or a removal fails.
+    If ``keep`` is None, all backups remain. Raises ``StartRefused`` if the backup or a removal fails.
     """
     with _locked(target):
         partial = target / f"{_name_of(snapshot.moment)}{PARTIAL}"
