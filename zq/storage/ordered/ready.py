@@ -170,7 +170,7 @@ class _Scan:
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yield the fresh messages and the indexed messages that may be ready, merged in claim order."""
+        """Yield the fresh messages and the indexed messages below the key ``_horizon``, merged in claim order."""
         indexed, tally = self._indexed(), self._state.tally
         if tally.fresh_head >= tally.fresh_tail:
             return indexed

@@ -310,7 +310,7 @@ def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitRe
 
 
 def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
-    """Describe an open commit. The length and checksum of its entry change with each slice."""
+    """Describe an open commit. The progress is the entry's length and checksum, because each slice changes them."""
     prefix = layout.prefix_of(producer)
     return UnfinishedCommit(
         layout.decode_project(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}"

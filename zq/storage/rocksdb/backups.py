@@ -139,9 +139,9 @@ def read(folder: Path) -> Manifest:
 
 
 def find_damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
-    """Compare the files of a backup with its manifest, and copy them to the folder ``to``, if given.
+    """Compare the files of a backup with its manifest. If the folder ``to`` is given, also copy the files to it.
 
-    Return a sentence for each missing or changed file. Raises ``OSError`` if ``to`` is not writable.
+    Return one sentence for each missing or changed file. Raises ``OSError`` if ``to`` is not writable.
     """
     found = []
     for listed in manifest.files:

@@ -81,7 +81,7 @@ class Damage:
         """Number of reads that have failed."""
 
     def record(self, error: Exception, family: str, key: bytes | None = None) -> bool:
-        """Record and log damage in a family at or above ``key``. Return whether it is the first of the family."""
+        """Record and log damage in a family at or above ``key``. Return whether it is the family's first damage."""
         place = damage_location(error)
         with self._lock:
             self.count += 1

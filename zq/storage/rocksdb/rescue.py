@@ -27,7 +27,7 @@ Known = Callable[[], Iterable[bytes]]
 
 
 def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
-    """Copy a store except for the files ``without``, and let RocksDB rebuild the manifest of the copy."""
+    """Copy a store except for the files ``without``, let RocksDB rebuild the copy's manifest, and return ``to``."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.name not in without and not file.name.startswith(MADE_ANEW) and file.is_file():
@@ -37,7 +37,7 @@ def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
 
 
 def copy_intact(path: Path, to: Path) -> Path:
-    """Copy a store. The write-ahead log of the copy has only the intact writes."""
+    """Copy a store, except for damaged writes in the write-ahead log, and return ``to``."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.suffix == ".log":
