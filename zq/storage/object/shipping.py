@@ -25,7 +25,7 @@ from zq.storage.ordered.store import Range, Write
 LOG = logging.getLogger(__name__)
 # Maximum uncompressed size of a record in bytes, except for a record with a single batch.
 MAX_RECORD_BYTES: Final = 4 << 20
-# Size in bytes of the unacknowledged batches above which writes are refused.
+# Size in bytes of the unacknowledged batches above which writes are rejected.
 MAX_WAITING_BYTES: Final = 64 << 20
 # Number of recent uploads whose durations determine the spacing of the next ones.
 RECENT: Final = 8

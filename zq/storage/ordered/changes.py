@@ -293,7 +293,7 @@ class Change:
 
 
 def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
-    """Set the available-at of a message without a delay and, with ``lane``, make the message fresh.
+    """Set the available-at of a message without a delay. If ``lane`` is true, also make the message fresh.
 
     If a claim would have to skip too many other messages to reach this one, the message is indexed instead. ``lane`` is
     false in a grouped queue, which has no fresh messages.

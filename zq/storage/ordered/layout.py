@@ -152,7 +152,7 @@ class Tally(Struct, array_like=True):
             ``REMOVED`` to get the current size.
         fresh_head: The sequence up to which claims have passed all fresh messages.
         fresh_tail: The sequence of the last fresh message.
-        fresh_gap: The number of other messages after the last fresh one.
+        fresh_gap: The number of messages that were appended after the last fresh message.
         group: The number of the last claim group.
     """
 
@@ -188,7 +188,7 @@ class NewMessage(Struct, array_like=True):
         claim: The id of the last claim, which is live until ``ends``.
         former: The available-at before the claim.
         count: The number of claims.
-        size: The size of the message that the tally includes.
+        size: The size with which the message counts in the tally, in bytes.
         indexed: Whether the message has an entry in ``available``; fresh messages have none.
         body: The body, or None if it is stored in ``bodies``.
         group: The number of the message's group in ``claims``.
@@ -247,7 +247,7 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """The stored form of a history entry. ``size`` is the size that the tally includes."""
+    """The stored form of a history entry. ``size`` is the number of bytes that the entry counts in the tally."""
 
     record: StoredMessage
     body: bytes
@@ -264,7 +264,7 @@ class Known(Struct, array_like=True):
     Attributes:
         digest: The digest of the first request, which a repeated request must match.
         answer: The encoded result of the first request.
-        size: The size that the tally includes; 0 in a topic log, which has its own limit.
+        size: The number of bytes that the key counts in the tally; 0 in a topic log, which has its own limit.
         last: For a post, the sequence of its last message; 0 if it is unknown.
     """
 

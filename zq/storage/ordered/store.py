@@ -45,7 +45,7 @@ class Store(Protocol):
     Reads raise ``StoreDamaged`` if a damaged file makes the data unreadable, unless ``spare`` is set.
     """
 
-    # The write error after which the store refuses all writes, or None. The engine then reopens the store. A store that
+    # The write error after which the store rejects all writes, or None. The engine then reopens the store. A store that
     # remains usable after a failed write never sets this attribute.
     failure: Exception | None = None
     # Whether another process may take over the store. If so, the engine calls ``prove`` before and after each verb.

@@ -150,7 +150,7 @@ def _replacement(path: Path, to: Path) -> Iterator[Path]:
             raise StartRefused(f"{target} is there already: a salvage makes a new store. Name another, or remove it.")
     if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
         raise StartRefused(f"There is no store in {path}.")
-    hold_lock(path).close()  # refuse a store that is in use before anything is created
+    hold_lock(path).close()  # reject a store that is in use before anything is created
     try:
         unfinished.mkdir(mode=0o700, parents=True)
     except OSError as error:
@@ -350,7 +350,7 @@ class Directory(Housekeeping):
                 shutil.rmtree(left, ignore_errors=True)
 
     def forget_snapshots(self) -> None:
-        """Remove the snapshots of servers that were killed."""
+        """Remove the snapshots that killed servers have left behind."""
         for left in self._path.glob(f"{SNAPSHOT}*"):
             shutil.rmtree(left, ignore_errors=True)
 

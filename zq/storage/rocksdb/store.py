@@ -151,7 +151,7 @@ class Store(ordered.Store):
         self._path = path
         self._always = sync == "always"
         self.failure: Exception | None = None
-        """The first write error. The store then refuses all writes until it is reopened."""
+        """The first write error. The store then rejects all writes until it is reopened."""
         tuned = Tuning()
         self._options = tuned.store()
         plain = {name: tuned.family(Options(raw_mode=True)) for name in families if name != filtered}
@@ -244,7 +244,7 @@ class Store(ordered.Store):
             except Exception as error:
                 if "stall" not in str(error):
                     self.failure = error
-                    if is_damage(error):  # a compaction found it, and RocksDB refuses writes until it is reopened
+                    if is_damage(error):  # a compaction found it, and RocksDB rejects writes until it is reopened
                         self._damage.record(error, self._find_family(damage_location(error)[0]))
                     raise unavailable_error() from error
                 if time.monotonic() > deadline:
