@@ -10,10 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from oslo_config import cfg
-
-from zq.serving.settings.options import OPTIONS
-from zq.serving.settings.transport import BOUNDS
+from zq.serving.settings.options import OPTIONS, Declared
 
 # Marker above the table of a section.
 MARK: Final = "<!-- [{}]: written by python -m zq.serving.settings.reference. -->\n\n"
@@ -41,10 +38,10 @@ def table(section: str) -> str:
     return HEAD + "".join(map(_row, OPTIONS[section]))
 
 
-def _row(option: cfg.Opt) -> str:
-    meaning = OPTION_OR_FLAG.sub(r"`\1`", option.help or "")
-    again = "reload" if option.mutable else ""
-    cells = (f"`{option.dest}`", _default(option.default), _values(option), again, meaning)
+def _row(option: Declared) -> str:
+    meaning = OPTION_OR_FLAG.sub(r"`\1`", option.description)
+    again = "reload" if option.option.reload else ""
+    cells = (f"`{option.name}`", _default(option.default), _values(option), again, meaning)
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
 
 
@@ -55,15 +52,15 @@ def _default(value: Any) -> str:
         return str(value)
     if value is None:
         return ""
-    return f"`{value}`" if value else "none"
+    return f"`{list(value) if isinstance(value, tuple) else value}`" if value else "none"
 
 
-def _values(option: cfg.Opt) -> str:
-    if isinstance(option, cfg.BoolOpt):
+def _values(option: Declared) -> str:
+    if option.kind is bool:
         return "`true`, `false`"
-    if choices := getattr(option.type, "choices", None):
+    if choices := option.option.choices:
         return ", ".join(f"`{choice}`" for choice in choices)
-    low, high = BOUNDS.get(option.dest, (getattr(option.type, "min", None), getattr(option.type, "max", None)))
+    low, high = option.option.low, option.option.high
     if low is None:
         return ""
     return f"from {_number(low)}" if high is None else f"{_number(low)} to {_number(high)}"

@@ -15,16 +15,16 @@ from zq.subscriptions.delivery.targets import TargetPolicy, addresses
 from zq.subscriptions.delivery.worker import Deliverer
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.policy import SubscriptionPolicy
-from zq.subscriptions.settings import DeliverySettings
+from zq.subscriptions.settings import NotificationOptions
 
 
-def places_of(options: DeliverySettings) -> Places:
+def places_of(options: NotificationOptions) -> Places:
     """Return the URLs and mail templates of confirmation requests."""
     joining, leaving = Template(*options.joining), Template(*options.leaving)
-    return Places(options.public_url, options.confirmation_page, joining, leaving)
+    return Places(options.public_url, options.external_confirmation_url, joining, leaving)
 
 
-def targets_of(options: DeliverySettings) -> TargetPolicy:
+def targets_of(options: NotificationOptions) -> TargetPolicy:
     """Return the policy for target addresses. Resolves the host names of the stores and may block."""
     stores = set(options.stores)
     for host, port in options.stores:
@@ -34,7 +34,7 @@ def targets_of(options: DeliverySettings) -> TargetPolicy:
 
 
 def deliverer_of(
-    options: DeliverySettings,
+    options: NotificationOptions,
     storage: Storage,
     clock: Clock,
     policy: SubscriptionPolicy,
@@ -48,8 +48,8 @@ def deliverer_of(
         options.smtp_command,
         options.smtp_host,
         options.smtp_port,
-        options.smtp_user,
-        options.smtp_password,
+        options.smtp_user_name,
+        options.smtp_user_password,
         options.smtp_tls,
         options.mail_senders,
     )
