@@ -7,7 +7,7 @@ and so do concurrent claims of one queue.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import Located, QueueRef, Seconds
@@ -35,6 +35,7 @@ from zq.storage.mongodb.stages import Stages
 from zq.storage.mongodb.topics import TopicController
 from zq.storage.mongodb.transactions import TransactionController
 from zq.storage.mongodb.usage import Usages
+from zq.storage.options import MongodbOptions
 
 SWEPT: Final = Expiry()
 
@@ -120,25 +121,14 @@ class MongoStorage(Defaults):
         self._client.pymongo.close()
 
 
-def connect(
-    uri: str,
-    *,
-    timeout: float = 5.0,
-    database: str = "zq",
-    write_concern: str = "majority",
-    journal: bool = True,
-    expiry: Expiry = SWEPT,
-) -> MongoStorage:
-    """Open the store at ``mongodb://hosts/database?options``.
-
-    - ``timeout``: the maximum duration of each verb, in seconds.
-    - ``database``: the name of the database if the URI does not name one.
-    - ``write_concern`` (``majority`` or a number of servers) and ``journal``: the defaults for a URI without them.
+def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> MongoStorage:
+    """Open the store at ``mongodb://hosts/database?options``. ``options`` are those of ``MongodbOptions``.
 
     Raises ``StartRefused`` if the configuration or the database cannot be used, and ``Unavailable`` if the database
     cannot be reached or prepared.
     """
-    found = startup.parse(uri, timeout, database, write_concern, journal)
+    chosen = MongodbOptions(**options)
+    found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, cluster = startup.connect(found)
     try:
         startup.check_layout(client, found.database)
@@ -150,19 +140,13 @@ def connect(
     except (StartRefused, Unavailable):
         client.close()
         raise
-    return MongoStorage(StoreClient(client, found.database, timeout, found.durable, cluster), expiry=expiry)
+    return MongoStorage(StoreClient(client, found.database, chosen.timeout, found.durable, cluster), expiry=expiry)
 
 
-def prepare(
-    uri: str,
-    *,
-    timeout: float = 5.0,
-    database: str = "zq",
-    write_concern: str = "majority",
-    journal: bool = True,
-) -> None:
+def prepare(uri: str, **options: Any) -> None:
     """Create the collections and indexes, and on a sharded cluster shard ``messages`` (``--init-store``)."""
-    found = startup.parse(uri, timeout, database, write_concern, journal)
+    chosen = MongodbOptions(**options)
+    found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, cluster = startup.connect(found)
     try:
         startup.check_layout(client, found.database)

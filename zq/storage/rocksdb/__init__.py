@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from msgspec import structs
@@ -23,6 +23,7 @@ from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Postpone, Report, Restored, Salvaged, Snapshot
 from zq.storage.api import Storage
+from zq.storage.options import RocksdbOptions
 from zq.storage.ordered import layout, resuming, startup
 from zq.storage.ordered.integrity import Integrity
 from zq.storage.ordered.salvage import Salvage
@@ -32,7 +33,7 @@ from zq.storage.ordered.store import Housekeeping, Range
 from zq.storage.rocksdb import admission, backups, write_ahead
 from zq.storage.rocksdb.files import Damage, hold_lock, made_in_place, refusal, warn_of_others
 from zq.storage.rocksdb.rescue import Rescue
-from zq.storage.rocksdb.store import SYNC_MODES, Store
+from zq.storage.rocksdb.store import Store
 from zq.storage.rocksdb.survey import Survey
 
 # Maximum bytes in the write buffers between two slices of a large commit; RocksDB's own limit is 256 MiB.
@@ -47,31 +48,21 @@ LOOK: Final = 60.0
 LONGEST: Final = 1.0
 
 
-def connect(
-    uri: str,
-    sync: str = "always",
-    sync_interval: float = 1.0,
-    max_clock_jump: int = 172800,
-    expiry: Expiry | None = None,
-) -> OrderedStorage:
+def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
     """Open ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``. Raises ``StartRefused``.
 
-    ``sync`` is explained in ``Store``. ``max_clock_jump`` is the maximum number of seconds by which the clock may be
-    ahead of the store's last use.
+    ``options`` are those of ``RocksdbOptions``.
     """
-    if sync not in SYNC_MODES:
-        raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
     path = path_of(uri)
     warn_of_others(path)
-    return _opened(path, sync, sync_interval, max_clock_jump, expiry or Expiry())
+    return _opened(path, RocksdbOptions(**options), expiry or Expiry())
 
 
-def _opened(path: Path, sync: str, sync_interval: float, max_clock_jump: int, expiry: Expiry) -> OrderedStorage:
-    directory = Directory(
-        path, layout.FAMILIES, (sync, sync_interval), expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED
-    )
+def _opened(path: Path, options: RocksdbOptions, expiry: Expiry) -> OrderedStorage:
+    sync = options.sync, options.sync_interval
+    directory = Directory(path, layout.FAMILIES, sync, expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED)
     try:
-        storage = OrderedStorage(directory.open, expiry, directory, max_clock_jump)
+        storage = OrderedStorage(directory.open, expiry, directory, options.max_clock_jump)
     except StoreDamaged as error:
         raise refusal(path, error.__cause__ or error) from error
     directory.forget_snapshots()  # safe now, because no other process has the store open
@@ -205,7 +196,9 @@ class Backups:
             if found:
                 raise StartRefused(f"{folder} is damaged. {' '.join(found)}")
             restored = _resumed(unfinished, manifest, shift, force_clock)
-            storage = _opened(unfinished, "never", 0, 0, Expiry(compaction_filter=False))
+            storage = _opened(
+                unfinished, RocksdbOptions(sync="never", max_clock_jump=0), Expiry(compaction_filter=False)
+            )
             try:
                 restored = structs.replace(restored, tokens=use(storage))
             finally:
