@@ -85,10 +85,11 @@ def test_an_operation_is_described_in_one_place() -> None:
     assert lost == []
 
 
-def test_the_options_are_those_of_the_server() -> None:
-    """``python -m zq.serving.settings.reference api-ref/configuration.md`` brings the page up to date."""
-    page = (FOLDER / "configuration.md").read_text()
-    assert renewed(page) == page
+def test_options_and_reserved_keys_are_those_of_the_server() -> None:
+    """``python -m zq.serving.settings.reference api-ref/configuration.md api-ref/queues.md`` brings them up to date."""
+    for name in ("configuration.md", "queues.md"):
+        page = (FOLDER / name).read_text()
+        assert renewed(name, page) == page
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

@@ -14,14 +14,12 @@ from msgspec.structs import replace
 
 from zq.client.calls import UNREADABLE, Answer, Call, path
 from zq.errors import Invalid
-from zq.wire import QUEUE_RULES, TOPIC_RULES
+from zq.wire.metadata import KNOWN_KEYS
 
 T = TypeVar("T")
 LOG = logging.getLogger("zq.client")
 # Start of the server's Warning header for a post whose delay has no effect.
 DELAY_IGNORED: Final = '299 - "delay is ignored'
-# Reserved metadata keys by kind.
-RULES: Final = {"queues": QUEUE_RULES, "topics": TOPIC_RULES}
 
 
 class Warnings:
@@ -34,9 +32,10 @@ class Warnings:
 
     def rules(self, kind: str, metadata: Iterable[str]) -> None:
         """Log a warning for each key that begins with an underscore but is not a reserved metadata key of ``kind``."""
+        known = KNOWN_KEYS[kind]
         for name in metadata:
-            if name.startswith("_") and name not in RULES[kind] and self._first(kind, name):
-                LOG.warning("%s is not a reserved metadata key of %s%s", name, kind, did_you_mean(name, RULES[kind]))
+            if name.startswith("_") and name not in known and self._first(kind, name):
+                LOG.warning("%s is not a reserved metadata key of %s%s", name, kind, did_you_mean(name, known))
 
     def delay_checked(self, queue: str, post: Call[T]) -> Call[T]:
         """Return a post that is preceded by a request, which raises ``Invalid`` if the queue ignores delays.

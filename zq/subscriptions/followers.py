@@ -34,7 +34,7 @@ class Subscribers(Followers):
         """Return a notice of each message, or None if the post results from ``MAX_HOPS`` chained deliveries."""
         if hops >= MAX_HOPS:
             return None
-        is_delayed = bool(rules.default_delay)
+        is_delayed = bool(rules.default_message_delay)
         notices = [
             Notice(each.id, "queue", queue.name, each.body, each.ttl, delay, rules.subscribed, hops=hops)
             for each in drafts

@@ -92,7 +92,7 @@ class Declared(Struct, frozen=True):
     @property
     def description(self) -> str:
         """The docstring of the field."""
-        return _docstrings(self.part.options)[self.field]
+        return docstrings(self.part.options)[self.field]
 
     def opt(self, description: str | None = None) -> cfg.Opt:
         """Return the option for oslo.config."""
@@ -117,7 +117,7 @@ def _listed(value: Any) -> Any:
 
 
 @cache
-def _docstrings(options: type[Struct]) -> dict[str, str]:
+def docstrings(options: type[Struct]) -> dict[str, str]:
     """Return the docstrings of the fields in one line each, from the source code."""
     tree = ast.parse(inspect.getsource(sys.modules[options.__module__]))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == options.__name__)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The option tables in ``api-ref/configuration.md``, one per section.
+"""The generated tables of ``api-ref``: options in ``configuration.md``, reserved metadata keys in ``queues.md``.
 
-``python -m zq.serving.settings.reference api-ref/configuration.md`` rewrites the table below each marker and keeps the
-text between tables.
+``python -m zq.serving.settings.reference api-ref/configuration.md api-ref/queues.md`` rewrites the table below each
+marker and keeps the text between tables.
 """
 
 import re
@@ -10,48 +10,78 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from zq.serving.settings.options import OPTIONS, Declared
+from msgspec import UNSET, Struct
 
-# Marker above the table of a section.
+from zq.limits import Limits
+from zq.model.declarations import declared
+from zq.serving.settings.options import OPTIONS, Declared, docstrings
+from zq.wire.metadata import FeatureKeys, Key, ReservedKeys, shown_values
+
+# Marker above a table.
 MARK: Final = "<!-- [{}]: written by python -m zq.serving.settings.reference. -->\n\n"
-# Header lines of a table.
+# Header lines of the tables.
 HEAD: Final = "| Option | Default | Values | At `HUP` | Meaning |\n|---|---|---|---|---|\n"
+KEYS_HEAD: Final = "| Key | Values | Shown when unset | On topics | Meaning |\n|---|---|---|---|---|\n"
 # Numbers of at least this size have thousands separators in ranges.
 READABLE: Final = 10_000
 # An option or a flag in a help text.
 OPTION_OR_FLAG: Final = re.compile(r"(?<![\w-])([a-z]+(?:_[a-z]+)+|--[a-z-]+)(?!\w)")
 
 
-def renewed(page: str) -> str:
-    """Return ``page`` with current tables. Raises ``ValueError`` if a section has no marker."""
-    for section in OPTIONS:
-        mark = MARK.format(section)
+def renewed(name: str, page: str) -> str:
+    """Return the page with current tables. Raises ``ValueError`` if the page lacks the marker of a table."""
+    for title, rows in tables(name).items():
+        mark = MARK.format(title)
         before, found, after = page.partition(mark)
         if not found:
             raise ValueError(f"The page has no line {mark.strip()}")
-        page = before + mark + table(section) + re.sub(r"\A(?:\|.*\n)*", "", after)
+        page = before + mark + rows + re.sub(r"\A(?:\|.*\n)*", "", after)
     return page
 
 
-def table(section: str) -> str:
-    """Return the option table of a section, in the order of the sample configuration."""
-    return HEAD + "".join(map(_row, OPTIONS[section]))
+def tables(name: str) -> dict[str, str]:
+    """Return the tables of a page by the names in their markers."""
+    if name == "queues.md":
+        return {"metadata": KEYS_HEAD + _key_rows(ReservedKeys) + _key_rows(FeatureKeys)}
+    return {section: HEAD + "".join(map(_row, options)) for section, options in OPTIONS.items()}
+
+
+def _key_rows(keys: type[Struct]) -> str:
+    shown, meanings = shown_values(Limits()), docstrings(keys)
+    rows = []
+    for field, key in declared(keys, Key):
+        name = f"`_{field.name}`"
+        default = "not shown" if key.shown is UNSET else _default(shown[f"_{field.name}"], "`null`")
+        cells = (f"[{name}]({key.page})" if key.page else name, key.values.text, default, _on_topics(key))
+        rows.append(_line(*cells, meanings[field.name].replace("``", "`")))
+    return "".join(rows)
+
+
+def _on_topics(key: Key) -> str:
+    if key.refusal:
+        return "refused"
+    if key.topics:
+        return "the same"
+    return "shown, no effect" if key.shown_on_topics else "no effect"
+
+
+def _line(*cells: str) -> str:
+    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
 
 
 def _row(option: Declared) -> str:
     meaning = OPTION_OR_FLAG.sub(r"`\1`", option.description)
     again = "reload" if option.option.reload else ""
-    cells = (f"`{option.name}`", _default(option.default), _values(option), again, meaning)
-    return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
+    return _line(f"`{option.name}`", _default(option.default), _values(option), again, meaning)
 
 
-def _default(value: Any) -> str:
+def _default(value: Any, none: str = "") -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     if isinstance(value, int | float):
         return str(value)
     if value is None:
-        return ""
+        return none
     return f"`{list(value) if isinstance(value, tuple) else value}`" if value else "none"
 
 
@@ -73,5 +103,5 @@ def _number(bound: float | str) -> str:
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    file.write_text(renewed(file.read_text()))
+    for file in map(Path, sys.argv[1:]):
+        file.write_text(renewed(file.name, file.read_text()))
