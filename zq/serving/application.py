@@ -35,7 +35,6 @@ from zq.serving.features import EXTENSIONS, features_of, followers_of
 from zq.serving.listening import authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
-from zq.serving.metrics.definitions import Options
 from zq.serving.metrics.timed import timed
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reread
@@ -102,7 +101,6 @@ class Application:
             self._storage,
             self._clock,
             chosen.expiry,
-            chosen.expiry.sweep_interval,
             monitor,
             self._metrics,
             self._resume,
@@ -158,8 +156,8 @@ class Application:
         """Apply the mutable options of ``new``."""
         self.broker.default_ttls.replace(new.limits.default_message_ttl, new.queue_ttl)
         self.broker.publishing.configure(new.topics.retention)
-        self._upkeep.configure(new.expiry, new.expiry.sweep_interval)
-        self._metrics.configure(_metrics_options(new))
+        self._upkeep.configure(new.expiry)
+        self._metrics.configure(new.metrics)
         self.broker.queues.configure(new.metrics.max_counted)
         self.broker.trail.configure(new.log.audit_ttl)
         if self.broker.quotas is not None:
@@ -244,7 +242,7 @@ def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
         engine=chosen.server.engine,
         max_waiters=chosen.max_waiters,
         max_streams=chosen.max_streams,
-        options=_metrics_options(chosen),
+        options=chosen.metrics,
     )
 
 
@@ -279,11 +277,6 @@ def make_broker(
         audit_ttl=chosen.log.audit_ttl,
         extensions=EXTENSIONS,
     )
-
-
-def _metrics_options(chosen: Settings) -> Options:
-    metrics = chosen.metrics
-    return Options(per_queue=metrics.per_queue, max_queues=metrics.max_queues, max_counted=metrics.max_counted)
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:

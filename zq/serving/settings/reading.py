@@ -24,6 +24,7 @@ from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import UNBOUNDED, Quota
 from zq.serving.sections import SECTIONS
+from zq.serving.settings import sections
 from zq.serving.settings.checks import auth_strategy, check_share, check_tls, control_path
 from zq.serving.settings.engine import engine_of, places
 from zq.serving.settings.options import (
@@ -38,16 +39,6 @@ from zq.serving.settings.options import (
     variable,
 )
 from zq.serving.settings.pools import PoolSettings, pools_of
-from zq.serving.settings.sections import (
-    GeneralOptions,
-    LogOptions,
-    MetricsOptions,
-    ProbeOptions,
-    ServerOptions,
-    StorageOptions,
-    TopicOptions,
-    TransportOptions,
-)
 
 T = TypeVar("T", bound=Struct)
 # An entry of allowed_hosts.
@@ -67,22 +58,22 @@ KEYSTONE: Final = "keystone_authtoken"
 class Settings(Struct, frozen=True, kw_only=True):
     """The checked options of one server: a struct for each part, and values that several options determine."""
 
-    general: GeneralOptions
+    general: sections.GeneralOptions
     auth: AuthOptions
     share: ShareOptions
     quota: Quota
     """Default project quota. Without authentication only ``share`` is limited."""
-    server: ServerOptions
+    server: sections.ServerOptions
     """``engine`` and ``control`` are resolved, ``allowed_hosts`` are in lower case."""
-    storage: StorageOptions
+    storage: sections.StorageOptions
     limits: Limits
     expiry: Expiry
-    transport: TransportOptions
-    topics: TopicOptions
-    log: LogOptions
-    probes: ProbeOptions
-    metrics: MetricsOptions
-    sections: dict[str, Any] = {}
+    transport: sections.TransportOptions
+    topics: sections.TopicOptions
+    log: sections.LogOptions
+    probes: sections.ProbeOptions
+    metrics: sections.MetricsOptions
+    features: dict[str, Any] = {}
     """Options of the features' sections by section name; ``of`` returns one section."""
     threads: int
     max_waiters: int
@@ -97,7 +88,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def of(self, section: Section[T]) -> T:
         """Return the options of a feature's section."""
-        options: T = self.sections[section.name]
+        options: T = self.features[section.name]
         return options
 
     @property
@@ -133,9 +124,8 @@ def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
         _check_values(conf, path)
         settings = _settings(conf)
     _check(settings)
-    given = {section.name: FEATURES[section.name].read(conf) for section in SECTIONS}
-    completed = {section.name: section.complete(given[section.name], settings) for section in SECTIONS}
-    return structs.replace(settings, sections=completed)
+    completed = {each.name: each.complete(FEATURES[each.name].read(conf), settings) for each in SECTIONS}
+    return structs.replace(settings, features=completed)
 
 
 def check_file(path: str) -> None:
@@ -151,14 +141,15 @@ def check_file(path: str) -> None:
 
 def _settings(conf: cfg.ConfigOpts) -> Settings:
     given = {name: part.read(conf) for name, part in PARTS.items()}
-    auth, server, metrics, uri = given["auth"], given["server"], given["metrics"], given["storage"].uri
+    auth, quota, server, metrics = given["auth"], given["quota"], given["server"], given["metrics"]
+    uri = given["storage"].uri
     scheme = store_uri.split(uri).scheme
     check_share(given["share"])
     strategy = auth_strategy(auth.strategy)
     engine = engine_of(server.engine, auth.certificates)
     given |= {
         "auth": structs.replace(auth, strategy=strategy, jwt=JWT.read(conf), behind_proxy=server.behind_proxy),
-        "quota": given["quota"] if strategy else structs.replace(UNBOUNDED, share=given["quota"].share),
+        "quota": quota if strategy else structs.replace(UNBOUNDED, share=quota.share),
         "server": structs.replace(
             server,
             engine=engine,
