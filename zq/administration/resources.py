@@ -53,7 +53,11 @@ class ProjectCollection(_Projects):
         page = self._quotas.list(query.text(req, "marker"), limit)
         links = []
         if page.next is not None:
-            links = [answers.next_link("/v2/admin/projects", query.repeated({"limit": limit}) | {"marker": page.next})]
+            links = [
+                answers.next_link(
+                    "/v2/admin/projects", query.format_parameters({"limit": limit}) | {"marker": page.next}
+                )
+            ]
         resp.data = wire.encode({"projects": [self._representation(*each) for each in page.items], "links": links})
 
 
@@ -72,7 +76,7 @@ class ProjectItem(_Projects):
         self._show(resp, project, self._quotas.read(project))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response) -> None:
-        project, change = _project_parameter(req), wire.decode(_decoder, query.needed_body(req))
+        project, change = _project_parameter(req), wire.decode(_decoder, query.require_body(req))
         if change.limits is UNSET and change.state is UNSET:
             raise InvalidBody("The body must name limits or state.")
         limits = None if change.limits is UNSET else checked(change.limits)

@@ -58,7 +58,7 @@ class QueueFigures(_Reports):
                 "name": ranking.name_filter,
                 "limit": ranking.limit,
             }
-            links = [answers.next_link("/v2/figures/queues", query.repeated(given) | {"marker": marker})]
+            links = [answers.next_link("/v2/figures/queues", query.format_parameters(given) | {"marker": marker})]
         resp.data = wire.encode(_format_dates(found) | {"links": links})
 
 

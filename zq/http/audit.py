@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resource of the audit trail (console E11)."""
+"""HTTP resource for the audit trail (console E11)."""
 
 import falcon
 
@@ -11,7 +11,7 @@ from zq.wire import answers
 
 
 class AuditCollection:
-    """``/v2/audit``: audit entries of the caller's project, or of all projects for an administrator, latest first."""
+    """``/v2/audit``: audit entries of the caller's project, newest first. An administrator sees all projects."""
 
     policy = {"GET": "audit:get_all"}
 
@@ -24,6 +24,6 @@ class AuditCollection:
         page = self._trail.list(project, query.text(req, "marker"), limit, since)
         links = []
         if page.next is not None:
-            given = query.repeated({"limit": limit, "since": since})
+            given = query.format_parameters({"limit": limit, "since": since})
             links = [answers.next_link("/v2/audit", given | {"marker": page.next})]
         resp.data = wire.encode({"entries": page.items, "links": links})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of transactions: fences, stages and commits (extensions 9)."""
+"""HTTP resources for transactions: fences, stages and commits (extensions 9)."""
 
 import falcon
 
@@ -14,7 +14,7 @@ from zq.wire import answers, extensions
 
 
 class WorkCollection:
-    """``/v2/fences``, ``/v2/stages`` or ``/v2/commits``: list fences, stages or producers."""
+    """``/v2/fences`` and ``/v2/stages``: list fences or stages; base class of ``CommitCollection``."""
 
     policy = {"GET": "messages:get_all"}
 
@@ -29,7 +29,7 @@ class WorkCollection:
         seen = self._transactions.list(req.context.project, self._work, marker, limit, visible)
         links = []
         if seen.value.next is not None:
-            given = query.repeated({"limit": limit}) | {"marker": seen.value.next}
+            given = query.format_parameters({"limit": limit}) | {"marker": seen.value.next}
             links = [answers.next_link(f"/v2/{self._word}", given)]
         items = [extensions.work(one, seen.now) for one in seen.value.items]
         resp.data = wire.encode({self._word: items, "links": links})
@@ -62,7 +62,7 @@ class StageItem:
 
 
 class CommitCollection(WorkCollection):
-    """``/v2/commits``: list producers, and commit."""
+    """``/v2/commits``: list producers and create commits."""
 
     policy = WorkCollection.policy | {"POST": "messages:create"}
 
@@ -71,7 +71,7 @@ class CommitCollection(WorkCollection):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
-        terms = extensions.commit_terms(query.needed_body(req, MAX_COMMIT_BODY))
+        terms = extensions.commit_terms(query.require_body(req, MAX_COMMIT_BODY))
         weight.admit(req, weight.UNKNOWN)
         committed = self._transactions.commit(req.context.project, terms, fence, req.context.allowance)
         _mark_open(resp, committed)
@@ -79,7 +79,7 @@ class CommitCollection(WorkCollection):
 
 
 class CommitItem:
-    """``/v2/commits/{producer}``: get a producer's last batch."""
+    """``/v2/commits/{producer}``: get the producer's last committed batch."""
 
     policy = {"GET": "messages:get"}
 
@@ -93,7 +93,7 @@ class CommitItem:
 
 
 def _mark_open(resp: falcon.Response, committed: Committed) -> None:
-    """Set status 202 and ``Retry-After`` if the commit is still running."""
+    """If the commit is still running, set status 202 and ``Retry-After``."""
     if committed.open:
         resp.status = falcon.HTTP_202
         resp.set_header("Retry-After", "1")

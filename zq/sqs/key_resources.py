@@ -68,7 +68,7 @@ class SqsKeyCollection(_Keys):
         page = self._keys.list(limits.project_id(project) if project else "", query.text(req, "marker"), limit)
         links = []
         if page.next is not None:
-            given = query.repeated({"limit": query.integer(req, "limit"), "project": project})
+            given = query.format_parameters({"limit": query.integer(req, "limit"), "project": project})
             links = [answers.next_link(PATH, given | {"marker": page.next})]
         resp.data = wire.encode({"keys": [_shown(key) for key in page.items], "links": links})
 
@@ -96,7 +96,7 @@ class SqsKeyItem(_Keys):
         resp.data = wire.encode(_shown(self._keys.get(key)))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, key: str) -> None:
-        change = wire.decode(_change, query.needed_body(req))
+        change = wire.decode(_change, query.require_body(req))
         resp.data = wire.encode(_shown(self._keys.disable(key, change.disabled)))
 
     def on_delete(self, _req: falcon.Request, resp: falcon.Response, key: str) -> None:

@@ -53,7 +53,7 @@ class DeliveryCollection:
         seen = self._deliveries.list(source, subscription, marker, limit, waiting)
         links = []
         if seen.value.next is not None:
-            given = query.repeated({"limit": limit, "state": state or None}) | {"marker": seen.value.next}
+            given = query.format_parameters({"limit": limit, "state": state or None}) | {"marker": seen.value.next}
             links = [answers.next_link(req.path, given)]
         items = [_shown(each, seen.now) for each in seen.value.items]
         resp.data = wire.encode({"deliveries": items, "links": links})

@@ -13,7 +13,7 @@ from zq.wire.answers import timestamp
 
 
 class TokenTerms(Struct):
-    """The body of a new token. Only administrators may set ``user``."""
+    """The body of a request to create a token. ``user`` is for administrators only."""
 
     name: str = ""
     scopes: list[str] | None = None
@@ -23,7 +23,7 @@ class TokenTerms(Struct):
 
 
 class ShareTerms(Struct, forbid_unknown_fields=True):
-    """The body of a request to sign a URL; ``None`` = the default."""
+    """The body of a request to sign a URL. ``None`` means the default."""
 
     paths: list[str] | None = None
     methods: list[str] | None = None
@@ -35,17 +35,17 @@ _share_decoder: Final = msgspec.json.Decoder(ShareTerms)
 
 
 def token_terms(raw: bytes) -> TokenTerms:
-    """Parse the terms of a new token; an empty body gives the defaults. Raises ``InvalidBody``."""
+    """Parse the body of a request to create a token. An empty body yields the defaults. Raises ``InvalidBody``."""
     return wire.decode(_decoder, raw) if raw else TokenTerms()
 
 
 def share_terms(raw: bytes) -> ShareTerms:
-    """Parse the terms of a signed URL; an empty body gives the defaults. Raises ``InvalidBody``."""
+    """Parse the body of a request to sign a URL. An empty body yields the defaults. Raises ``InvalidBody``."""
     return wire.decode(_share_decoder, raw) if raw else ShareTerms()
 
 
-def known_as(identity: Identity) -> dict[str, Any]:
-    """Return a caller's identity as shown to the caller. ``credential`` is "" if the caller was not authenticated."""
+def identity_document(identity: Identity) -> dict[str, Any]:
+    """Return the document of ``/v2/whoami``. ``credential`` is "" if the caller is not authenticated."""
     return {
         "project": identity.project,
         "user": identity.user,
@@ -56,12 +56,12 @@ def known_as(identity: Identity) -> dict[str, Any]:
     }
 
 
-def shown(id: str, stored: Any, used: Seconds | None) -> dict[str, Any]:
-    """Return a token without its secret.
+def token_document(id: str, stored: Any, used: Seconds | None) -> dict[str, Any]:
+    """Return the document of a token, without the secret.
 
     Args:
-        stored: The stored token.
-        used: Time of last use; ``None`` = never used.
+        stored: The token in the store, ``zq.auth.tokens.StoredToken``.
+        used: Time of the last use, or ``None``.
     """
     return {
         "id": id,
