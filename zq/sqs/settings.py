@@ -45,7 +45,7 @@ def _complete(options: SqsOptions, _settings: object) -> SqsOptions:
     try:
         project_id(options.project)
     except InvalidName as error:
-        raise StartRefused(f"[sqs] project cannot be used: {error}") from error
+        raise StartRefused(f"[sqs] project is invalid: {error}") from error
     return options
 
 
@@ -54,10 +54,10 @@ def _line(options: SqsOptions, url: str) -> str:
 
 
 def _check_exposure(options: SqsOptions, listener: Listener) -> list[str]:
-    """Return a warning if authentication is disabled.
+    """Return warnings for the operator: one if authentication is disabled, and none if it is enabled.
 
-    Raises ``StartRefused`` if other machines can reach the server without authentication and ``auth_none_anywhere`` is
-    not set.
+    Raises ``StartRefused`` if authentication is disabled, other machines can reach the server, and
+    ``auth_none_anywhere`` is not set.
     """
     if not options.enabled or options.auth != "none":
         return []

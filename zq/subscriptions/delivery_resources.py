@@ -16,12 +16,12 @@ from zq.subscriptions.model import Source
 from zq.wire import answers, extensions
 
 _LAST: Final = 2**63 - 1
-# Valid values of the parameter ``state``. The value is True for pending deliveries.
+# Values of the parameter ``state``, and whether they select pending deliveries.
 _STATES: Final = {"dead": False, "waiting": True}
 
 
-def _shown(one: Delivery, now: Seconds) -> dict[str, Any]:
-    """Return the JSON representation of a delivery, without ``body`` if it is not available."""
+def _format_delivery(one: Delivery, now: Seconds) -> dict[str, Any]:
+    """Return the JSON representation of a delivery."""
     stored = one.stored
     shown = {
         "id": stored.id,
@@ -55,7 +55,7 @@ class DeliveryCollection:
         if seen.value.next is not None:
             given = query.format_parameters({"limit": limit, "state": state or None}) | {"marker": seen.value.next}
             links = [answers.next_link(req.path, given)]
-        items = [_shown(each, seen.now) for each in seen.value.items]
+        items = [_format_delivery(each, seen.now) for each in seen.value.items]
         resp.data = wire.encode({"deliveries": items, "links": links})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:

@@ -25,7 +25,7 @@ def subscriptions(limits: Limits) -> Json:
 
 
 def _of(word: str, source: str, limits: Limits) -> Json:
-    most = query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Maximum number of entries.")
+    limit = query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Maximum number of entries.")
     changed = {204: answer("Done.", "", "Location")}
     path = f"{source}/subscriptions"
     return {
@@ -34,7 +34,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 f"list_{word}_subscriptions",
                 f"List the subscriptions of a {word}",
                 {200: answer("A page.", "SubscriptionPage")},
-                parameters=[query("marker", TEXT, "Marker of the page, from the link in the previous page."), most],
+                parameters=[query("marker", TEXT, "Marker of the page, from the link in the previous page."), limit],
             ),
             "post": operation(
                 f"create_{word}_subscription",
@@ -81,11 +81,11 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 errors=(404,),
             )
         },
-        **_deliveries(word, f"{path}/{{subscription}}/deliveries", most),
+        **_deliveries(word, f"{path}/{{subscription}}/deliveries", limit),
     }
 
 
-def _deliveries(word: str, path: str, most: Json) -> Json:
+def _deliveries(word: str, path: str, limit: Json) -> Json:
     """Return the operations on the deliveries of a subscription."""
     return {
         path: {
@@ -95,7 +95,7 @@ def _deliveries(word: str, path: str, most: Json) -> Json:
                 {200: answer("A page, the oldest delivery first.", "DeliveryPage")},
                 parameters=[
                     query("marker", SEQUENCES, "Marker of the page, from the link in the previous page."),
-                    most,
+                    limit,
                     query(
                         "state",
                         {"enum": ["dead", "waiting"], "default": "dead"},
@@ -148,7 +148,7 @@ def schemas() -> Json:
     dead = dict.fromkeys(("id", "message_id", "Message_Type", "reason"), TEXT)
     dead |= {"attempts": count, "age": count, "ttl": ttl}
     deliveries = {"type": "array", "items": reference("schemas", "Delivery")}
-    most = integer(1, MAX_BATCH, default=DEFAULT_BATCH)
+    limit = integer(1, MAX_BATCH, default=DEFAULT_BATCH)
     made = {"subscription_id": TEXT, "secret": TEXT}
     rest = {"ttl": ttl, "options": {"type": ["object", "null"]}}
     return {
@@ -160,7 +160,7 @@ def schemas() -> Json:
         "Delivery": _object(dead) | {"properties": {**dead, "body": {}}},
         "DeliveryPage": _object({"deliveries": deliveries, "links": links}),
         "Tested": _object({"message_id": TEXT}),
-        "DeliveryRedriveTerms": {"type": "object", "properties": {"limit": most}},
+        "DeliveryRedriveTerms": {"type": "object", "properties": {"limit": limit}},
         "Agreement": _object({"confirmed": {"type": "boolean"}}),
         "Secret": _object({"secret": TEXT}),
     }

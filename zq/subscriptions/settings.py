@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the configuration section [notification], and subscription options in [transport]."""
+"""Options of the configuration section [notification], and the options for subscriptions in [transport]."""
 
 import ipaddress
 import re
@@ -17,17 +17,17 @@ from zq.model.options import Flag, Option, Port, Text, Texts
 # Default ports by store URI scheme.
 STORE_PORTS: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
-# Default templates of confirmation mails, in Zaqar's notation for dictionaries. The texts may contain commas.
-JOINING: Final = (
+# Default templates of confirmation mails, as a list of name:value members like in Zaqar. Values may contain commas.
+SUBSCRIBE_MAIL: Final = (
     "topic:Do you want the messages of a queue?,sender:,body:Somebody asks that messages of the queue {0} of the "
     "project {1} be sent to you. If you want them, follow this link: {2} If not, do nothing."
 )
-LEAVING: Final = (
+UNSUBSCRIBE_MAIL: Final = (
     "topic:You get no more messages of a queue,sender:,body:Nothing of the queue {0} of the project {1} is sent to "
     "you any more. If you want its messages again, follow this link: {2}"
 )
-MEMBERS: Final = ("topic", "sender", "body")
-_MEMBER: Final = re.compile(rf"(?:^|,)\s*({'|'.join(MEMBERS)})\s*:")
+TEMPLATE_MEMBERS: Final = ("topic", "sender", "body")
+_MEMBER: Final = re.compile(rf"(?:^|,)\s*({'|'.join(TEMPLATE_MEMBERS)})\s*:")
 
 
 class NotificationOptions(Struct, frozen=True, kw_only=True):
@@ -50,10 +50,10 @@ class NotificationOptions(Struct, frozen=True, kw_only=True):
     external_confirmation_url: Text = ""
     """URL of the confirmation page that confirmation mails link to; it receives Signature, Methods, Paths, Project,
     Expires, Url and Queue. Empty: mail subscriptions are unavailable."""
-    subscription_confirmation_email_template: Text = JOINING
+    subscription_confirmation_email_template: Text = SUBSCRIBE_MAIL
     """Confirmation mail to a new subscriber: topic, sender (empty: the first of mail_senders) and body. In the body,
     {0} is the queue, {1} its project and {2} the link."""
-    unsubscribe_confirmation_email_template: Text = LEAVING
+    unsubscribe_confirmation_email_template: Text = UNSUBSCRIBE_MAIL
     """Mail to a subscriber that has unsubscribed, with the same fields."""
     trust_http: Flag = False
     """Send trust tokens to trust+http targets, even without TLS."""
@@ -97,49 +97,51 @@ def _complete(options: NotificationOptions, settings: Any) -> NotificationOption
     """Return the options with the parsed fields. Raises ``StartRefused`` for invalid options."""
     types = tuple(each.lower() for each in options.subscriber_types)
     if unknown := set(types) - set(TYPES):
-        raise StartRefused(f"[transport] subscriber_types may hold {', '.join(TYPES)}; it holds {min(unknown)!r}.")
+        raise StartRefused(f"[transport] subscriber_types may contain {', '.join(TYPES)}, not {min(unknown)!r}.")
     local = options.smtp_mode == "self_local"
     if local and not options.smtp_host:
         raise StartRefused("[notification] smtp_mode = self_local needs smtp_host.")
     return structs.replace(
         options,
         subscriber_types=types,
-        joining=_template("subscription_confirmation_email_template", options, JOINING),
-        leaving=_template("unsubscribe_confirmation_email_template", options, LEAVING),
-        networks=tuple(map(_network, options.allowed_networks)),
-        ports=tuple(map(_port, options.allowed_ports)),
+        joining=_parse_template("subscription_confirmation_email_template", options, SUBSCRIBE_MAIL),
+        leaving=_parse_template("unsubscribe_confirmation_email_template", options, UNSUBSCRIBE_MAIL),
+        networks=tuple(map(_parse_network, options.allowed_networks)),
+        ports=tuple(map(_parse_port, options.allowed_ports)),
         own=tuple(filter(None, (settings.server.port, settings.metrics.port))),
-        stores=tuple(_stores(settings)),
+        stores=tuple(_list_stores(settings)),
         smtp_host=options.smtp_host if local else "",
     )
 
 
-def _members(text: str) -> dict[str, str]:
+def _parse_members(text: str) -> dict[str, str]:
     first, *parts = _MEMBER.split(text)
     return {} if first.strip() else {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _template(option: str, options: NotificationOptions, default: str) -> tuple[str, str, str]:
-    """Parse a mail template into topic, sender and body. Missing members come from ``default``.
+def _parse_template(option: str, options: NotificationOptions, default: str) -> tuple[str, str, str]:
+    """Parse a mail template into topic, sender and body. Take missing members from ``default``.
 
     Raises ``StartRefused``.
     """
-    if not (values := _members(getattr(options, option))):
-        raise StartRefused(f"[notification] {option} must be as topic:A subject,sender:a@example.org,body:A text.")
-    topic, sender, body = ({**_members(default), **values}[name] for name in MEMBERS)
+    if not (values := _parse_members(getattr(options, option))):
+        raise StartRefused(
+            f"[notification] {option} must have the form topic:A subject,sender:a@example.org,body:A text."
+        )
+    topic, sender, body = ({**_parse_members(default), **values}[name] for name in TEMPLATE_MEMBERS)
     try:
         body.format("", "", "")
     except (AttributeError, LookupError, ValueError):
         raise StartRefused(
-            f"[notification] {option} must have a body with {{0}}, {{1}} and {{2}} alone in braces."
+            f"[notification] {option} must have a body without braces except in {{0}}, {{1}} and {{2}}."
         ) from None
     if not (topic + sender).isprintable():
-        raise StartRefused(f"[notification] {option} must have its topic and its sender in one line.")
+        raise StartRefused(f"[notification] {option} must have no line breaks in topic and sender.")
     return topic, sender, body
 
 
-def _stores(settings: Any) -> Iterator[tuple[str, int]]:
-    """Yield the host and port of each store: the configured store and all allowed pool hosts."""
+def _list_stores(settings: Any) -> Iterator[tuple[str, int]]:
+    """Yield the hosts and ports of the configured store and of all pools that may exist."""
     pools = settings.pooling.hosts if settings.pooling else ()
     named = [settings.storage.uri, *(f"{scheme}://{host}" for host in pools for scheme in ("redis", "mongodb"))]
     for uri in named:
@@ -154,18 +156,18 @@ def _stores(settings: Any) -> Iterator[tuple[str, int]]:
                 yield name, port or default or 0
 
 
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+def _parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     try:
         return ipaddress.ip_network(text)
     except ValueError:
         raise StartRefused(
-            f"[notification] allowed_networks must hold networks as 10.1.0.0/16; {text!r} is none."
+            f"[notification] allowed_networks must contain networks such as 10.1.0.0/16, not {text!r}."
         ) from None
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise StartRefused(f"[notification] allowed_ports must hold ports; {text!r} is none.")
+        raise StartRefused(f"[notification] allowed_ports must contain ports from 1 to 65535, not {text!r}.")
     return int(text)
 
 
