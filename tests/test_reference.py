@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zq.serving.settings.reference import renewed
+from zq.serving.settings.reference import renew
 from zq.wire.metadata import KEYS
 
 FOLDER = Path(__file__).parent.parent / "api-ref"
@@ -91,7 +91,7 @@ def test_options_and_reserved_keys_are_those_of_the_server() -> None:
     """``python -m zq.serving.settings.reference api-ref/configuration.md api-ref/queues.md`` brings them up to date."""
     for name in ("configuration.md", "queues.md"):
         page = (FOLDER / name).read_text()
-        assert renewed(name, page) == page
+        assert renew(name, page) == page
 
 
 def test_the_console_has_the_keys_that_topics_use() -> None:

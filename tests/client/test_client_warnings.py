@@ -14,7 +14,7 @@ from zq.core.metadata import metadata_schema
 from zq.errors import Invalid
 from zq.limits import Limits
 from zq.sqs.extension import EXTENSION
-from zq.wire.metadata import KNOWN_KEYS, shown_values
+from zq.wire.metadata import KNOWN_KEYS, shown_defaults
 
 JOBS = "/v2/queues/jobs"
 
@@ -28,7 +28,7 @@ def test_the_client_knows_the_rules_that_the_server_knows() -> None:
     """Those of features, too; pools check ``_flavor``, which is not in the schema."""
     schema = metadata_schema(Limits(), EXTENSION.protocol_keys)["properties"]
     assert set(KNOWN_KEYS["queues"]) == {*schema, "_flavor"}
-    assert set(KNOWN_KEYS["topics"]) == {*shown_values(Limits(), topic=True), "_enable_encrypt_messages"}
+    assert set(KNOWN_KEYS["topics"]) == {*shown_defaults(Limits(), topic=True), "_enable_encrypt_messages"}
 
 
 def test_unknown_rules_are_warned_of_once_and_stored(queue: Any, caplog: pytest.LogCaptureFixture) -> None:

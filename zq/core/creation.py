@@ -19,7 +19,7 @@ from zq.model.documents import Document, DocumentRef
 from zq.model.topics import TOPIC, TopicRef
 from zq.storage.api import DocumentController, QueueController, Storage
 from zq.storage.capabilities import Missing
-from zq.wire.metadata import ReservedKeys, parsed
+from zq.wire.metadata import ReservedKeys, parse_keys
 
 NO_METADATA: Final = b"{}"
 
@@ -116,7 +116,7 @@ class TopicCreation:
         stored = self._topics.get(topic)
         while stored is None and not self._created(topic):
             stored = self._topics.get(topic)  # another server has created it
-        keys = ReservedKeys(**parsed(wire.json_object(stored.metadata) if stored else {}, self._limits))
+        keys = ReservedKeys(**parse_keys(wire.json_object(stored.metadata) if stored else {}, self._limits))
         # The option queue_ttl applies to queues only.
         ttl = keys.default_message_ttl or self._default_ttls.default
         return TopicRules(ttl, keys.max_messages_post_size, keys.enable_encrypt_messages)

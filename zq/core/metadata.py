@@ -16,7 +16,7 @@ from zq.core.extensions import ProtocolKey, uses_protocol
 from zq.errors import InvalidBody, MetadataConflict, NotBuilt
 from zq.limits import QUEUE_RULE, Limits, is_long_queue_name, nesting
 from zq.model.hidden import MARK
-from zq.wire.metadata import KEYS, RETRY_POLICY, reserved_schemas, shown_values
+from zq.wire.metadata import KEYS, RETRY_POLICY, build_key_schemas, shown_defaults
 
 Metadata = dict[str, Any]
 
@@ -50,7 +50,7 @@ class MetadataSchema:
         self.kind = kind
         self._protocol_keys = protocol_keys
         is_topic = kind == "topic"
-        self._shown = shown_values(limits, is_topic)
+        self._shown = shown_defaults(limits, is_topic)
         self._ttl = ttl
         refused = {name: key.refusal for name, (_, key) in KEYS.items() if is_topic and key.refusal}
         self._unbuilt = refused | dict(unbuilt)
@@ -130,7 +130,7 @@ def _key(operation: wire.Operation) -> str:
 def metadata_schema(limits: Limits, protocol_keys: Sequence[ProtocolKey] = ()) -> Metadata:
     """Return the JSON Schema of the metadata of a queue or topic."""
     own = {key.name: key.schema for key in protocol_keys}
-    return {"type": "object", "properties": reserved_schemas(limits) | own}
+    return {"type": "object", "properties": build_key_schemas(limits) | own}
 
 
 def check_retry_policy(policy: object, field: str) -> None:

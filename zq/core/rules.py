@@ -26,7 +26,7 @@ from zq.limits import Limits
 from zq.model import Message, Move, QueueRef, Seconds
 from zq.model.hidden import MARK
 from zq.storage.api import Storage
-from zq.wire.metadata import ReservedKeys, parsed
+from zq.wire.metadata import ReservedKeys, parse_keys
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -283,7 +283,7 @@ class RulesCache:
 
     def _rules(self, raw: bytes) -> Rules:
         metadata = wire.json_object(raw)
-        keys = parsed(metadata, self._limits)
+        keys = parse_keys(metadata, self._limits)
         exponential = keys["redelivery_backoff"] == "exponential"
         return Rules(
             **keys,

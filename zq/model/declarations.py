@@ -17,7 +17,7 @@ class Declaration(NamedTuple):
     default: Any
 
 
-def declared(struct: type[Struct], kind: type[T]) -> Iterator[tuple[Declaration, T]]:
+def find_declarations(struct: type[Struct], kind: type[T]) -> Iterator[tuple[Declaration, T]]:
     """Yield the fields of the struct that are annotated with a value of ``kind``, with the value."""
     for field in structs.fields(struct):
         if get_origin(field.type) is Annotated:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct
 
 from zq.limits import LONG_QUEUE_NAME, MIN_DELAY, MIN_TTL, QUEUE_RULE, Limits, is_long_queue_name
 from zq.model import Grouping
-from zq.model.declarations import Declaration, declared
+from zq.model.declarations import Declaration, find_declarations
 
 Json = dict[str, Any]
 
@@ -204,19 +204,19 @@ class FeatureKeys(Struct, frozen=True, kw_only=True):
     """Attributes and tags of the queue in SQS."""
 
 
-def _by_name(keys: type[Struct]) -> dict[str, tuple[Declaration, Key]]:
-    return {f"_{field.name}": (field, key) for field, key in declared(keys, Key)}
+def _index_keys(keys: type[Struct]) -> dict[str, tuple[Declaration, Key]]:
+    return {f"_{field.name}": (field, key) for field, key in find_declarations(keys, Key)}
 
 
-KEYS: Final = _by_name(ReservedKeys)
+KEYS: Final = _index_keys(ReservedKeys)
 # The names that clients may use, by kind of resource.
 KNOWN_KEYS: Final = {
-    "queues": (*KEYS, *_by_name(FeatureKeys)),
+    "queues": (*KEYS, *_index_keys(FeatureKeys)),
     "topics": tuple(name for name, (_, key) in KEYS.items() if key.topics or key.shown_on_topics),
 }
 
 
-def parsed(metadata: Mapping[str, Any], limits: Limits) -> Json:
+def parse_keys(metadata: Mapping[str, Any], limits: Limits) -> Json:
     """Return the arguments of ``ReservedKeys`` for valid metadata."""
     return {
         field.name: key.parse(metadata.get(name), limits) if key.parse else metadata.get(name) or field.default
@@ -224,12 +224,12 @@ def parsed(metadata: Mapping[str, Any], limits: Limits) -> Json:
     }
 
 
-def reserved_schemas(limits: Limits) -> Json:
+def build_key_schemas(limits: Limits) -> Json:
     """Return the JSON Schema of each reserved key."""
     return {name: key.values.schema(limits) for name, (_, key) in KEYS.items()}
 
 
-def shown_values(limits: Limits, topic: bool = False) -> Json:
+def shown_defaults(limits: Limits, topic: bool = False) -> Json:
     """Return the values that clients see for unset keys of a queue or topic (contract 6.1 and 13)."""
     shown = {name: key.shown for name, (_, key) in KEYS.items() if key.shown is not UNSET}
     return {

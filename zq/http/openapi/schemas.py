@@ -25,7 +25,7 @@ from zq.limits import (
 from zq.model import Outcome, Settled, State
 from zq.wire import answers, extensions
 from zq.wire.attributes import AttributesOut
-from zq.wire.metadata import reserved_schemas, shown_values
+from zq.wire.metadata import build_key_schemas, shown_defaults
 from zq.wire.numbers import MAX_BODY_NUMBER
 from zq.wire.tokens import TokenTerms
 
@@ -139,15 +139,15 @@ def _metadata(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
     return {
         "Metadata": metadata_schema(limits, protocol_keys) | {"description": "Any keys; reserved keys are listed."},
         "Patch": {"type": "array", "items": reference("schemas", "PatchOperation")},
-        "ShownMetadata": _shown(limits, "queue", shown_values(limits)),
-        "ShownTopicMetadata": _shown(limits, "topic", shown_values(limits, topic=True)),
+        "ShownMetadata": _shown(limits, "queue", shown_defaults(limits)),
+        "ShownTopicMetadata": _shown(limits, "topic", shown_defaults(limits, topic=True)),
         "QueuePage": _record("count", queues=_entries("ShownMetadata"), links=LINKS, count=COUNT),
         "TopicPage": _record(topics=_entries("ShownTopicMetadata"), links=LINKS),
     }
 
 
 def _shown(limits: Limits, thing: str, defaults: Json) -> Json:
-    reserved = reserved_schemas(limits)
+    reserved = build_key_schemas(limits)
     return {
         "type": "object",
         "properties": {key: {"type": reserved[key]["type"]} for key in defaults},

@@ -18,8 +18,8 @@ from zq.serving.settings.reading import (
     Settings,
     check_file,
     misspelt_variables,
-    queue_ttl_lines,
     read,
+    read_queue_ttl_lines,
     refusing,
 )
 
@@ -57,7 +57,7 @@ class Configuration:
             check_file(self.path)
         self._conf = cfg.ConfigOpts()
         for group, options in OPTIONS.items():
-            registered = [option.opt() for option in options]
+            registered = [option.to_opt() for option in options]
             self._conf.register_opts(registered, group=None if group == "DEFAULT" else group)
         files = [self.path] if self.path else []
         with refusing():
@@ -89,7 +89,7 @@ class Configuration:
     def _immutable_changes(self, fresh: "Configuration") -> Iterator[str]:
         """Yield a sentence for each change that applies only at the next start. Passwords are masked."""
         for option in (option for options in OPTIONS.values() for option in options if not option.option.reload):
-            stays, new = (option.value(conf) for conf in (self._conf, fresh._conf))
+            stays, new = (option.read(conf) for conf in (self._conf, fresh._conf))
             if stays != new:
                 shown = (without_secrets(repr(value)) for value in (stays, new))
                 yield "{} stays {}: it becomes {} at the next start.".format(option.label, *shown)
@@ -97,12 +97,12 @@ class Configuration:
     def _values(self) -> dict[str, str]:
         """Return the values of the mutable options as text for the log."""
         values = {
-            option.label: str(option.value(self._conf))
+            option.label: str(option.read(self._conf))
             for options in OPTIONS.values()
             for option in options
             if option.option.reload
         }
-        return values | {"[expiry] queue_ttl": ", ".join(queue_ttl_lines(self._conf)) or "(none)"}
+        return values | {"[expiry] queue_ttl": ", ".join(read_queue_ttl_lines(self._conf)) or "(none)"}
 
 
 def load(path: str | None = None) -> Settings:
@@ -112,7 +112,9 @@ def load(path: str | None = None) -> Settings:
 
 def list_opts() -> Sequence[tuple[str, list[cfg.Opt]]]:
     """Return all options by section, for oslo.config's tools."""
-    return [(section, [option.opt(option.description) for option in options]) for section, options in OPTIONS.items()]
+    return [
+        (section, [option.to_opt(option.description) for option in options]) for section, options in OPTIONS.items()
+    ]
 
 
 def print_sample() -> None:

@@ -15,7 +15,7 @@ from zq.serving.settings.sections import ServerOptions
 MIN_SECRET: Final = 32
 
 
-def auth_strategy(given: str) -> str:
+def parse_strategy(given: str) -> str:
     """Return the authentication strategy without blanks. Raises ``StartRefused``."""
     strategy = given.replace(" ", "")
     if strategy not in STRATEGIES:
@@ -32,7 +32,7 @@ def check_share(share: ShareOptions) -> None:
         raise StartRefused(f"[signed_url] secret_key and old_secret_keys must be at least {MIN_SECRET} bytes each.")
 
 
-def control_path(given: str, uri: str) -> str:
+def resolve_control_path(given: str, uri: str) -> str:
     """Return the path of the control socket, or "" for no socket.
 
     By default only the store ``rocksdb:`` has a socket, because several processes can open other stores.

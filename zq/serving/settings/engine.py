@@ -33,7 +33,7 @@ def engine_of(chosen: str, certificates: str) -> str:
     return "granian" if find_spec("granian") is not None and not certificates else "gunicorn"
 
 
-def places(engine: str, server: ServerOptions) -> dict[str, Any]:
+def allot_places(engine: str, server: ServerOptions) -> dict[str, Any]:
     """Return the numbers of threads, waiting requests and streams, with defaults for unset options."""
     waiters, streams, threads = server.max_waiters, server.max_streams, server.threads
     if engine != "granian":

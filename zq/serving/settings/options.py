@@ -16,7 +16,7 @@ from msgspec import Struct
 from oslo_config import cfg
 
 from zq.limits import Limits
-from zq.model.declarations import declared
+from zq.model.declarations import find_declarations
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, JwtOptions, ShareOptions
 from zq.model.options import PORT, Option
@@ -42,21 +42,21 @@ class Part(Struct, frozen=True):
     options: type[Struct]
     prefix: str = ""
 
-    def declared(self) -> "Iterator[Declared]":
+    def list_options(self) -> "Iterator[DeclaredOption]":
         """Yield the options of the struct, in order."""
-        for field, option in declared(self.options, Option):
+        for field, option in find_declarations(self.options, Option):
             kind = field.type
             if kind not in KINDS:  # a type or None
                 kind = next(each for each in get_args(kind) if each in KINDS)
             name = option.name or self.prefix + field.name
-            yield Declared(option.section or self.section, name, field.name, kind, field.default, option, self)
+            yield DeclaredOption(option.section or self.section, name, field.name, kind, field.default, option, self)
 
     def read(self, conf: cfg.ConfigOpts) -> Any:
         """Return the struct with the values of ``conf``."""
-        return self.options(**{each.field: each.value(conf) for each in self.declared()})
+        return self.options(**{each.field: each.read(conf) for each in self.list_options()})
 
 
-class Declared(Struct, frozen=True):
+class DeclaredOption(Struct, frozen=True):
     """One option.
 
     Attributes:
@@ -92,32 +92,32 @@ class Declared(Struct, frozen=True):
     @property
     def description(self) -> str:
         """The docstring of the field."""
-        return docstrings(self.part.options)[self.field]
+        return read_docstrings(self.part.options)[self.field]
 
-    def opt(self, description: str | None = None) -> cfg.Opt:
+    def to_opt(self, description: str | None = None) -> cfg.Opt:
         """Return the option for oslo.config."""
         option = self.option
         kind = cfg.PortOpt if option == PORT else cfg.MultiStrOpt if option.repeats else KINDS[self.kind]
-        more: dict[str, Any] = {"default": _listed(self.default), "sample_default": _listed(option.sample)}
+        more: dict[str, Any] = {"default": _to_list(self.default), "sample_default": _to_list(option.sample)}
         if self.is_number and kind is not cfg.PortOpt:
             more["min"], more["max"] = self.bounds
         elif self.kind is str:
             more |= {"choices": option.choices or None, "regex": option.pattern or None}
         return kind(self.name, mutable=option.reload, secret=option.secret, help=description, **more)
 
-    def value(self, conf: cfg.ConfigOpts) -> Any:
+    def read(self, conf: cfg.ConfigOpts) -> Any:
         """Return the current value."""
         value = conf[self.name] if self.section == "DEFAULT" else conf[self.section][self.name]
         return tuple(value) if isinstance(value, list) else value
 
 
-def _listed(value: Any) -> Any:
+def _to_list(value: Any) -> Any:
     """Return the value as oslo.config expects it: a tuple as a list."""
     return list(value) if isinstance(value, tuple) else value
 
 
 @cache
-def docstrings(options: type[Struct]) -> dict[str, str]:
+def read_docstrings(options: type[Struct]) -> dict[str, str]:
     """Return the docstrings of the fields in one line each, from the source code."""
     tree = ast.parse(inspect.getsource(sys.modules[options.__module__]))
     body = next(node.body for node in tree.body if isinstance(node, ast.ClassDef) and node.name == options.__name__)
@@ -163,16 +163,16 @@ DRIVERS: Final = {
 }
 
 
-def _all() -> dict[str, Sequence[Declared]]:
-    found: dict[str, list[Declared]] = {}
+def _collect_options() -> dict[str, Sequence[DeclaredOption]]:
+    found: dict[str, list[DeclaredOption]] = {}
     for part in dict.fromkeys([*PARTS.values(), JWT, CATALOG, *FEATURES.values(), *DRIVERS.values()]):
-        for option in part.declared():
+        for option in part.list_options():
             found.setdefault(option.section, []).append(option)
     return dict(found)
 
 
 # All options by section.
-OPTIONS: Final = _all()
+OPTIONS: Final = _collect_options()
 
 
 def variable(group: str, option: str) -> str:

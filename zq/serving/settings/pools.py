@@ -22,7 +22,9 @@ class PoolSettings(Struct, frozen=True):
     options: dict[str, dict[str, Any]]
 
 
-def pools_of(conf: cfg.ConfigOpts, scheme: str, driver_options: Callable[[str], dict[str, Any]]) -> PoolSettings | None:
+def read_pool_settings(
+    conf: cfg.ConfigOpts, scheme: str, driver_options: Callable[[str], dict[str, Any]]
+) -> PoolSettings | None:
     """Return the pool settings, or ``None`` if pooling is off.
 
     ``scheme`` is the URI scheme of the catalogue. If other servers can share the catalogue, they must be able to open

@@ -25,8 +25,8 @@ from zq.model.identity import AuthOptions, ShareOptions
 from zq.model.quotas import UNBOUNDED, Quota
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import sections
-from zq.serving.settings.checks import auth_strategy, check_share, check_tls, control_path
-from zq.serving.settings.engine import engine_of, places
+from zq.serving.settings.checks import check_share, check_tls, parse_strategy, resolve_control_path
+from zq.serving.settings.engine import allot_places, engine_of
 from zq.serving.settings.options import (
     DRIVERS,
     FEATURES,
@@ -35,10 +35,10 @@ from zq.serving.settings.options import (
     OBJECT_SCHEMES,
     OPTIONS,
     PARTS,
-    Declared,
+    DeclaredOption,
     variable,
 )
-from zq.serving.settings.pools import PoolSettings, pools_of
+from zq.serving.settings.pools import PoolSettings, read_pool_settings
 
 T = TypeVar("T", bound=Struct)
 # An entry of allowed_hosts.
@@ -122,7 +122,7 @@ def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
     """Return the checked options of ``conf``; ``path`` is the configuration file. Raises ``StartRefused``."""
     with refusing():
         _check_values(conf, path)
-        settings = _settings(conf)
+        settings = _read_settings(conf)
     _check(settings)
     completed = {each.name: each.complete(FEATURES[each.name].read(conf), settings) for each in SECTIONS}
     return structs.replace(settings, features=completed)
@@ -130,7 +130,7 @@ def read(conf: cfg.ConfigOpts, path: str | None) -> Settings:
 
 def check_file(path: str) -> None:
     """Raise ``StartRefused`` if the file is unreadable or sets an unknown option."""
-    for section, entries in sections_of(path).items():
+    for section, entries in parse_file(path).items():
         if section == KEYSTONE:
             continue
         known = {option.name for option in OPTIONS.get(section, [])}
@@ -139,13 +139,13 @@ def check_file(path: str) -> None:
                 raise StartRefused(f"The configuration file {path} sets {name} in [{section}], which does not exist.")
 
 
-def _settings(conf: cfg.ConfigOpts) -> Settings:
+def _read_settings(conf: cfg.ConfigOpts) -> Settings:
     given = {name: part.read(conf) for name, part in PARTS.items()}
     auth, quota, server, metrics = given["auth"], given["quota"], given["server"], given["metrics"]
     uri = given["storage"].uri
     scheme = store_uri.split(uri).scheme
     check_share(given["share"])
-    strategy = auth_strategy(auth.strategy)
+    strategy = parse_strategy(auth.strategy)
     engine = engine_of(server.engine, auth.certificates)
     given |= {
         "auth": structs.replace(auth, strategy=strategy, jwt=JWT.read(conf), behind_proxy=server.behind_proxy),
@@ -153,8 +153,8 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
         "server": structs.replace(
             server,
             engine=engine,
-            control=control_path(server.control, uri),
-            allowed_hosts=tuple(_allowed_hosts(server.allowed_hosts)),
+            control=resolve_control_path(server.control, uri),
+            allowed_hosts=tuple(_parse_allowed_hosts(server.allowed_hosts)),
         ),
         "metrics": structs.replace(metrics, bind=metrics.bind.strip("[]")),
     }
@@ -165,16 +165,16 @@ def _settings(conf: cfg.ConfigOpts) -> Settings:
 
     return Settings(
         **given,
-        **places(engine, server),
+        **allot_places(engine, server),
         shared_store=scheme in NETWORKED,
         driver_options=driver_options(scheme),
-        queue_ttl=tuple(_queue_ttl(queue_ttl_lines(conf), given["limits"].max_message_ttl)),
-        pooling=pools_of(conf, scheme, driver_options),
-        probes_address=_address(given["probes"].bind),
+        queue_ttl=tuple(_parse_queue_ttl(read_queue_ttl_lines(conf), given["limits"].max_message_ttl)),
+        pooling=read_pool_settings(conf, scheme, driver_options),
+        probes_address=_parse_address(given["probes"].bind),
     )
 
 
-def _address(text: str) -> tuple[str, int] | None:
+def _parse_address(text: str) -> tuple[str, int] | None:
     """Parse host and port; ``None`` for an empty text."""
     if not text:
         return None
@@ -184,7 +184,7 @@ def _address(text: str) -> tuple[str, int] | None:
     return host.strip("[]"), int(port)
 
 
-def _allowed_hosts(given: Sequence[str]) -> Iterator[str]:
+def _parse_allowed_hosts(given: Sequence[str]) -> Iterator[str]:
     for name in given:
         if HOST_NAME.fullmatch(name) is None:
             raise StartRefused(
@@ -193,7 +193,7 @@ def _allowed_hosts(given: Sequence[str]) -> Iterator[str]:
         yield name.lower()
 
 
-def queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
+def read_queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
     """Return the entries of the option ``queue_ttl``; in its environment variable, commas separate them."""
     # oslo.config would treat each character of the variable as an entry.
     together = os.environ.get(variable("expiry", "queue_ttl"))
@@ -201,7 +201,7 @@ def queue_ttl_lines(conf: cfg.ConfigOpts) -> Sequence[str]:
     return lines
 
 
-def _queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
+def _parse_queue_ttl(lines: Sequence[str], most: int) -> Iterator[tuple[str, int]]:
     for number, line in enumerate(lines, 1):
         found = QUEUE_TTL.fullmatch(line)
         if found is None or not MIN_TTL <= int(found[2]) <= most:
@@ -238,7 +238,7 @@ def _check(settings: Settings) -> None:
 
 def _check_limits(limits: Limits) -> None:
     """Raise ``StartRefused`` if a limit is beyond the value of another limit."""
-    for declared in PARTS["limits"].declared():
+    for declared in PARTS["limits"].list_options():
         value, bounds = getattr(limits, declared.name), (declared.option.low, declared.option.high)
         if not any(isinstance(bound, str) for bound in bounds):
             continue
@@ -254,15 +254,15 @@ def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
     for options in OPTIONS.values():
         for option in options:
             try:
-                value = option.value(conf)
+                value = option.read(conf)
             except cfg.ConfigSourceValueError as error:
-                raise StartRefused(_sentence(option, path, error)) from error
+                raise StartRefused(_explain(option, path, error)) from error
             number = option.is_number and option.default is not None
             if number and (value is None or not math.isfinite(value)):
-                raise StartRefused(f"{_place(option, path)} must be a number; it is {value or 'empty'}.")
+                raise StartRefused(f"{_locate(option, path)} must be a number; it is {value or 'empty'}.")
 
 
-def sections_of(path: str) -> dict[str, dict[str, list[str]]]:
+def parse_file(path: str) -> dict[str, dict[str, list[str]]]:
     """Return the entries of a configuration file by section. Raises ``StartRefused`` if the file is unreadable."""
     sections: dict[str, dict[str, list[str]]] = {}
     try:
@@ -286,24 +286,24 @@ def misspelt_variables(environment: Mapping[str, str]) -> Iterator[str]:
             yield f"The variable {name} is ignored, since it names no option{hint}"
 
 
-def _sentence(option: Declared, path: str | None, error: Exception) -> str:
+def _explain(option: DeclaredOption, path: str | None, error: Exception) -> str:
     reason = str(error).partition(" is not valid: ")[2]
-    wanted = _wanted(option)
+    wanted = _describe_values(option)
     if wanted is None:
-        return f"{_place(option, path)} cannot be used: {without_secrets(reason)}."
+        return f"{_locate(option, path)} cannot be used: {without_secrets(reason)}."
     given = os.environ.get(variable(option.section, option.name))
     if given is None:
-        given = sections_of(path)[option.section][option.name][-1] if path else reason
-    return f"{_place(option, path)} must be {wanted}; it is {without_secrets(given)[:100]!r}."
+        given = parse_file(path)[option.section][option.name][-1] if path else reason
+    return f"{_locate(option, path)} must be {wanted}; it is {without_secrets(given)[:100]!r}."
 
 
-def _place(option: Declared, path: str | None) -> str:
+def _locate(option: DeclaredOption, path: str | None) -> str:
     by = variable(option.section, option.name)
     where = f", set by {by}," if by in os.environ else f" of {path}" if path else ""
     return f"Option {option.name} in section [{option.section}]{where}"
 
 
-def _wanted(option: Declared) -> str | None:
+def _describe_values(option: DeclaredOption) -> str | None:
     """Return a description of the option's valid values, or ``None`` if only oslo.config can check them."""
     if option.kind is bool:
         return "true or false"

@@ -13,9 +13,9 @@ from typing import Any, Final
 from msgspec import UNSET, Struct
 
 from zq.limits import Limits
-from zq.model.declarations import declared
-from zq.serving.settings.options import OPTIONS, Declared, docstrings
-from zq.wire.metadata import FeatureKeys, Key, ReservedKeys, shown_values
+from zq.model.declarations import find_declarations
+from zq.serving.settings.options import OPTIONS, DeclaredOption, read_docstrings
+from zq.wire.metadata import FeatureKeys, Key, ReservedKeys, shown_defaults
 
 # Marker above a table.
 MARK: Final = "<!-- [{}]: written by python -m zq.serving.settings.reference. -->\n\n"
@@ -28,9 +28,9 @@ READABLE: Final = 10_000
 OPTION_OR_FLAG: Final = re.compile(r"(?<![\w-])([a-z]+(?:_[a-z]+)+|--[a-z-]+)(?!\w)")
 
 
-def renewed(name: str, page: str) -> str:
+def renew(name: str, page: str) -> str:
     """Return the page with current tables. Raises ``ValueError`` if the page lacks the marker of a table."""
-    for title, rows in tables(name).items():
+    for title, rows in build_tables(name).items():
         mark = MARK.format(title)
         before, found, after = page.partition(mark)
         if not found:
@@ -39,21 +39,21 @@ def renewed(name: str, page: str) -> str:
     return page
 
 
-def tables(name: str) -> dict[str, str]:
+def build_tables(name: str) -> dict[str, str]:
     """Return the tables of a page by the names in their markers."""
     if name == "queues.md":
-        return {"metadata": KEYS_HEAD + _key_rows(ReservedKeys) + _key_rows(FeatureKeys)}
+        return {"metadata": KEYS_HEAD + _build_key_rows(ReservedKeys) + _build_key_rows(FeatureKeys)}
     return {section: HEAD + "".join(map(_row, options)) for section, options in OPTIONS.items()}
 
 
-def _key_rows(keys: type[Struct]) -> str:
-    shown, meanings = shown_values(Limits()), docstrings(keys)
+def _build_key_rows(keys: type[Struct]) -> str:
+    shown, meanings = shown_defaults(Limits()), read_docstrings(keys)
     rows = []
-    for field, key in declared(keys, Key):
+    for field, key in find_declarations(keys, Key):
         name = f"`_{field.name}`"
         default = "not shown" if key.shown is UNSET else _default(shown[f"_{field.name}"], "`null`")
         cells = (f"[{name}]({key.page})" if key.page else name, key.values.text, default, _on_topics(key))
-        rows.append(_line(*cells, meanings[field.name].replace("``", "`")))
+        rows.append(_format_row(*cells, meanings[field.name].replace("``", "`")))
     return "".join(rows)
 
 
@@ -65,14 +65,14 @@ def _on_topics(key: Key) -> str:
     return "shown, no effect" if key.shown_on_topics else "no effect"
 
 
-def _line(*cells: str) -> str:
+def _format_row(*cells: str) -> str:
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
 
 
-def _row(option: Declared) -> str:
+def _row(option: DeclaredOption) -> str:
     meaning = OPTION_OR_FLAG.sub(r"`\1`", option.description)
     again = "reload" if option.option.reload else ""
-    return _line(f"`{option.name}`", _default(option.default), _values(option), again, meaning)
+    return _format_row(f"`{option.name}`", _default(option.default), _values(option), again, meaning)
 
 
 def _default(value: Any, none: str = "") -> str:
@@ -85,7 +85,7 @@ def _default(value: Any, none: str = "") -> str:
     return f"`{list(value) if isinstance(value, tuple) else value}`" if value else "none"
 
 
-def _values(option: Declared) -> str:
+def _values(option: DeclaredOption) -> str:
     if option.kind is bool:
         return "`true`, `false`"
     if choices := option.option.choices:
@@ -104,4 +104,4 @@ def _number(bound: float | str) -> str:
 
 if __name__ == "__main__":
     for file in map(Path, sys.argv[1:]):
-        file.write_text(renewed(file.name, file.read_text()))
+        file.write_text(renew(file.name, file.read_text()))
