@@ -8,14 +8,14 @@ from msgspec import Struct
 from zq.model import Seconds
 from zq.model.options import Option, Text, Texts
 
-# The role of callers whose credential states no role.
+# The role of callers whose credential contains no role.
 MEMBER: Final = "member"
 # Signature algorithms that the operator may allow for JSON Web Tokens.
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
-# Environment key of the subject and expiry of the caller's certificate.
+# WSGI environment key of the certificate's subject and expiry.
 CERTIFICATE: Final = "zq.certificate"
 # The role of administrators of the deployment.
 ADMIN: Final = "admin"
