@@ -55,26 +55,16 @@ def _fixed(schema: Json, text: str) -> Values:
     return Values(lambda _limits: schema, text)
 
 
-def _integer(low: int, high: str) -> Values:
-    """Return the integers from ``low`` to the limit ``high``."""
+def _integer(low: int, high: str, zero: bool = False) -> Values:
+    """Return the integers from ``low`` to the limit ``high``, and 0 with ``zero``."""
 
     def schema(limits: Limits) -> Json:
-        most = getattr(limits, high)
-        described = f"must be an integer from {low} to {most}, or null"
-        return {"type": ["integer", "null"], "minimum": low, "maximum": most, "description": described}
+        most, kind = getattr(limits, high), "0, an integer" if zero else "an integer"
+        integers = {"type": ["integer", "null"], "minimum": low, "maximum": most}
+        either = {"anyOf": [{"enum": [0, None]}, integers]} if zero else integers
+        return either | {"description": f"must be {kind} from {low} to {most}, or null"}
 
-    return Values(schema, f"integer, {low} to `{high}`")
-
-
-def _zero_or(values: Values) -> Values:
-    """Return the integers with 0."""
-
-    def schema(limits: Limits) -> Json:
-        integers = values.schema(limits)
-        described = integers["description"].replace("must be", "must be 0,")
-        return {"anyOf": [{"enum": [0, None]}, integers], "description": described}
-
-    return Values(schema, values.text.replace("integer,", "integer, 0 or"))
+    return Values(schema, f"integer, {'0 or ' if zero else ''}{low} to `{high}`")
 
 
 def _choice(*choices: str) -> Values:
@@ -85,16 +75,11 @@ def _choice(*choices: str) -> Values:
 # JSON Schema of ``_retry_policy``.
 RETRY_POLICY: Final[Json] = {
     "properties": {
-        **{
-            name: {"type": "integer"}
-            for name in (
-                "retries_with_no_delay",
-                "minimum_delay_retries",
-                "minimum_delay",
-                "maximum_delay",
-                "maximum_delay_retries",
-            )
-        },
+        "retries_with_no_delay": {"type": "integer"},
+        "minimum_delay_retries": {"type": "integer"},
+        "minimum_delay": {"type": "integer"},
+        "maximum_delay": {"type": "integer"},
+        "maximum_delay_retries": {"type": "integer"},
         "retry_backoff_function": {"enum": ["linear", "arithmetic", "geometric", "exponential"]},
         "ignore_subscription_override": {"type": "boolean"},
     },
@@ -190,7 +175,7 @@ class ReservedKeys(Struct, frozen=True, kw_only=True):
     ] = ""
     """How messages of a group are handed out. It is set when the queue is created and cannot change."""
     history_ttl: Annotated[
-        int, Key(_zero_or(_integer(MIN_TTL, "max_message_ttl")), page="messages.md#history-and-replay")
+        int, Key(_integer(MIN_TTL, "max_message_ttl", zero=True), page="messages.md#history-and-replay")
     ] = 0
     """Seconds for which the queue keeps a history entry of a finished message."""
 
