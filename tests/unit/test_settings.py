@@ -8,6 +8,7 @@ import pytest
 from zq.errors import StartRefused
 from zq.serving import settings
 from zq.serving.settings.engine import engine_of
+from zq.serving.settings.options import OPTIONS, DeclaredOption
 
 
 @pytest.mark.parametrize(
@@ -177,3 +178,16 @@ def test_variables_that_look_like_ours_are_warned_of() -> None:
         "OS_STORAGE:ROCKSDB__SYNC?",
         "The variable OS_server__port is ignored, since it names no option; did you mean OS_SERVER__PORT?",
     ]
+
+
+@pytest.mark.parametrize(
+    "option", [option for options in OPTIONS.values() for option in options], ids=lambda option: option.label
+)
+def test_a_declared_option_has_a_description_and_a_valid_default(option: DeclaredOption) -> None:
+    """A bound that is the value of another option is checked with the defaults of all options."""
+    assert option.description.endswith(".")
+    low, high = option.bounds
+    if option.is_number and option.default is not None:
+        assert low is None or low <= option.default
+        assert high is None or option.default <= high
+    assert not option.option.choices or option.default in option.option.choices
