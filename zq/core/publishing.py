@@ -281,7 +281,7 @@ class TopicPoll:
             self._events.waiting(-1)
 
     def begin(self, callback: Callable[[], object]) -> None:
-        """Wait without blocking: ``callback`` is called when a message may be available."""
+        """Register a function to call when a message may be available. Returns immediately."""
         self._events.waiting(1)
         self._callback = callback
         self._tail.notify_when(self.position, self._topic.name.__eq__, callback)

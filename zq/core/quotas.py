@@ -238,7 +238,8 @@ class Quotas:
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
         """Raise ``QuotaExceeded`` if the project has no quota for the queue's dead-letter queue.
 
-        The check takes place when the metadata names the queue, because a later claim creates the queue unchecked.
+        The check takes place when a client sets the dead-letter queue in the metadata. A later claim creates the
+        dead-letter queue without a check.
         """
         self.check_targets(_dead_letter_ref(queue, name))
 

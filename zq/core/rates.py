@@ -2,7 +2,7 @@
 """Rate limits per project: requests, messages and bytes per second, and concurrent requests (tenancy 6).
 
 Each rate is a GCRA bucket, stored as the time up to which past use is paid. A request is admitted unless a bucket is in
-debt. Its cost is charged when it is known, after the request.
+debt. The cost of a request is charged after the request, when the cost is known.
 
 The processes of a deployment share a project's rates by exchanging their demand, see ``Exchange``.
 """

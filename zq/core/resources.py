@@ -263,7 +263,7 @@ class MetadataResource(Generic[R, T]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Replace the metadata atomically with the result of ``edit``. Return it as clients see it.
+        """Replace the metadata atomically with the result of ``edit``. Return the new metadata as clients see it.
 
         If other clients change the metadata concurrently, ``edit`` is called again. If an error is raised, the metadata
         is unchanged.

@@ -73,9 +73,9 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 
 
 class ReadThroughCache(Generic[K, V]):
-    """A read-through cache of the results of ``ask``, at most ``CACHE_TTL`` seconds old. Thread-safe.
+    """A read-through cache of the results of ``ask``. An entry is valid for ``CACHE_TTL`` seconds. Thread-safe.
 
-    The server calls ``forget`` after its own changes, so it sees them at once.
+    A server calls ``forget`` after it has changed a value, so it never reads its own outdated values.
     """
 
     def __init__(self, ask: Callable[[K], V], monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -126,12 +126,12 @@ class Rules(ReservedKeys, frozen=True, kw_only=True):
 
     @property
     def claims_paused(self) -> bool:
-        """Whether the queue refuses claims and pops."""
+        """Whether claims and pops are paused."""
         return self.paused in ("claims", "all")
 
     @property
     def posts_paused(self) -> bool:
-        """Whether the queue refuses posts."""
+        """Whether posts are paused."""
         return self.paused in ("posts", "all")
 
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """In-memory tails of topic logs. Each log is read from the store once for all its readers.
 
-The store notifies a tail of published batches (``TopicController.subscribe``). A batch that does not follow the last
-known one reveals a lost or late notification. One of the waiting readers then reads the missing batches for all
+The store notifies a tail of published batches (``TopicController.subscribe``). If a batch does not follow the last
+batch of the tail, a notification was lost or is late. One of the waiting readers then reads the missing batches for all
 readers. Because the last notification may also be lost, a reader polls the store every few seconds. A reader whose
 position is older than the tail reads from the store itself.
 

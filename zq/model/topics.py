@@ -50,7 +50,7 @@ class PublishedMessage(Struct, frozen=True):
 
 
 class Batch(Struct, frozen=True):
-    """Consecutive messages of one topic in the log, from ``sequence`` on."""
+    """Consecutive messages of one topic in the log. ``sequence`` is the sequence of the first message."""
 
     topic: str
     sequence: int

@@ -107,7 +107,7 @@ class Client:
             pubsub.get_message(timeout=self._timeout)
 
     def each(self, asked: Sequence[Question]) -> list[Reply]:
-        """Send read-only commands and scripts, and return their replies in order.
+        """Send read-only commands and scripts, and return their replies in the same order.
 
         Up to ``TOGETHER`` of them are sent per server and round trip.
         """

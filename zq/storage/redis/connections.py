@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection pools of redis-py, one per server.
 
-A verb has ``timeout`` seconds. Waiting for a free connection, the TCP connection and the handshake may take a quarter
-each, and the reply may take the remaining time. redis-py's own retries are off.
+An operation must complete within ``timeout`` seconds. At most a quarter of this time is for each of three steps:
+waiting for a free connection, connecting over TCP, and the handshake. The reply may take all of the remaining time.
+redis-py's own retries are disabled.
 """
 
 import contextlib
@@ -70,7 +71,7 @@ class Pool(BlockingConnectionPool):
             self.retire()
 
     def retire(self) -> None:
-        """Stop providing connections. Running verbs can still read their replies."""
+        """Stop providing connections. Operations in progress can still read their replies."""
         self.retired = True
         while self._requeue():
             pass

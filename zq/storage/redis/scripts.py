@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Lua scripts, one per verb.
+"""The Lua scripts, one per operation.
 
 A file consists of sections, which are scripts or parts. Several scripts share a part. A section begins with the line
 ``---- part name`` or ``---- script name: flags``.
