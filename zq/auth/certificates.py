@@ -36,7 +36,7 @@ class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
 class Certificates:
     """The identities of certificate subjects, as last read from the file.
 
-    ``path`` returns the configured path. The constructor raises ``StartRefused``.
+    ``path`` returns the configured path. The constructor raises ``StartRefused`` if the file is not valid.
     """
 
     def __init__(self, path: Callable[[], str], clock: Clock) -> None:
@@ -58,7 +58,7 @@ class Certificates:
 
 
 def read_holders(path: str) -> dict[str, Identity]:
-    """Read the file and return identities by subject. Raises ``StartRefused``."""
+    """Read the file and return identities by subject. Raises ``StartRefused`` if the file is not valid."""
     try:
         with open(path, "rb") as file:
             given = msgspec.convert(tomllib.load(file), dict[str, CertificateEntry])

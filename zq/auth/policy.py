@@ -170,9 +170,9 @@ def _missing_library() -> StartRefused:
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Parse and validate the checks of all rules. Rules that ``given`` lacks come from the table.
+    """Return the parsed checks of all rules. For a rule without a check in ``given``, use the check in the table.
 
-    Raises ``StartRefused``.
+    Raises ``StartRefused`` if a check is not valid or oslo.policy is not installed.
     """
     texts = {name: rule.check for name, rule in RULES.items()} | dict(given)
     try:

@@ -356,7 +356,9 @@ class Messages:
         posted again, because it can be replayed from the history.
 
         Args:
-            claims: Ids of claims. If the server requires claim ids for deletions, any id raises ``Invalid``.
+            claims: Ids of claims. Must be empty if the server requires claim ids for deletions.
+
+        Raises ``Invalid`` if the server requires claim ids for deletions and ``claims`` is not empty.
         """
         check_range("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:

@@ -169,7 +169,10 @@ class Account:
         return self._quota
 
     def enter(self, now: float) -> None:
-        """Admit a request, or raise ``TooManyRequests``. After an admission, ``leave`` must be called."""
+        """Admit a request. ``leave`` must be called afterwards.
+
+        Raises ``TooManyRequests`` if the request exceeds a rate or the limit of concurrent requests.
+        """
         limit = now + ALLOWED
         self._lock.acquire()
         try:

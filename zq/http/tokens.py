@@ -36,7 +36,7 @@ ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 
 
 class _TokenResource:
-    """Base class of resources for tokens of the caller's project. The caller must have rights to manage all of it."""
+    """Base class of resources for tokens of the caller's project. Requires the right to manage the whole project."""
 
     path = "/v2/tokens"
 
@@ -50,9 +50,9 @@ class _TokenResource:
         return given
 
     def _caller(self, req: falcon.Request) -> Identity:
-        """Return the caller, which must be authenticated and have rights to manage the whole project.
+        """Return the caller's identity.
 
-        Raises ``NotAuthorized``.
+        Raises ``NotAuthorized`` if the caller is not authenticated or may not manage the whole project.
         """
         identity: Identity = req.context.identity
         scopes = parse(identity.scopes)
@@ -273,7 +273,7 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 def _jti(given: str) -> str:
     """Check and return the id of a JSON Web Token.
 
-    Raises ``Invalid``, also for a complete zq token, because a secret must not appear in a URL.
+    Raises ``Invalid`` if the id is malformed, or is a complete zq token, because a secret must not appear in a URL.
     """
     if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")

@@ -78,7 +78,7 @@ def message_page(
 
     Args:
         query: Parameters of the link to the next page; ``None`` = no link.
-        starts: Whether only the start of each body is shown, as in the functions below.
+        starts: Whether only the start of each body is shown.
     """
     return _page(f"/v2/queues/{queue}/messages", _outs(queue, messages, now, detailed, starts), query)
 

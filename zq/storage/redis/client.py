@@ -78,7 +78,8 @@ class Question(NamedTuple):
 class Client:
     """A client that runs scripts and commands.
 
-    Each method returns within ``timeout`` seconds or raises ``Unavailable``. It raises no other error.
+    If the server is unavailable or does not reply within ``timeout`` seconds, each method raises ``Unavailable``. No
+    method raises another error.
     """
 
     def __init__(self, network: Network, timeout: float, wait_replicas: int = 0) -> None:
