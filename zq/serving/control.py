@@ -109,7 +109,11 @@ def snapshot(path: str) -> Iterator[Snapshot]:
     """Provide a snapshot of the store of the server at ``path``; a context manager.
 
     The server drops the snapshot when the context ends or this process dies. The backup counts as complete only if the
-    caller has set ``whole`` by then. Raises ``StartRefused`` or ``Unavailable``.
+    caller has set ``whole`` by then.
+
+    Raises:
+        StartRefused: The server rejects the request.
+        Unavailable: No server answers.
     """
     connection = _Connection(path, SNAPSHOT_TIMEOUT)
     with ExitStack() as opened:
@@ -153,9 +157,9 @@ def call(app: Application, method: str, target: str, document: object = None) ->
 
 
 class _Snapshots:
-    """WSGI middleware that serves the snapshot request. A snapshot is kept until its connection closes.
+    """WSGI middleware that serves the snapshot request.
 
-    There is at most one snapshot at a time.
+    A snapshot exists until the client's connection closes. There is at most one snapshot at a time.
     """
 
     def __init__(self, app: Application, snapshot: Snapshots) -> None:

@@ -27,7 +27,10 @@ LOG = logging.getLogger(__name__)
 
 
 def run(arguments: Sequence[str], flags: SignalFlags) -> None:
-    """Deliver notifications until ``flags.end`` is set. Raises ``StartRefused`` or ``Unavailable``."""
+    """Deliver notifications until ``flags.end`` is set.
+
+    Raises ``StartRefused`` if the settings are not valid, and the errors of ``open_stores``.
+    """
     parser = argparse.ArgumentParser(
         prog="zq-deliver", description="Deliver notifications to the subscribers of zq queues."
     )

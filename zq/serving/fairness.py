@@ -93,7 +93,10 @@ class FairQueue:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Take a step if this iteration has uncounted steps left. If not, return ``False``; then await ``wait``."""
+        """Take a step if this iteration has uncounted steps left. If not, return ``False``.
+
+        After ``False``, the request must await ``wait``.
+        """
         if self._uncounted > 1:
             self._uncounted -= 1
             return True

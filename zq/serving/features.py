@@ -76,7 +76,7 @@ def create_features(
 
     Args:
         strategy: The authentication strategy.
-        probe: Checks that the store at a URI is usable. Raises ``StartRefused`` or ``Unavailable``.
+        probe: Checks that the store at a URI is usable. If it is not, raises ``StartRefused`` or ``Unavailable``.
     """
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.storage.uri.partition(":")[0]

@@ -167,7 +167,10 @@ class Worker:
         self._servers.pop(server, None)
 
     async def _drain(self) -> None:
-        """Serve all clients for ``drain_delay`` seconds, then connected clients until they are quiet, then end."""
+        """Serve all clients for ``drain_delay`` seconds, then only connected clients until their requests cease.
+
+        If the requests do not cease, end after ``LINGER`` seconds.
+        """
         if lifecycle.is_stopping():
             return
         server = self._chosen.server

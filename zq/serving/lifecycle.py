@@ -48,7 +48,8 @@ def give_up() -> NoReturn:
 def exit_at_once() -> Iterator[None]:
     """Let signals end the process immediately while the store is being opened; a context manager.
 
-    Opening may take long, especially if another server owns the store. Nothing must be closed before that.
+    Opening may take long, especially if another server owns the store. Until the store is open, this process has
+    nothing to close.
     """
     former = {}
     if threading.current_thread() is threading.main_thread():
@@ -119,7 +120,7 @@ def _listen(
 
 
 def begin_stopping(delay: float, end: Callable[[], object]) -> None:
-    """Mark this process as stopping. Call ``end`` after ``delay`` seconds in another thread, at once if 0."""
+    """Mark this process as stopping. Call ``end`` in another thread after ``delay`` seconds; 0 = immediately."""
     _stopping.set()
     if delay <= 0:
         end()
@@ -130,7 +131,9 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
 
 
 def register_exit(call: Callable[[], object]) -> None:
-    """Register a function to call, possibly twice, when this process exits normally. The last one is called first.
+    """Register a function to call when this process exits normally. It may be called twice.
+
+    The function that was registered last is called first.
 
     A process started by ``multiprocessing`` runs ``Finalize`` callbacks but no ``atexit`` callbacks.
     """

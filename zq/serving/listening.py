@@ -28,7 +28,7 @@ def format_authority(host: str, port: int) -> str:
 
 
 def resolve(host: str) -> str:
-    """Resolve a host to an IP address, without brackets. Raises ``StartRefused``."""
+    """Return the IP address of a host, without brackets. Raises ``StartRefused`` if the host cannot be resolved."""
     host = host.strip("[]")
     if ":" in host:
         return host
@@ -83,8 +83,8 @@ def divert_new_connections(address: str, port: int, listeners: int) -> socket.so
     """Divert new connections from the server's listening sockets, so that these can be closed without resets.
 
     The returned socket joins the listening sockets. The kernel assigns all new connections to it, and it drops their
-    handshakes. A client repeats the handshake after a second and then reaches the next server or none. Return ``None``
-    if the kernel does not support this.
+    handshakes. A client repeats the handshake after a second. By then, another server may listen on the address.
+    Return ``None`` if the kernel does not support this.
 
     Args:
         listeners: Number of this server's listening sockets on the address.

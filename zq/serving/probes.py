@@ -76,7 +76,7 @@ def serve(name: str, host: str, port: int, pages: Mapping[str, Page], announceme
     """Serve pages by path in a background thread. If the address is in use, retry until it is free.
 
     Args:
-        announcement: Log line for when the address is bound.
+        announcement: Line to log once the address is bound.
     """
     arguments = (name, (host, port), pages, announcement)
     threading.Thread(target=_listen, args=arguments, name=f"zq-{name}", daemon=True).start()
@@ -110,7 +110,7 @@ class Listener(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Bind without the DNS lookup of this machine's name in the base class."""
+        """Bind the address. Unlike the base class, do not look up this machine's name in DNS."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()

@@ -273,7 +273,7 @@ class Metrics(Events):
             return self._requests[key]
 
     def _verb(self, verb: str) -> Buffer:
-        """Return the buffer for the durations of a verb. Create it on first use."""
+        """Return the buffer for the durations of a storage operation. Create the buffer on first use."""
         with self._lock:
             if verb not in self._verbs:
                 self._verbs[verb] = Buffer(observe_into(self._metrics["storage_seconds"].labels(verb)))
