@@ -88,7 +88,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return f"Settings({self.safe_url()})"
 
     def sign(self, request: httpx.Request) -> None:
-        """Add the token to a request to this server. Requests to other servers are not changed."""
+        """Add the token to a request to the client's server. Do not change requests to other servers."""
         server = httpx.URL(self.url)
         if self.token is not None and (request.url.scheme, request.url.netloc) == (server.scheme, server.netloc):
             request.headers.update(self.token.headers())
@@ -109,7 +109,7 @@ def make_settings(
     timeout: float,
     retries: Retries,
 ) -> Settings:
-    """Validate the arguments of a client and return its settings. Raises ``Invalid``.
+    """Return the settings of a client. Raises ``Invalid`` if ``url``, ``project`` or ``client_id`` is not valid.
 
     Args:
         project: Project id; "" = the credential's project.

@@ -82,7 +82,7 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
         local_response: Response to use instead of sending the request.
         undo: Call to attempt once, with a short timeout, if this call may have been applied but has no result.
         check: Call to attempt once, with a short timeout, before this call. Errors of its ``read`` fail this call;
-            connection errors and refusals are ignored.
+            connection errors and error responses are ignored.
     """
 
     method: str
@@ -294,7 +294,7 @@ def check_concurrency(concurrency: int) -> int:
 def may_be_applied(error: BaseException) -> bool:
     """Return whether the server may have applied a failed call.
 
-    A call was certainly not applied if the server refused its first attempt.
+    A call was certainly not applied if the server rejected its first attempt.
     """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 

@@ -70,10 +70,10 @@ def claim_call(
     wait: float,
     fence: Fence | None = None,
 ) -> Call[T]:
-    """Return the call that creates a claim, or gets the claim if ``name`` exists.
+    """Return the call that creates a claim, or gets the claim with the id ``name`` if there is one.
 
     Args:
-        name: Claim id. With ``None``, the call uses a new id, and releases the claim if it gets no response.
+        name: Claim id. ``None`` = a new id. If the server then does not respond, the client releases the claim.
         read: Reads the response; called with the claim id.
         wait: Seconds to wait for the first message.
     """

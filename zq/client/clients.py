@@ -174,7 +174,10 @@ class ClientOperations:
 
     @operation
     def quota(self) -> Call[dict[str, Any]]:
-        """Return the project's quotas (``limits``) and usage (``used``). Raises ``NotBuilt`` without authentication."""
+        """Return the project's quotas (``limits``) and usage (``used``).
+
+        Raises ``NotBuilt`` if the server does not authenticate callers.
+        """
         return Call(method="GET", path=path("quota"), read=_read_object)
 
     @listing
@@ -237,7 +240,7 @@ class ClientOperations:
 
     @operation
     def fence(self, name: str) -> Call[Fence]:
-        """Advance a fence and return its new epoch. The server then refuses requests with an earlier epoch."""
+        """Advance a fence and return its new epoch. The server then rejects requests with an earlier epoch."""
         return Call(
             method="POST",
             path=path("fences", name),

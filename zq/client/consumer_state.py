@@ -88,7 +88,7 @@ class ActiveClaim:
 
     Attributes:
         waiting: Messages that the consumer has not taken yet.
-        working: Messages in progress, by object identity.
+        working: Mapping from ``id(delivery)`` to each message in progress.
         since: Time since which decisions have been waiting for a settlement.
         ends: Expiry time of the claim.
         due: Time of the next renewal.
@@ -263,7 +263,7 @@ class ConsumerState:
         return min(moments)
 
     def record_success(self, request: PendingRequest, settled: SettleResult | None, sent_at: float) -> None:
-        """Record a successful request. ``sent_at`` is the time before it was sent."""
+        """Record a successful request. ``sent_at`` is the time just before the request was sent."""
         if settled is None:
             request.claim.renew(sent_at, self.options.ttl)
         else:
@@ -272,7 +272,7 @@ class ConsumerState:
             self.lost += [delivery for delivery, _ in request.decided if delivery.id in lost]
 
     def record_failure(self, request: PendingRequest, error: Exception, now: float) -> None:
-        """Record a failed request and schedule what must be sent instead."""
+        """Record a failed request and schedule the retry or the requests that replace the failed one."""
         claim, decided = request.claim, request.decided
         if decided:
             claim.settling = False
@@ -327,7 +327,7 @@ class ConsumerState:
         return PendingRequest(claim, settle_call(self.options.queue, claim.id, _terms(decided)), decided)
 
     def _renewal_failed(self, claim: ActiveClaim, error: Exception, now: float) -> None:
-        """Record a failed renewal once, and retry it with a back-off unless the server refused it."""
+        """Schedule a retry with a back-off unless the server rejected the renewal. Record only the first failure."""
         if not claim.retry_pause:
             self.failures.append(error)
         claim.retry_pause = claim.retry_pause * 2 or max(SETTLE_DELAY, self.options.ttl / 10)

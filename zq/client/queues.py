@@ -115,10 +115,12 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def delete_message(self, message: str, *, claim: str | None = None) -> Call[None]:
-        """Delete a message. Raises ``MessageClaimed`` and ``ClaimNotHeld``.
+        """Delete a message.
 
         Args:
             claim: Id of the claim that holds the message. Required if the message is claimed.
+
+        Raises ``MessageClaimed`` if ``claim`` is missing, and ``ClaimNotHeld`` if the claim does not hold the message.
         """
         params = {"claim_id": claim}
         return Call(method="DELETE", path=self._path("messages", message), params=params, read=read_empty)
@@ -144,7 +146,7 @@ class QueueOperations(SubscriptionOperations):
         methods: Sequence[str] = ("GET",),
         expires: datetime | None = None,
     ) -> Call[dict[str, Any]]:
-        """Create a signed URL of the queue, for callers without an account. Raises ``NotAuthorized``.
+        """Create a signed URL of the queue, for callers without an account.
 
         Args:
             paths: Resources that the URL gives access to: "messages", "claims", "subscriptions".
@@ -221,7 +223,7 @@ class QueueOperations(SubscriptionOperations):
 
         Args:
             limit: Maximum number of messages.
-            grace: Seconds for which messages outlive the claim if they would expire during it.
+            grace: Minimum time in seconds for which the messages outlive the claim. The server extends shorter ttls.
             wait: Seconds to wait for the first message.
             name: Claim id. Default: a new id.
             fence: Fence whose epoch the server checks.
@@ -353,7 +355,7 @@ class QueueOperations(SubscriptionOperations):
 
         Args:
             living: Include live messages, and list all messages in the order of posting.
-            bodies: "start" = ``body_start`` and ``body_bytes`` instead of the body.
+            bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
             page: Number of messages per request.
         """
         params = _history_params(since, until, living, page)
@@ -376,8 +378,8 @@ class QueueOperations(SubscriptionOperations):
             own: Include messages that this client posted.
             claimed: Include claimed messages.
             delayed: Include delayed messages.
-            state: List only messages in this state. Ready and delayed messages are listed in the order of claims.
-            bodies: "start" = ``body_start`` and ``body_bytes`` instead of the body.
+            state: List only messages in this state. Ready and delayed messages are listed in claim order.
+            bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
             page: Number of messages per request.
         """
         if state is not None and (claimed or delayed or not own):

@@ -91,7 +91,7 @@ class SubscriptionOperations(ResourceOperations):
         ttl: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Call[None]:
-        """Change a subscription; ``None`` keeps a property. Raises ``SubscriptionExists``.
+        """Change a subscription. Arguments that are ``None`` change nothing. Raises ``SubscriptionExists``.
 
         A new subscriber must confirm again and gets a new secret, which ``rotate_secret`` replaces with one that you
         know. The old ``post_headers`` are not sent to the new subscriber.
