@@ -282,7 +282,7 @@ def build_table(
 
 
 def show(drawn: "Table") -> None:
-    """Print a table. If the terminal is too narrow, the terminal wraps its lines."""
+    """Print a table. If the terminal is narrower than the columns, the terminal wraps the lines."""
     screen = create_console()
     least = sum((column.min_width or 0) + 1 for column in drawn.columns)
     screen.width = max(screen.width, least) if screen.is_terminal else PIPE_WIDTH

@@ -284,7 +284,7 @@ def list_all(
 def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: UnreadableResources) -> Iterator[Row]:
     """Yield table rows with message counts, in the order of the listing. Unreadable counts are ``None``.
 
-    Counts are requested concurrently, and only once for each queue, even if it is a dead-letter queue of others.
+    Counts are requested concurrently. If several queues share a dead-letter queue, its counts are requested only once.
     """
     queues = resources.kind == "queues"
     with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:

@@ -42,7 +42,7 @@ def option_values(context: click.Context) -> dict[str, Any]:
 
 
 def option_origins(context: click.Context) -> dict[str, str]:
-    """Return the origin of each value: an option or variable, such as "--project" or "ZQ_PROJECT"."""
+    """Return a mapping from option name to the option or variable that set it, such as "--url" or "ZQ_URL"."""
     found: dict[str, str] = context.meta.setdefault(ORIGINS, {})
     return found
 

@@ -108,9 +108,9 @@ class Sampler:
         return rows
 
     def _first(self) -> dict[str, str | None]:
-        """Return the first queues in the server's sort order, with their paused operations.
+        """Return a mapping from the first queues in the server's sort order to their paused operations.
 
-        The result is empty if the server cannot sort.
+        The mapping is empty if the server cannot sort.
         """
         try:
             rows = self._client.queue_figures(sort=self._sort, name=self._part)
@@ -185,8 +185,8 @@ def cells(row: QueueMetrics) -> Sequence[object]:
 def keyboard() -> Generator[ReadKey, None, None]:
     """Switch the terminal to unbuffered input without echo, and yield a function that reads a key.
 
-    The terminal is restored when the block ends. SIGTERM would skip that, so it raises ``KeyboardInterrupt`` during the
-    block. Without a Unix terminal, the function returns no keys.
+    When the block ends, the terminal is restored. During the block, SIGTERM raises ``KeyboardInterrupt``, because the
+    process would otherwise end without restoring the terminal. Without a Unix terminal, the function returns no keys.
     """
     if not sys.stdin.isatty() or find_spec("termios") is None:
         yield sleep_without_key

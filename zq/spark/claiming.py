@@ -209,5 +209,5 @@ def _claim_names(offset: Offset) -> list[str]:
 
 
 def _previous_claim_names(offset: Offset) -> list[str]:
-    """Return the claims of the previous batch, which a crashed query may not have settled."""
+    """Return the claim names of the previous batch, which a crashed query may not have settled."""
     return _claim_names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})

@@ -99,7 +99,7 @@ def _bundled_home() -> str | None:
 
 
 def _create_home(runtime: Path, script: str, home: Path) -> None:
-    """Create the folder atomically, because other processes may use or create it at the same time."""
+    """Create the ``JAVA_HOME`` folder atomically, because other processes may use or create it at the same time."""
     home.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=home.parent))
     for entry in runtime.iterdir():

@@ -70,7 +70,7 @@ def parse_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, Jso
     """Convert the entries of a row's map to attributes. Leave out null values.
 
     Args:
-        entries: Names, with strings or with structs of a type and a value.
+        entries: Pairs of a name and a value. A value is a string, or a struct with ``type`` and ``value``.
     """
     if entries is None:
         return None

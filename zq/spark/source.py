@@ -69,7 +69,7 @@ class ZqDataSource(DataSource):
 
 
 def _columns(given: OptionParser) -> tuple[str, ...]:
-    """Return the columns that the options select. Spark calls this before it selects a batch or stream reader."""
+    """Return the columns that the options select. Spark requests the schema before it selects a reader."""
     if is_claim_mode(given):
         return rows.CLAIMED_COLUMNS
     kind = parse_source_state(given)
