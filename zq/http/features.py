@@ -63,7 +63,7 @@ class Section(Struct, Generic[Options], frozen=True):
 
     Args:
         options: The oslo.config options of the section.
-        read: Validates the configured values and returns them as a struct. Raises ``StartRefused``.
+        read: Returns the configured values as a struct. Raises ``StartRefused`` for an invalid value.
         check: Raises ``StartRefused`` if the struct conflicts with other settings of the server.
         others: Options that the feature adds to the server's own sections, by section.
         line: Returns a line for the startup log, or "". The second argument is the server's URL on this machine.
@@ -129,7 +129,7 @@ class SocketEdge(Protocol):
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await with a deadline in monotonic time. Raises ``TimeoutError`` at most a fraction of a second later."""
+        """Await ``awaited``. Raises ``TimeoutError`` soon after the monotonic time that ``deadline`` returns."""
         ...
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

@@ -143,7 +143,7 @@ def described_features(core: Broker) -> list[Feature]:
 
 
 def postpone_expiry(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Add ``seconds`` to the expiry times in a feature's document. Return ``None`` if it contains none."""
+    """Add ``seconds`` to the expiry times in a feature's document. Return ``None`` if there are no expiry times."""
     for postpone in POSTPONEMENTS:
         if (document := postpone(kind, stored, seconds)) is not None:
             return document

@@ -48,7 +48,8 @@ def give_up() -> NoReturn:
 def exit_at_once() -> Iterator[None]:
     """Let signals end the process immediately while the store is being opened; a context manager.
 
-    Opening may take long, especially if another server owns the store. Nothing must be closed before that.
+    Opening may take long, especially if another server owns the store. Until the store is open, an exit needs no
+    cleanup.
     """
     former = {}
     if threading.current_thread() is threading.main_thread():
@@ -130,7 +131,9 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
 
 
 def register_exit(call: Callable[[], object]) -> None:
-    """Register a function to call, possibly twice, when this process exits normally. The last one is called first.
+    """Register a function to call, possibly twice, when this process exits normally.
+
+    Functions are called in reverse order of registration.
 
     A process started by ``multiprocessing`` runs ``Finalize`` callbacks but no ``atexit`` callbacks.
     """
