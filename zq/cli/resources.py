@@ -116,7 +116,7 @@ members_argument = click.argument("members", type=KeyValue(), nargs=-1, metavar=
 
 
 def names_argument(required: bool) -> Callable[[Any], Any]:
-    """Return an argument for several names."""
+    """Return a decorator that adds an argument for several names."""
     return click.argument("name", nargs=-1, required=required, shell_complete=complete)
 
 
@@ -320,7 +320,7 @@ def dead_letter_queue(one: Listed) -> str:
 
 
 def format_metadata(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Format metadata without defaults as arguments of ``zq queue create``."""
+    """Format the metadata that differ from ``defaults`` as arguments of ``zq queue create``."""
     own = {key: value for key, value in metadata.items() if key not in defaults or defaults[key] != value}
     return " ".join(f"{key}={as_text(value)}" for key, value in own.items())
 

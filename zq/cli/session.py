@@ -228,7 +228,7 @@ class Session:
             self.client.close()
 
     def _note_request(self, request: Any) -> Any:
-        """Print a note for a request with ``--verbose``. Passed to the client as its authentication hook."""
+        """If ``--verbose`` is set, print a note for the request. The client calls this as its authentication hook."""
         if self.verbose:
             note(f"> {request.method} {strip_user(str(request.url))}")
         return request

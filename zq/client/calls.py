@@ -100,7 +100,7 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
 
 
 class Page(Struct, Generic[T_co], frozen=True):
-    """A page of a listing, with the call for the next page or ``None``."""
+    """A page of a listing. ``next`` is the call for the next page, or ``None`` for the last page."""
 
     items: list[T_co]
     next: "Call[Page[T_co]] | None"

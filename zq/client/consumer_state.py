@@ -203,7 +203,7 @@ class ConsumerState:
 
     @property
     def is_backlogged(self) -> bool:
-        """Whether to settle claims before creating the next one."""
+        """Whether to settle claims before creating the next claim."""
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
     def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:
@@ -237,7 +237,7 @@ class ConsumerState:
                 self.finish(delivery, Released(delivery.id), now)
 
     def next_settlement(self, now: float) -> PendingRequest | float:
-        """Return the settlement to send now, or the time of the next one.
+        """Return the settlement to send now, or the time at which the next settlement is due.
 
         The caller must report the outcome with ``record_success``, ``record_failure`` or ``record_interruption``.
         """
@@ -252,7 +252,7 @@ class ConsumerState:
         return min(moments)
 
     def next_renewal(self, now: float) -> PendingRequest | float:
-        """Return the renewal to send now, or the time of the next one; see ``next_settlement``."""
+        """Return the renewal to send now, or the time at which the next one is due; see ``next_settlement``."""
         options, moments = self.options, [inf]
         for claim in self._claims:
             if claim.has_work and not (claim.renewing or claim.is_lapsed):
@@ -299,7 +299,7 @@ class ConsumerState:
         request.claim.renewing = False
 
     def take_unreported(self) -> tuple[list[Delivery], list[Exception]]:
-        """Return the lost messages and failures since the last call."""
+        """Return the lost messages and the errors that were recorded since the last call."""
         found = self.lost, self.failures
         self.lost, self.failures = [], []
         return found

@@ -71,7 +71,7 @@ class PostStopped(ZqError):
 
 
 class Packer:
-    """An encoder that packs messages into batches of at most ``size`` bytes and ``most`` messages.
+    """An encoder that packs up to ``most`` messages into a batch of up to ``size`` bytes.
 
     A message that is larger than ``size`` gets a batch of its own. With an infinite ``linger``, the same messages
     always give the same batches.

@@ -178,7 +178,7 @@ class QueueOperations(SubscriptionOperations):
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
         """Return message counts and rates over the last ``window`` seconds (300, 600 or 10800).
 
-        Missing values are ``None``.
+        Unknown values are ``None``.
         """
         return Call(
             method="GET",
@@ -391,7 +391,7 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of live messages whose sequence is greater than ``after``, with its end position."""
+        """Return a page of live messages after the sequence ``after``, with the page's end position."""
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
         return message_stretch(self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True})
 
@@ -405,7 +405,7 @@ class QueueOperations(SubscriptionOperations):
         living: bool = False,
         page: int | None = None,
     ) -> Call[Stretch[Finished]]:
-        """Return a page of ``history`` after the marker ``after``, with its end position."""
+        """Return a page of ``history`` after the marker ``after``, with the page's end position."""
         params = _history_params(since, until, living, page)
         return finished_stretch(self._path("history"), {**params, "marker": after})
 

@@ -173,7 +173,7 @@ class Edge:
                 self._pauses -= 1
 
     def has_room_for_long_response(self) -> bool:
-        """Return whether memory allows another long response. If it does not, first abort stalled responses."""
+        """Return whether memory permits another long response, if necessary after aborting stalled responses."""
         if not self._unsent:
             return True
         total = sum(unsent.size for unsent in self._unsent.values())
@@ -207,7 +207,7 @@ class Edge:
             self._unsent.pop(task, None)
 
     async def send_piece(self, piece: bytes, more: bool, send: Send, send_timeout: Callable[[], float]) -> None:
-        """Send a part of a response. Raises ``ClientDisconnect`` after ``send_timeout()`` seconds."""
+        """Send a part of a response. Raises ``ClientDisconnect`` if this takes ``send_timeout()`` seconds."""
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:
@@ -424,7 +424,7 @@ class Exchange:
         self._refuse(503, reason, "Service unavailable", sentence)
 
     def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
-        """Send an error response without the application. Count it by ``reason``."""
+        """Send an error response without calling the application. Count the response by ``reason``."""
         if reason is not None:
             count_refusal(reason)
         body = json.dumps({"title": title, "description": sentence}).encode()
