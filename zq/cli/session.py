@@ -171,11 +171,14 @@ class Session:
 
     @cached_property
     def connection(self) -> Connection:
-        """The server, project and credentials to use. Raises ``UsageError``."""
+        """The server, project and credentials to use. Raises ``UsageError`` if a setting is not valid."""
         return self.connection_with({})
 
     def connection_with(self, over: Mapping[str, str | None]) -> Connection:
-        """Return the connection with the members in ``over``, which override all options. Raises ``UsageError``."""
+        """Return the connection with the members in ``over``, which override all options.
+
+        Raises ``UsageError`` if a setting is not valid.
+        """
         chosen = {name: value for name, value in over.items() if value}
         found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
         if not found.project and not found.token:

@@ -263,7 +263,10 @@ async def _iterate_pages_async(transport: AsyncTransport, first: Call[Page[T]]) 
 
 
 def path(*segments: str) -> str:
-    """Quote the segments and join them to a path below ``/v2/``. Raises ``InvalidName``."""
+    """Quote the segments and join them to a path below ``/v2/``.
+
+    Raises ``InvalidName`` if a segment is empty or contains a slash.
+    """
     if not all(segments) or "/" in "".join(segments):
         # Servers decode a path before they split it, so even a quoted slash would lead to another resource.
         raise InvalidName("A name must not be empty and must not contain a slash.")

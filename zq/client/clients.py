@@ -131,7 +131,10 @@ class ClientOperations:
 
     @operation
     def find(self, message: str) -> Call[Located]:
-        """Find a live or finished message by id in all queues of the project. Raises ``MessageNotFound``."""
+        """Find a live or finished message by id in all queues of the project.
+
+        Raises ``MessageNotFound`` if no queue has the message.
+        """
         return Call(
             method="GET",
             path=path("messages", message),
@@ -191,7 +194,7 @@ class ClientOperations:
 
     @operation
     def token(self, id: str) -> Call[dict[str, Any]]:
-        """Return a token of the project without its secret. Raises ``NotFound``."""
+        """Return a token of the project without its secret. Raises ``NotFound`` for an unknown id."""
         return Call(method="GET", path=path("tokens", id), read=_read_object)
 
     @operation
@@ -216,9 +219,9 @@ class ClientOperations:
 
     @operation
     def rotate_token(self, id: str) -> Call[dict[str, Any]]:
-        """Replace a token. Return the new token with its secret, like ``create_token``. Raises ``NotFound``.
+        """Replace a token. Return the new token with its secret, like ``create_token``.
 
-        The old token expires within a day.
+        The old token expires within a day. Raises ``NotFound`` for an unknown id.
         """
         return Call(method="POST", path=path("tokens", id, "rotate"), read=_read_object, repeat=Repeat.UNSENT)
 
@@ -313,7 +316,7 @@ class ClientOperations:
 
     @operation
     def committed(self, producer: str) -> Call[LastCommit]:
-        """Return the producer's last committed batch. Raises ``ProducerNotFound``."""
+        """Return the producer's last committed batch. Raises ``ProducerNotFound`` if the producer has no commit."""
         return Call(
             method="GET",
             path=path("commits", producer),

@@ -189,10 +189,12 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def pause(self, what: Literal["claims", "posts", "all"] = "all") -> Call[dict[str, Any]]:
-        """Pause claims and pops, posts, or both. Return the metadata. Raises ``QueueNotFound``.
+        """Pause claims and pops (``"claims"``), posts, or both. Return the queue's new metadata.
 
         Until ``resume`` is called, paused claims and pops return no messages, and paused posts raise ``QueuePaused``.
         Existing claims can still be settled, renewed and released.
+
+        Raises ``QueueNotFound`` if the queue does not exist.
         """
         return self._patch([{"op": "add", "path": PAUSED, "value": what}])
 
@@ -200,7 +202,7 @@ class QueueOperations(SubscriptionOperations):
     def resume(self) -> Call[dict[str, Any]]:
         """Resume a paused queue and return its metadata. Has no effect if the queue is not paused.
 
-        Raises ``QueueNotFound``.
+        Raises ``QueueNotFound`` if the queue does not exist.
         """
         # Removing an absent key fails, so the key is added first: a retry of the request then succeeds.
         return self._patch([{"op": "add", "path": PAUSED, "value": None}, {"op": "remove", "path": PAUSED}])
@@ -234,7 +236,7 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def held(self, claim: str) -> Call[Claim]:
-        """Return a claim with its messages and its holder. Raises ``ClaimNotFound``."""
+        """Return a claim with its messages and its holder. Raises ``ClaimNotFound`` if the claim has expired."""
         return claims.get_call(self.name, claim)
 
     @listing
@@ -250,7 +252,7 @@ class QueueOperations(SubscriptionOperations):
     def renew(
         self, claim: str, *, ttl: int | None = None, grace: int | None = None, fence: Fence | None = None
     ) -> Call[None]:
-        """Renew the claim for another ``ttl`` seconds. Raises ``ClaimNotFound``."""
+        """Renew the claim for another ``ttl`` seconds. Raises ``ClaimNotFound`` if the claim has expired."""
         return claims.renew_call(self.name, claim, ttl, grace, fence)
 
     @operation
@@ -270,7 +272,9 @@ class QueueOperations(SubscriptionOperations):
         key: str | None = None,
         fence: Fence | None = None,
     ) -> Call[SettleResult]:
-        """Delete, release, move and bury messages of a claim atomically. Raises ``ClaimNotFound``.
+        """Delete, release, move and bury messages of a claim atomically.
+
+        Raises ``ClaimNotFound`` if the claim has expired.
 
         Args:
             delete: Message ids; ``"*"`` = all messages of the claim that no other argument contains.

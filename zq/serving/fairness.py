@@ -56,7 +56,7 @@ class FairQueue:
     """A queue that lets each caller's requests run ``MAX_STEPS`` steps per event loop iteration.
 
     The first ``MAX_STEPS`` steps of an iteration are not counted by caller, which costs less. If only one project has
-    sent requests lately, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called in the
+    recently sent requests, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called in the
     event loop.
     """
 

@@ -76,7 +76,7 @@ def create_features(
 
     Args:
         strategy: The authentication strategy.
-        probe: Checks that the store at a URI is usable. Raises ``StartRefused`` or ``Unavailable``.
+        probe: Checks the store at a URI. Raises ``StartRefused`` or ``Unavailable`` if the store is not usable.
     """
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.uri.partition(":")[0]
