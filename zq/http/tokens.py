@@ -273,7 +273,7 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 def _jti(given: str) -> str:
     """Check and return the id of a JSON Web Token.
 
-    Raises ``Invalid``, also for a complete zq token, because a secret must not appear in a URL.
+    Raises ``Invalid`` for an id that is not valid, and for a complete zq token, because URLs must not contain secrets.
     """
     if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")

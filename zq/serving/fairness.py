@@ -55,9 +55,9 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 class FairQueue:
     """A queue that lets each caller's requests run ``MAX_STEPS`` steps per event loop iteration.
 
-    The first ``MAX_STEPS`` steps of an iteration are not counted by caller, which costs less. If only one project has
-    recently sent requests, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called in the
-    event loop.
+    The first ``MAX_STEPS`` steps of an iteration are not counted by caller, which costs less. If only one project
+    has recently sent requests, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called
+    in the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, has_several_projects: Callable[[], bool]) -> None:

@@ -131,11 +131,10 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
 
 
 def register_exit(call: Callable[[], object]) -> None:
-    """Register a function to call, possibly twice, when this process exits normally.
+    """Register a function to call when this process exits normally. Calling it twice must be harmless.
 
-    Functions are called in reverse order of registration.
-
-    A process started by ``multiprocessing`` runs ``Finalize`` callbacks but no ``atexit`` callbacks.
+    Functions are called in reverse order of registration. A process that ``multiprocessing`` started runs ``Finalize``
+    callbacks but no ``atexit`` callbacks, so the function is registered as both.
     """
     atexit.register(call)
     if multiprocessing.parent_process() is not None:
