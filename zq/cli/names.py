@@ -51,7 +51,7 @@ def completion(context: click.Context, shell: str) -> None:
 
 
 def check_not_missing(session: Session, queue: str, found: Iterable[T]) -> Iterator[T]:
-    """Yield the items of a queue. Raises ``NotFound`` if there are no items because the queue does not exist."""
+    """Yield the items in ``found``. If there are none because the queue does not exist, raise ``NotFound``."""
     empty = True
     for item in found:
         empty = False

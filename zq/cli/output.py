@@ -290,7 +290,7 @@ def show(drawn: "Table") -> None:
 
 
 def replace_controls(text: str) -> str:
-    """Replace control characters."""
+    """Replace control characters by U+FFFD."""
     return text.translate(CONTROLS)
 
 

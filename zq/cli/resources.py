@@ -172,7 +172,10 @@ def resume(resources: ResourceAccess, name: str) -> None:
 
 
 def change_queue(resources: ResourceAccess, name: str, verb: Callable[[Queue], Row]) -> Row:
-    """Change a queue and return its new metadata. Raises ``NotFound`` with a suggestion."""
+    """Apply ``verb`` to a queue and return the queue's new metadata.
+
+    Raises ``NotFound`` with a similar name if the queue does not exist.
+    """
     try:
         return verb(resources.session.client.queue(name))
     except QueueNotFound:
@@ -236,6 +239,10 @@ def for_each(
     resources: ResourceAccess, names: Sequence[str], done: str, verb: Callable[[Handle], None], question: str
 ) -> None:
     """Ask for confirmation on a terminal, then apply ``verb`` to each existing queue or topic.
+
+    Args:
+        done: Member that is set in the printed result of each name, such as "deleted".
+        question: Confirmation prompt with ``{}`` for the names; "" = do not ask.
 
     Raises ``Abort`` if the user declines, and ``NotFound`` if a queue or topic does not exist.
     """

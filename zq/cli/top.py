@@ -135,7 +135,11 @@ def queue_metrics(name: str, now: Sample, before: Sample | None) -> QueueMetrics
 
 
 def total_metrics(rows: Sequence[QueueMetrics], more: bool) -> QueueMetrics:
-    """Return the totals of all queues. Queues with unknown rates do not count in the total rates."""
+    """Return the totals of the queues in ``rows``. Queues with unknown rates do not count in the total rates.
+
+    Args:
+        more: Whether the server has queues that are not in ``rows``.
+    """
     name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
@@ -163,6 +167,7 @@ def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int
     """Return the table of the totals and the first queues.
 
     Args:
+        more: Whether the server has queues that are not in ``rows``.
         most: Maximum number of queues. Default: as many as fit on the terminal.
         keys: Show the keyboard keys.
     """

@@ -335,7 +335,13 @@ def _read_object(response: Response) -> dict[str, Any]:
 
 
 def _pages(member: str, kind: type[T], target: str, params: Params) -> Call[Page[T]]:
-    """Return the call for the first page of a listing, whose items are in ``member`` of the response body."""
+    """Return the call for the first page of a listing.
+
+    Args:
+        member: Member of the response body with the items.
+        kind: Type of the items.
+        target: Request path.
+    """
 
     def read(response: Response) -> Page[T]:
         found = _read_object(response)

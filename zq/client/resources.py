@@ -203,7 +203,7 @@ class ResourceOperations:
 
 
 def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[Listed]]:
-    """Return the call for the first page of a listing of queues or topics."""
+    """Return the call for the first page of a listing of queues or topics. ``kind`` is "queues" or "topics"."""
     params = {"limit": page_size, "detailed": True if detailed else None, **filters}
 
     def read(response: Response) -> Page[Listed]:

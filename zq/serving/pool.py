@@ -153,7 +153,12 @@ class Pool:
     def do(
         self, work: Callable[[], Any], *, caller: bytes | None = None, patient: bool = False
     ) -> "asyncio.Future[Any]":
-        """Run ``work`` on a thread and return a future of its result. Must be called in the event loop."""
+        """Run ``work`` on a thread and return a future of its result. Must be called in the event loop.
+
+        Args:
+            caller: The caller whose threads the job uses, or ``None`` for no limit.
+            patient: Let the job wait for a thread without a timeout.
+        """
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
         with self._lock:
             if caller is not None and self._started[caller] >= self._max_threads():

@@ -252,7 +252,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self.newest
 
     def _is_due(self, what: str) -> bool:
-        """Return ``True`` if a check is due, and record its time."""
+        """Return ``True`` and record the time if the check ``what`` is due, at most once per ``CHECK_INTERVAL``."""
         now = time.monotonic()
         due = now - self.done.get(what, -CHECK_INTERVAL) >= CHECK_INTERVAL
         if due:
