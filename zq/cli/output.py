@@ -66,7 +66,7 @@ class Output:
         """Show a list. Without a table or query, each item is written as soon as it is available.
 
         Args:
-            full: Show whole ids and bodies, even if the user has not requested that.
+            full: Show whole ids and bodies, even without the option ``--full``.
         """
         if self.uses_tables:
             self._table(columns, [cells(item) for item in items], full or self.full)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resumable posts of files.
 
-The progress of posting ``events.ndjson`` is kept in the resume file ``events.ndjson.zq``: the line and offset up to
+The progress of posting ``events.ndjson`` is stored in the resume file ``events.ndjson.zq``: the line and offset up to
 which all messages are stored, and all values that determine the batches. A resumed post gives the same batches with the
 same idempotency keys, so batches that were stored after that offset are not stored twice. A lock on the resume file
 ensures that only one process posts the file. Lines and offsets refer to decompressed content.

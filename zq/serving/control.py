@@ -155,7 +155,7 @@ def call(app: Application, method: str, target: str, document: object = None) ->
 
 
 class _Snapshots:
-    """WSGI middleware that serves the snapshot request. A snapshot is kept until its connection closes.
+    """WSGI middleware that serves the snapshot request. A snapshot exists until its connection closes.
 
     There is at most one snapshot at a time.
     """

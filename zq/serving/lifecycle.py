@@ -131,7 +131,7 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
 
 
 def register_exit(call: Callable[[], object]) -> None:
-    """Register a function to call when this process exits normally. Calling it twice must be harmless.
+    """Register a function to call when this process exits normally. ``call`` may be called twice.
 
     Functions are called in reverse order of registration. A process that ``multiprocessing`` started runs ``Finalize``
     callbacks but no ``atexit`` callbacks, so the function is registered as both.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The data source ``zq``, which selects a reader or writer by the options.
 
-Spark calls the methods in other processes and passes arguments by name, so parameter names must be Spark's.
+Spark calls the methods in other processes and passes arguments by name, so the parameters must have Spark's
+names.
 """
 
 from typing import Any

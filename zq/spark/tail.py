@@ -69,7 +69,7 @@ class TailReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Position up to which the topic has no unread messages."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset. It is constant, because Spark calls this twice and stores neither result."""
+        """Return the initial offset, the same in each call, because Spark calls twice and stores no result."""
         if self.begin is None:
             start = self.options.start
             self.begin = make_offset(self._newest() if start is None else start)
