@@ -29,7 +29,10 @@ Ids = tuple[str, ...]
 
 
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
-    """Return the option ``--limit``. ``more`` is added to its help text and permits 0."""
+    """Return a decorator that adds the option ``--limit``.
+
+    If ``more`` is given, it is appended to the help text, and the option accepts 0.
+    """
     text = f"Maximum number{more} (default {default})."
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 
@@ -40,7 +43,7 @@ def parse_body(text: str, never: bool = False) -> Raw:
     Raises ``UsageError`` for an invalid object or array.
 
     Args:
-        never: Always convert to a string.
+        never: Never parse JSON; always convert ``text`` to a string.
     """
     if not never:
         try:

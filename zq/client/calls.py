@@ -82,7 +82,7 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
         local_response: Response to use instead of sending the request.
         undo: Call to attempt once, with a short timeout, if this call may have been applied but has no result.
         check: Call to attempt once, with a short timeout, before this call. Errors of its ``read`` fail this call;
-            connection errors and refusals are ignored.
+            connection errors and error responses are ignored.
     """
 
     method: str
@@ -100,7 +100,7 @@ class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
 
 
 class Page(Struct, Generic[T_co], frozen=True):
-    """A page of a listing, with the call for the next page or ``None``."""
+    """A page of a listing. ``next`` is the call for the next page, or ``None`` for the last page."""
 
     items: list[T_co]
     next: "Call[Page[T_co]] | None"
@@ -263,7 +263,10 @@ async def _iterate_pages_async(transport: AsyncTransport, first: Call[Page[T]]) 
 
 
 def path(*segments: str) -> str:
-    """Quote the segments and join them to a path below ``/v2/``. Raises ``InvalidName``."""
+    """Quote the segments and join them to a path below ``/v2/``.
+
+    Raises ``InvalidName`` if a segment is empty or contains a slash.
+    """
     if not all(segments) or "/" in "".join(segments):
         # Servers decode a path before they split it, so even a quoted slash would lead to another resource.
         raise InvalidName("A name must not be empty and must not contain a slash.")
@@ -294,7 +297,7 @@ def check_concurrency(concurrency: int) -> int:
 def may_be_applied(error: BaseException) -> bool:
     """Return whether the server may have applied a failed call.
 
-    A call was certainly not applied if the server refused its first attempt.
+    A call was certainly not applied if the server rejected its first attempt.
     """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 

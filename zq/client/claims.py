@@ -70,10 +70,10 @@ def claim_call(
     wait: float,
     fence: Fence | None = None,
 ) -> Call[T]:
-    """Return the call that creates a claim, or gets the claim if ``name`` exists.
+    """Return the call that creates a claim, or gets the claim with the id ``name`` if there is one.
 
     Args:
-        name: Claim id. With ``None``, the call uses a new id, and releases the claim if it gets no response.
+        name: Claim id. ``None`` = a new id. If the server then does not respond, the client releases the claim.
         read: Reads the response; called with the claim id.
         wait: Seconds to wait for the first message.
     """
@@ -90,21 +90,26 @@ def claim_call(
 
 
 def read_claim(name: str, response: Response) -> Claim:
-    """Read the response to a claim request."""
+    """Read the response to a claim request. ``name`` is the claim id."""
     if response.status == 204:
         return Claim("", [])
     return Claim(name, msgspec.json.decode(response.body, type=_Claimed).messages)
 
 
 def read_deliveries(name: str, response: Response) -> ClaimedDeliveries:
-    """Read the response to a consumer's claim request."""
+    """Read the response to a consumer's claim request. ``name`` is the claim id."""
     if response.status == 204:
         return ClaimedDeliveries(name, [], parse_retry_after(response.headers))
     return ClaimedDeliveries(name, msgspec.json.decode(response.body, type=_Delivered).messages)
 
 
 def list_call(where: str, page: int | None) -> Call[Page[LiveClaim]]:
-    """Return the call for the first page of live claims. Pages before the last one may be empty."""
+    """Return the call for the first page of live claims. Pages before the last one may be empty.
+
+    Args:
+        where: Request path.
+        page: Number of claims per page.
+    """
 
     def read(response: Response) -> Page[LiveClaim]:
         found = msgspec.json.decode(response.body, type=_ListedClaims)

@@ -131,7 +131,10 @@ class ClientOperations:
 
     @operation
     def find(self, message: str) -> Call[Located]:
-        """Find a live or finished message by id in all queues of the project. Raises ``MessageNotFound``."""
+        """Find a live or finished message by id in all queues of the project.
+
+        Raises ``MessageNotFound`` if no queue has the message.
+        """
         return Call(
             method="GET",
             path=path("messages", message),
@@ -174,7 +177,10 @@ class ClientOperations:
 
     @operation
     def quota(self) -> Call[dict[str, Any]]:
-        """Return the project's quotas (``limits``) and usage (``used``). Raises ``NotBuilt`` without authentication."""
+        """Return the project's quotas (``limits``) and usage (``used``).
+
+        Raises ``NotBuilt`` if the server does not authenticate callers.
+        """
         return Call(method="GET", path=path("quota"), read=_read_object)
 
     @listing
@@ -188,7 +194,7 @@ class ClientOperations:
 
     @operation
     def token(self, id: str) -> Call[dict[str, Any]]:
-        """Return a token of the project without its secret. Raises ``NotFound``."""
+        """Return a token of the project without its secret. Raises ``NotFound`` for an unknown id."""
         return Call(method="GET", path=path("tokens", id), read=_read_object)
 
     @operation
@@ -213,9 +219,9 @@ class ClientOperations:
 
     @operation
     def rotate_token(self, id: str) -> Call[dict[str, Any]]:
-        """Replace a token. Return the new token with its secret, like ``create_token``. Raises ``NotFound``.
+        """Replace a token. Return the new token with its secret, like ``create_token``.
 
-        The old token expires within a day.
+        The old token expires within a day. Raises ``NotFound`` for an unknown id.
         """
         return Call(method="POST", path=path("tokens", id, "rotate"), read=_read_object, repeat=Repeat.UNSENT)
 
@@ -237,7 +243,7 @@ class ClientOperations:
 
     @operation
     def fence(self, name: str) -> Call[Fence]:
-        """Advance a fence and return its new epoch. The server then refuses requests with an earlier epoch."""
+        """Advance a fence and return its new epoch. The server then rejects requests with an earlier epoch."""
         return Call(
             method="POST",
             path=path("fences", name),
@@ -310,7 +316,7 @@ class ClientOperations:
 
     @operation
     def committed(self, producer: str) -> Call[LastCommit]:
-        """Return the producer's last committed batch. Raises ``ProducerNotFound``."""
+        """Return the producer's last committed batch. Raises ``ProducerNotFound`` if the producer has no commit."""
         return Call(
             method="GET",
             path=path("commits", producer),
@@ -329,7 +335,13 @@ def _read_object(response: Response) -> dict[str, Any]:
 
 
 def _pages(member: str, kind: type[T], target: str, params: Params) -> Call[Page[T]]:
-    """Return the call for the first page of a listing, whose items are in ``member`` of the response body."""
+    """Return the call for the first page of a listing.
+
+    Args:
+        member: Member of the response body with the items.
+        kind: Type of the items.
+        target: Request path.
+    """
 
     def read(response: Response) -> Page[T]:
         found = _read_object(response)

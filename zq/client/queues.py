@@ -115,10 +115,12 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def delete_message(self, message: str, *, claim: str | None = None) -> Call[None]:
-        """Delete a message. Raises ``MessageClaimed`` and ``ClaimNotHeld``.
+        """Delete a message.
 
         Args:
             claim: Id of the claim that holds the message. Required if the message is claimed.
+
+        Raises ``MessageClaimed`` if ``claim`` is missing, and ``ClaimNotHeld`` if the claim does not hold the message.
         """
         params = {"claim_id": claim}
         return Call(method="DELETE", path=self._path("messages", message), params=params, read=read_empty)
@@ -144,7 +146,7 @@ class QueueOperations(SubscriptionOperations):
         methods: Sequence[str] = ("GET",),
         expires: datetime | None = None,
     ) -> Call[dict[str, Any]]:
-        """Create a signed URL of the queue, for callers without an account. Raises ``NotAuthorized``.
+        """Create a signed URL of the queue, for callers without an account.
 
         Args:
             paths: Resources that the URL gives access to: "messages", "claims", "subscriptions".
@@ -176,7 +178,7 @@ class QueueOperations(SubscriptionOperations):
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
         """Return message counts and rates over the last ``window`` seconds (300, 600 or 10800).
 
-        Missing values are ``None``.
+        Unknown values are ``None``.
         """
         return Call(
             method="GET",
@@ -187,10 +189,12 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def pause(self, what: Literal["claims", "posts", "all"] = "all") -> Call[dict[str, Any]]:
-        """Pause claims and pops, posts, or both. Return the metadata. Raises ``QueueNotFound``.
+        """Pause claims and pops (``"claims"``), posts, or both. Return the queue's new metadata.
 
         Until ``resume`` is called, paused claims and pops return no messages, and paused posts raise ``QueuePaused``.
         Existing claims can still be settled, renewed and released.
+
+        Raises ``QueueNotFound`` if the queue does not exist.
         """
         return self._patch([{"op": "add", "path": PAUSED, "value": what}])
 
@@ -198,7 +202,7 @@ class QueueOperations(SubscriptionOperations):
     def resume(self) -> Call[dict[str, Any]]:
         """Resume a paused queue and return its metadata. Has no effect if the queue is not paused.
 
-        Raises ``QueueNotFound``.
+        Raises ``QueueNotFound`` if the queue does not exist.
         """
         # Removing an absent key fails, so the key is added first: a retry of the request then succeeds.
         return self._patch([{"op": "add", "path": PAUSED, "value": None}, {"op": "remove", "path": PAUSED}])
@@ -221,7 +225,7 @@ class QueueOperations(SubscriptionOperations):
 
         Args:
             limit: Maximum number of messages.
-            grace: Seconds for which messages outlive the claim if they would expire during it.
+            grace: Minimum time in seconds for which the messages outlive the claim. The server extends shorter ttls.
             wait: Seconds to wait for the first message.
             name: Claim id. Default: a new id.
             fence: Fence whose epoch the server checks.
@@ -232,7 +236,7 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def held(self, claim: str) -> Call[Claim]:
-        """Return a claim with its messages and its holder. Raises ``ClaimNotFound``."""
+        """Return a claim with its messages and its holder. Raises ``ClaimNotFound`` if the claim has expired."""
         return claims.get_call(self.name, claim)
 
     @listing
@@ -248,7 +252,7 @@ class QueueOperations(SubscriptionOperations):
     def renew(
         self, claim: str, *, ttl: int | None = None, grace: int | None = None, fence: Fence | None = None
     ) -> Call[None]:
-        """Renew the claim for another ``ttl`` seconds. Raises ``ClaimNotFound``."""
+        """Renew the claim for another ``ttl`` seconds. Raises ``ClaimNotFound`` if the claim has expired."""
         return claims.renew_call(self.name, claim, ttl, grace, fence)
 
     @operation
@@ -268,7 +272,9 @@ class QueueOperations(SubscriptionOperations):
         key: str | None = None,
         fence: Fence | None = None,
     ) -> Call[SettleResult]:
-        """Delete, release, move and bury messages of a claim atomically. Raises ``ClaimNotFound``.
+        """Delete, release, move and bury messages of a claim atomically.
+
+        Raises ``ClaimNotFound`` if the claim has expired.
 
         Args:
             delete: Message ids; ``"*"`` = all messages of the claim that no other argument contains.
@@ -353,7 +359,7 @@ class QueueOperations(SubscriptionOperations):
 
         Args:
             living: Include live messages, and list all messages in the order of posting.
-            bodies: "start" = ``body_start`` and ``body_bytes`` instead of the body.
+            bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
             page: Number of messages per request.
         """
         params = _history_params(since, until, living, page)
@@ -376,8 +382,8 @@ class QueueOperations(SubscriptionOperations):
             own: Include messages that this client posted.
             claimed: Include claimed messages.
             delayed: Include delayed messages.
-            state: List only messages in this state. Ready and delayed messages are listed in the order of claims.
-            bodies: "start" = ``body_start`` and ``body_bytes`` instead of the body.
+            state: List only messages in this state. Ready and delayed messages are listed in claim order.
+            bodies: "start" = return only the start of each body and its size (``body_start``, ``body_bytes``).
             page: Number of messages per request.
         """
         if state is not None and (claimed or delayed or not own):
@@ -389,7 +395,7 @@ class QueueOperations(SubscriptionOperations):
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return a page of live messages whose sequence is greater than ``after``, with its end position."""
+        """Return a page of live messages after the sequence ``after``, with the page's end position."""
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
         return message_stretch(self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True})
 
@@ -403,7 +409,7 @@ class QueueOperations(SubscriptionOperations):
         living: bool = False,
         page: int | None = None,
     ) -> Call[Stretch[Finished]]:
-        """Return a page of ``history`` after the marker ``after``, with its end position."""
+        """Return a page of ``history`` after the marker ``after``, with the page's end position."""
         params = _history_params(since, until, living, page)
         return finished_stretch(self._path("history"), {**params, "marker": after})
 

@@ -38,7 +38,7 @@ _finished: Final = msgspec.json.Decoder(MessagePage[Finished])
 def page_from_links(
     path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Response], Page[T]]
 ) -> Page[T]:
-    """Return a page whose next page has the query of the first link. An empty page is the last one."""
+    """Return a page with the call for the next page, built from the first link. An empty page has no next page."""
     if not (items and links):
         return Page(items, None)
     # The path of the link is not used, because it does not quote names that consist of dots.
@@ -203,7 +203,7 @@ class ResourceOperations:
 
 
 def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[Listed]]:
-    """Return the call for the first page of a listing of queues or topics."""
+    """Return the call for the first page of a listing of queues or topics. ``kind`` is "queues" or "topics"."""
     params = {"limit": page_size, "detailed": True if detailed else None, **filters}
 
     def read(response: Response) -> Page[Listed]:

@@ -42,7 +42,7 @@ class SubscriptionOperations(ResourceOperations):
     def subscribe(
         self, subscriber: str, *, ttl: int | None = None, options: Mapping[str, Any] | None = None
     ) -> Call[Subscribed]:
-        """Subscribe a URI to the messages. Raises ``SubscriptionExists``.
+        """Subscribe a URI to the messages. Raises ``SubscriptionExists`` if the URI is already subscribed.
 
         Deliveries begin when the subscriber has confirmed the subscription. If the subscriber has not confirmed an
         earlier subscription, the server sends the confirmation request again. If the response is lost, repeat the call
@@ -91,7 +91,9 @@ class SubscriptionOperations(ResourceOperations):
         ttl: int | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Call[None]:
-        """Change a subscription; ``None`` keeps a property. Raises ``SubscriptionExists``.
+        """Change a subscription. ``None`` leaves a property unchanged.
+
+        Raises ``SubscriptionExists`` if another subscription has the URI ``subscriber``.
 
         A new subscriber must confirm again and gets a new secret, which ``rotate_secret`` replaces with one that you
         know. The old ``post_headers`` are not sent to the new subscriber.

@@ -291,7 +291,7 @@ class Draft(Struct, frozen=True):
     """A message to post, with its own ttl, delay, group or attributes.
 
     Attributes:
-        attributes: Strings, numbers, bytes or ``TypedValue`` by name.
+        attributes: Mapping from name to a string, number, bytes or ``TypedValue``.
     """
 
     body: Any
@@ -382,9 +382,9 @@ class RedriveDryRun(Struct, frozen=True):
 
     Attributes:
         would_move: Number of messages that would be moved.
-        origins: Number of messages by origin queue.
+        origins: Number of messages per existing origin queue.
         without_origin: Number of messages without an origin.
-        missing_origin: Number of messages by origin queue that does not exist.
+        missing_origin: Number of messages per missing origin queue, which the redrive would create.
         counted: Number of inspected messages.
         lost: Requested ids whose messages are not ready.
     """

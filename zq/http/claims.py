@@ -81,7 +81,7 @@ class ClaimItem:
         respond(req, resp, release, partial(_show_nothing, resp))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
-        """Create the claim with this name, or return it if it exists (extensions 9)."""
+        """Create a claim with this id, or return the existing claim with this id (extensions 9)."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
         fetch = partial(

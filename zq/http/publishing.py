@@ -95,7 +95,10 @@ class TopicMessages:
         wait: int | None,
         topic_poll: TopicPoll | None = None,
     ) -> PollResult[TopicPage] | TopicPoll:
-        """Poll once. If the request must wait, let the project's next heavy request run."""
+        """Poll the topic once. Return the result, or a ``TopicPoll`` if the request must wait for messages.
+
+        While the request waits, the project's next heavy request may run.
+        """
         try:
             weight.admit_page(req, limit)
         except BaseException:

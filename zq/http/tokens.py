@@ -36,7 +36,7 @@ ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 
 
 class _TokenResource:
-    """Base class of resources for tokens of the caller's project. The caller must have rights to manage all of it."""
+    """Base class of resources for the project's tokens. The caller must have rights to manage the whole project."""
 
     path = "/v2/tokens"
 
@@ -50,9 +50,9 @@ class _TokenResource:
         return given
 
     def _caller(self, req: falcon.Request) -> Identity:
-        """Return the caller, which must be authenticated and have rights to manage the whole project.
+        """Return the caller.
 
-        Raises ``NotAuthorized``.
+        Raises ``NotAuthorized`` unless the caller is authenticated and has rights to manage the whole project.
         """
         identity: Identity = req.context.identity
         scopes = parse(identity.scopes)
@@ -273,7 +273,7 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 def _jti(given: str) -> str:
     """Check and return the id of a JSON Web Token.
 
-    Raises ``Invalid``, also for a complete zq token, because a secret must not appear in a URL.
+    Raises ``Invalid`` for an id that is not valid, and for a complete zq token, because URLs must not contain secrets.
     """
     if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
@@ -295,7 +295,7 @@ def _grantable_roles(maker: Identity) -> frozenset[str]:
 
 
 def _exceeds(terms: Grant | StoredToken, maker: Identity) -> bool:
-    """Return whether a token with these terms would have more rights than its maker, or another user."""
+    """Return whether a token with these terms has more rights than its maker or belongs to another user."""
     other = terms.user not in ("", maker.user) or not _grantable_roles(maker) | maker.roles >= {*terms.roles}
     return other or scopes_exceed(parse(terms.scopes), parse(maker.scopes))
 
