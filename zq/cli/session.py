@@ -262,7 +262,7 @@ class NoteHandler(logging.Handler):
 
 
 def print_client_logs() -> None:
-    """Print the log records of the client as notes from now on."""
+    """Configure logging to print the client's log records on standard error, as notes."""
     for name, level in (("zq.client", logging.INFO), ("httpx", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.setLevel(level)

@@ -55,7 +55,10 @@ def _restore_handlers() -> None:
 
 
 def _on_signal(number: int, _frame: object) -> None:
-    """On the first signal, stop the loops. On the second one, restore the previous handlers and repeat the signal."""
+    """Stop the loops on the first signal. Pass the second signal to the previous handlers.
+
+    If there are no loops, pass the first signal too.
+    """
     first = bool(_first_awaited)
     _first_awaited.clear()
     if first:

@@ -63,7 +63,6 @@ class Section(Struct, Generic[Options], frozen=True):
 
     Args:
         options: The struct that declares the section.
-        read: Returns the configured values as described in ``zq.model.options`` for an invalid value.
         complete: Returns the options with further fields. Raises ``StartRefused`` if they are not valid or conflict
             with the server's other settings, which are the second argument.
         line: Returns a line for the startup log, or "". The second argument is the server's URL on this machine.

@@ -218,10 +218,10 @@ def parser(member: str | None) -> Any:
 
 
 def parse_json(text: bytes, member: str | None) -> dict[str, Any]:
-    """Validate JSON. Return it as ``body``, or return the ``reason`` why it is not valid.
+    """Validate a JSON text. Return ``{"body": ...}`` if it is valid, else ``{"reason": ...}``.
 
     Args:
-        member: Take the body from this member of a JSON object.
+        member: The member of a JSON object that contains the body; None if the whole text is the body.
     """
     try:
         if member is not None:

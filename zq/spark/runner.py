@@ -57,7 +57,10 @@ class Totals(Struct):
 
 
 class Runner:
-    """A runner that processes one round at a time. If there is a backlog, it prefetches the next batch."""
+    """The loop that claims batches of messages and processes each of them in a round.
+
+    Rounds run one at a time. If there is a backlog, the next batch is claimed during a round.
+    """
 
     def __init__(self, taking: ClaimingOptions, work: RoundExecutor, most_poison: int) -> None:
         self.name = taking.consumer
