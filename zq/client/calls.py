@@ -34,7 +34,7 @@ import msgspec
 from msgspec import Struct
 
 from zq.errors import Invalid, InvalidHeader, InvalidName, Unavailable, ZqError
-from zq.wire import refusals
+from zq.wire import answers, refusals
 
 if TYPE_CHECKING:
     import httpx
@@ -104,6 +104,33 @@ class Page(Struct, Generic[T_co], frozen=True):
 
     items: list[T_co]
     next: "Call[Page[T_co]] | None"
+
+
+def decoded(kind: type[T]) -> "Callable[[Answer], T]":
+    """Return the reader of an answer that has this type."""
+    decoder = msgspec.json.Decoder(kind)
+    return lambda answer: decoder.decode(answer.body)
+
+
+# The reader of an answer that is any object.
+document: Final = decoded(dict[str, Any])
+
+
+def pages(member: str, kind: type[T], target: str, params: Params) -> "Call[Page[T]]":
+    """Return the call for the first page of a listing in one member of the answer.
+
+    A link shows that more pages follow.
+    """
+
+    def read(answer: Answer) -> Page[T]:
+        found = msgspec.json.decode(answer.body, type=dict[str, msgspec.Raw])
+        items = msgspec.json.decode(found[member], type=list[kind])  # type: ignore[valid-type]
+        links = msgspec.json.decode(found["links"], type=list[answers.Link])
+        # Only the query of the link is used, because the call's own path quotes names that consist of dots.
+        following = [f"{target.partition('?')[0]}?{link.href.partition('?')[2]}" for link in links]
+        return Page(items, pages(member, kind, following[0], {}) if following else None)
+
+    return Call(method="GET", path=target, params=params, read=read)
 
 
 class Transport(Protocol):
@@ -309,20 +336,12 @@ class Caught:
         return True
 
 
-class ErrorBody(Struct):
-    """The body of an error answer."""
-
-    title: str = ""
-    description: str = ""
-    limit: str = ""
-
-
 def error_of(response: "httpx.Response") -> ZqError:
     """Return the error of an answer as an instance of the class that the server raised."""
     try:
-        body = msgspec.json.decode(response.content, type=ErrorBody)
+        body = msgspec.json.decode(response.content, type=answers.Error)
     except UNREADABLE:  # an error page of a proxy
-        body = ErrorBody()
+        body = answers.Error()
     title = body.title or response.reason_phrase
     reason = title.removeprefix(f"{response.status_code} ")
     sentence = body.description or f"The server answered {response.status_code} {reason}."

@@ -2,19 +2,22 @@
 """Calls on claims, for queue handles and consumers."""
 
 from collections.abc import Callable
-from typing import TypeVar
+from datetime import datetime
+from typing import Final, TypeVar
 from uuid import uuid4
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from zq import wire
-from zq.client.calls import EMPTY, Answer, Call, Page, key_header, nothing, path, retry_after
-from zq.client.values import Claim, Delivery, LiveClaim, Message
+from zq.client.calls import EMPTY, Answer, Call, decoded, key_header, nothing, path, retry_after
+from zq.client.values import Claim, Delivery, Message
 from zq.model import Fence, Settled
-from zq.wire import extensions
+from zq.wire import answers, extensions
 
 T = TypeVar("T")
+_claimed: Final = msgspec.json.Decoder(answers.Messages[Message])
+_delivered: Final = msgspec.json.Decoder(answers.Messages[Delivery])
 
 
 class ClaimedDeliveries(Struct, frozen=True):
@@ -27,27 +30,6 @@ class ClaimedDeliveries(Struct, frozen=True):
     claim: str
     deliveries: list[Delivery]
     pause: float = 0.0
-
-
-class _Claimed(Struct):
-    messages: list[Message]
-
-
-class _Delivered(Struct):
-    messages: list[Delivery]
-
-
-class _ShownClaim(Struct):
-    messages: list[Message]
-    age: int
-    ttl: int
-    client: str | None = None
-    agent: str | None = None
-
-
-class _ListedClaims(Struct):
-    claims: list[LiveClaim]
-    links: list[dict[str, str]]
 
 
 def claim_call(
@@ -81,25 +63,14 @@ def read_claim(name: str, answer: Answer) -> Claim:
     """Read the claim in an answer."""
     if answer.status == 204:
         return Claim("", [])
-    return Claim(name, msgspec.json.decode(answer.body, type=_Claimed).messages)
+    return Claim(name, _claimed.decode(answer.body).messages)
 
 
 def read_deliveries(name: str, answer: Answer) -> ClaimedDeliveries:
     """Read the claimed messages in an answer as deliveries."""
     if answer.status == 204:
         return ClaimedDeliveries(name, [], retry_after(answer.headers))
-    return ClaimedDeliveries(name, msgspec.json.decode(answer.body, type=_Delivered).messages)
-
-
-def list_call(where: str, page: int | None) -> Call[Page[LiveClaim]]:
-    """Return the call that lists live claims. A page may be short or empty; only the last page has no link."""
-
-    def read(answer: Answer) -> Page[LiveClaim]:
-        found = msgspec.json.decode(answer.body, type=_ListedClaims)
-        queries = [link["href"].partition("?")[2] for link in found.links]
-        return Page(found.claims, Call(method="GET", path=f"{where}?{queries[0]}", read=read) if queries else None)
-
-    return Call(method="GET", path=where, params={"limit": page}, read=read)
+    return ClaimedDeliveries(name, _delivered.decode(answer.body).messages)
 
 
 def get_call(queue: str, claim: str) -> Call[Claim]:
@@ -140,7 +111,7 @@ def settle_call(
         params=fenced(fence),
         headers=key_header(key),
         body=wire.encode(terms),
-        read=lambda answer: msgspec.json.decode(answer.body, type=Settled),
+        read=decoded(Settled),
     )
 
 
@@ -155,7 +126,7 @@ def _terms(ttl: int | None, grace: int | None) -> bytes:
 
 def _reader_of(claim: str) -> Callable[[Answer], Claim]:
     def read(answer: Answer) -> Claim:
-        shown = msgspec.json.decode(answer.body, type=_ShownClaim)
-        return Claim(claim, shown.messages, shown.age, shown.ttl, shown.client, shown.agent)
+        shown = msgspec.json.decode(answer.body, type=answers.Claim[Message, datetime])
+        return Claim(claim, shown.messages, shown.age, shown.ttl, shown.client or None, shown.agent or None)
 
     return read

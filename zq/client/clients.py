@@ -9,7 +9,6 @@ import msgspec
 
 from zq import wire
 from zq.client.calls import (
-    Answer,
     Asynchronous,
     Blocking,
     Call,
@@ -17,20 +16,24 @@ from zq.client.calls import (
     Params,
     Repeat,
     Retries,
+    decoded,
+    document,
     listing,
     nothing,
     operation,
+    pages,
     path,
 )
-from zq.client.claims import fenced, list_call
+from zq.client.claims import fenced
 from zq.client.credentials import chosen_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
-from zq.client.values import Event, Gap, JobCommit, JobFence, JobStage, LastCommit, Listed, LiveClaim, Located
+from zq.client.values import Event, Gap, Listed, LiveClaim, Located
 from zq.errors import Invalid
 from zq.model import Committed, Fence
 from zq.wire import extensions
+from zq.wire.answers import Epoch, JobCommit, JobFence, JobStage, LastCommit
 
 if TYPE_CHECKING:
     from zq.client.attempts import Auth
@@ -104,7 +107,7 @@ class ClientVerbs:
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
         """Return the project's metrics, with their history over ``window`` seconds (300, 600 or 10800)."""
-        return Call(method="GET", path=path("figures"), params={"window": window}, read=_document)
+        return Call(method="GET", path=path("figures"), params={"window": window}, read=document)
 
     @listing
     def queue_figures(
@@ -118,12 +121,12 @@ class ClientVerbs:
             page: Number of queues per request, at most 100.
         """
         params: Params = {"sort": sort, "order": order, "name": name, "limit": page}
-        return _pages("queues", dict[str, Any], path("figures", "queues"), params)
+        return pages("queues", dict[str, Any], path("figures", "queues"), params)
 
     @operation
     def servers(self) -> Call[list[dict[str, Any]]]:
         """Return the latest report of each server process of the deployment; for administrators."""
-        return Call(method="GET", path=path("servers"), read=lambda answer: _document(answer)["servers"])
+        return Call(method="GET", path=path("servers"), read=lambda answer: document(answer)["servers"])
 
     @operation
     def limits(self) -> Call[dict[str, int]]:
@@ -134,12 +137,7 @@ class ClientVerbs:
     @operation
     def find(self, message: str) -> Call[Located]:
         """Find a message by id in the whole project, or its latest history entry. Raises ``MessageNotFound``."""
-        return Call(
-            method="GET",
-            path=path("messages", message),
-            params={"detailed": True},
-            read=lambda answer: msgspec.json.decode(answer.body, type=Located),
-        )
+        return Call(method="GET", path=path("messages", message), params={"detailed": True}, read=decoded(Located))
 
     @listing
     def claims(self, /, *, page: int | None = None) -> Call[Page[LiveClaim]]:
@@ -148,7 +146,7 @@ class ClientVerbs:
         Args:
             page: Number of claims per request.
         """
-        return list_call(path("claims"), page)
+        return pages("claims", LiveClaim, path("claims"), {"limit": page})
 
     @operation
     def ping(self) -> Call[None]:
@@ -158,7 +156,7 @@ class ClientVerbs:
     @operation
     def whoami(self) -> Call[dict[str, Any]]:
         """Return the caller's ``project``, ``user``, ``roles``, ``scopes``, ``credential`` and ``expires``."""
-        return Call(method="GET", path=path("whoami"), read=_document)
+        return Call(method="GET", path=path("whoami"), read=document)
 
     @operation
     def me(self) -> Call[dict[str, Any]]:
@@ -167,7 +165,7 @@ class ClientVerbs:
         The permissions are ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` and ``admin``. The
         properties are ``auth``, ``console`` and ``version``.
         """
-        return Call(method="GET", path=path("me"), read=_document)
+        return Call(method="GET", path=path("me"), read=document)
 
     @operation
     def revoke_shares(self) -> Call[None]:
@@ -177,7 +175,7 @@ class ClientVerbs:
     @operation
     def quota(self) -> Call[dict[str, Any]]:
         """Return the project's quotas (``limits``) and usage (``used``). Raises ``NotBuilt`` without authentication."""
-        return Call(method="GET", path=path("quota"), read=_document)
+        return Call(method="GET", path=path("quota"), read=document)
 
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
@@ -186,12 +184,12 @@ class ClientVerbs:
         Args:
             page: Number of tokens per request.
         """
-        return _pages("tokens", dict[str, Any], path("tokens"), {"limit": page})
+        return pages("tokens", dict[str, Any], path("tokens"), {"limit": page})
 
     @operation
     def token(self, id: str) -> Call[dict[str, Any]]:
         """Return a token of the project without its secret. Raises ``NotFound``."""
-        return Call(method="GET", path=path("tokens", id), read=_document)
+        return Call(method="GET", path=path("tokens", id), read=document)
 
     @operation
     def create_token(
@@ -208,7 +206,7 @@ class ClientVerbs:
         terms: dict[str, Any] = {"name": name, "roles": [*roles]}
         terms |= {} if scopes is None else {"scopes": [*scopes]}
         terms |= {} if days is None else {"days": days}
-        return Call(method="POST", path=path("tokens"), body=wire.encode(terms), read=_document, repeat=Repeat.UNSENT)
+        return Call(method="POST", path=path("tokens"), body=wire.encode(terms), read=document, repeat=Repeat.UNSENT)
 
     @operation
     def rotate_token(self, id: str) -> Call[dict[str, Any]]:
@@ -216,7 +214,7 @@ class ClientVerbs:
 
         Raises ``NotFound``.
         """
-        return Call(method="POST", path=path("tokens", id, "rotate"), read=_document, repeat=Repeat.UNSENT)
+        return Call(method="POST", path=path("tokens", id, "rotate"), read=document, repeat=Repeat.UNSENT)
 
     @operation
     def revoke_token(self, id: str) -> Call[None]:
@@ -232,7 +230,7 @@ class ClientVerbs:
             page: Number of entries per request.
         """
         told = None if since is None else since.isoformat()
-        return _pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": told})
+        return pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": told})
 
     @operation
     def fence(self, name: str) -> Call[Fence]:
@@ -240,7 +238,7 @@ class ClientVerbs:
         return Call(
             method="POST",
             path=path("fences", name),
-            read=lambda answer: Fence(name, msgspec.json.decode(answer.body, type=dict[str, int])["epoch"]),
+            read=lambda answer: Fence(name, msgspec.json.decode(answer.body, type=Epoch).epoch),
         )
 
     @listing
@@ -250,7 +248,7 @@ class ClientVerbs:
         Args:
             page: Number of fences per request.
         """
-        return _pages("fences", JobFence, path("fences"), {"limit": page})
+        return pages("fences", JobFence, path("fences"), {"limit": page})
 
     @listing
     def stages(self, /, *, page: int | None = None) -> Call[Page[JobStage]]:
@@ -259,7 +257,7 @@ class ClientVerbs:
         Args:
             page: Number of stages per request.
         """
-        return _pages("stages", JobStage, path("stages"), {"limit": page})
+        return pages("stages", JobStage, path("stages"), {"limit": page})
 
     @listing
     def commits(self, /, *, page: int | None = None) -> Call[Page[JobCommit]]:
@@ -268,7 +266,7 @@ class ClientVerbs:
         Args:
             page: Number of producers per request.
         """
-        return _pages("commits", JobCommit, path("commits"), {"limit": page})
+        return pages("commits", JobCommit, path("commits"), {"limit": page})
 
     @operation
     def drop_stage(self, name: str) -> Call[None]:
@@ -311,40 +309,13 @@ class ClientVerbs:
     @operation
     def committed(self, producer: str) -> Call[LastCommit]:
         """Return a producer's last batch. Raises ``ProducerNotFound``."""
-        return Call(
-            method="GET",
-            path=path("commits", producer),
-            read=lambda answer: msgspec.json.decode(answer.body, type=LastCommit),
-        )
+        return Call(method="GET", path=path("commits", producer), read=decoded(LastCommit))
 
 
 def _counted(stage: object) -> extensions.CountedStage:
     if not (isinstance(stage, tuple) and len(stage) == 2 and isinstance(stage[1], int)):
         raise Invalid(f"publish must contain pairs of a stage and its message count, not {stage!r}.")
     return extensions.CountedStage(*stage)
-
-
-def _document(answer: Answer) -> dict[str, Any]:
-    return msgspec.json.decode(answer.body, type=dict[str, Any])
-
-
-def _pages(member: str, kind: type[T], target: str, params: Params) -> Call[Page[T]]:
-    """Return the call for the first page of a listing in one member of the answer.
-
-    A link shows that more pages follow.
-    """
-
-    def read(answer: Answer) -> Page[T]:
-        found = _document(answer)
-        items = [msgspec.convert(item, kind) for item in found[member]]
-        link = f"{target.partition('?')[0]}?{_query(found['links'])}"
-        return Page(items, _pages(member, kind, link, {}) if found["links"] else None)
-
-    return Call(method="GET", path=target, params=params, read=read)
-
-
-def _query(links: list[dict[str, str]]) -> str:
-    return links[0]["href"].partition("?")[2] if links else ""
 
 
 class Client(ClientVerbs, Blocking):

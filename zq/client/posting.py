@@ -28,6 +28,7 @@ from zq.client.calls import (
 )
 from zq.client.values import Draft
 from zq.errors import InvalidBody, ZqError
+from zq.wire.answers import PostedHrefs, Staged
 from zq.wire.attributes import Attribute, json_values
 from zq.wire.numbers import check_finite, check_numbers
 
@@ -218,7 +219,7 @@ def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str)
         params={"stage": stage},
         headers=key_header(key),
         body=batch,
-        read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])["staged"],
+        read=lambda answer: msgspec.json.decode(answer.body, type=Staged).staged,
     )
 
 
@@ -294,11 +295,7 @@ BATCH_LIMITS_CALL: Final = Call(method="GET", path="/v2/limits", read=lambda ans
 
 
 def _ids(answer: Answer) -> list[str]:
-    return [href.rpartition("/")[2] for href in msgspec.json.decode(answer.body, type=_Posted).resources]
-
-
-class _Posted(Struct):
-    resources: list[str]
+    return [href.rpartition("/")[2] for href in msgspec.json.decode(answer.body, type=PostedHrefs).resources]
 
 
 def _merged(ranges: list[range]) -> list[range]:

@@ -10,7 +10,20 @@ from msgspec import UNSET
 
 from zq import wire
 from zq.client import claims, posting
-from zq.client.calls import EMPTY, Call, Page, Params, Repeat, listing, nothing, operation
+from zq.client.calls import (
+    EMPTY,
+    Answer,
+    Call,
+    Page,
+    Params,
+    Repeat,
+    decoded,
+    document,
+    listing,
+    nothing,
+    operation,
+    pages,
+)
 from zq.client.resources import (
     Ids,
     finished_pages,
@@ -23,7 +36,6 @@ from zq.client.resources import (
 from zq.client.subscriptions import SubscriptionVerbs
 from zq.client.values import (
     Claim,
-    Depth,
     Draft,
     Finished,
     LiveClaim,
@@ -37,6 +49,7 @@ from zq.client.values import (
 from zq.errors import Invalid
 from zq.model import Fence, Settled
 from zq.wire import extensions
+from zq.wire.answers import Depth, Replayed
 from zq.wire.attributes import Attribute
 
 T = TypeVar("T")
@@ -145,21 +158,12 @@ class QueueVerbs(SubscriptionVerbs):
         terms: dict[str, Any] = {"paths": paths, "methods": methods}
         if expires is not None:
             terms["expires"] = expires.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        return Call(
-            method="POST",
-            path=self._path("share"),
-            body=wire.encode(terms),
-            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Any]),
-        )
+        return Call(method="POST", path=self._path("share"), body=wire.encode(terms), read=document)
 
     @operation
     def depth(self) -> Call[Depth]:
         """Return the message count per state. The cost does not depend on the count. A missing queue has zeros."""
-        return Call(
-            method="GET",
-            path=self._path("depth"),
-            read=lambda answer: msgspec.json.decode(answer.body, type=Depth),
-        )
+        return Call(method="GET", path=self._path("depth"), read=decoded(Depth))
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
@@ -167,12 +171,7 @@ class QueueVerbs(SubscriptionVerbs):
 
         Missing values are ``None``.
         """
-        return Call(
-            method="GET",
-            path=self._path("figures"),
-            params={"window": window},
-            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Any]),
-        )
+        return Call(method="GET", path=self._path("figures"), params={"window": window}, read=document)
 
     @operation
     def pause(self, what: Literal["claims", "posts", "all"] = "all") -> Call[dict[str, Any]]:
@@ -227,7 +226,7 @@ class QueueVerbs(SubscriptionVerbs):
         Args:
             page: Number of claims per request.
         """
-        return claims.list_call(self._path("claims"), page)
+        return pages("claims", LiveClaim, self._path("claims"), {"limit": page})
 
     @operation
     def renew(
@@ -267,27 +266,25 @@ class QueueVerbs(SubscriptionVerbs):
         self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
     ) -> Call[Redriven]:
         """Move dead letters, the oldest or those with ``ids``, back to their origin queues or to the queue ``to``."""
-        return self._redriving(_redrive_terms(to, limit, ids), Redriven)
+        return self._replay_call(self._path("redrive"), _redrive_terms(to, limit, ids), decoded(Redriven))
 
     @operation
     def redrive_dry_run(
         self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
     ) -> Call[RedriveDryRun]:
         """Return the expected result of ``redrive`` without moving messages."""
-        return self._redriving(_redrive_terms(to, limit, ids, dry_run=True), RedriveDryRun)
-
-    def _redriving(self, terms: extensions.RedriveTerms, answer: type[T]) -> Call[T]:
-        return self._replay_call(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=answer))
+        terms = _redrive_terms(to, limit, ids, dry_run=True)
+        return self._replay_call(self._path("redrive"), terms, decoded(RedriveDryRun))
 
     def _replay_call(
-        self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[bytes], T]
+        self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[Answer], T]
     ) -> Call[T]:
         """Return a call that is not repeated once it was sent, except for dry runs."""
         return Call(
             method="POST",
             path=path,
             body=wire.encode(terms),
-            read=lambda answer: read(answer.body),
+            read=read,
             repeat=Repeat.SAFE if terms.dry_run else Repeat.UNSENT,
         )
 
@@ -303,7 +300,7 @@ class QueueVerbs(SubscriptionVerbs):
         """Post copies of finished messages, selected by ``ids`` or by time, and return their number."""
         terms = _replay_terms(ids, since, until, limit)
         path = self._path("history", "replay")
-        return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=dict[str, int])["replayed"])
+        return self._replay_call(path, terms, lambda answer: msgspec.json.decode(answer.body, type=Replayed).replayed)
 
     @operation
     def replay_dry_run(
@@ -317,7 +314,7 @@ class QueueVerbs(SubscriptionVerbs):
         """Return the expected result of ``replay`` without posting messages."""
         terms = _replay_terms(ids, since, until, limit, dry_run=True)
         path = self._path("history", "replay")
-        return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=ReplayDryRun))
+        return self._replay_call(path, terms, decoded(ReplayDryRun))
 
     @listing
     def history(

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The verbs common to queues and topics (metadata, stats, purge), and decoders of message listings."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, TypeVar
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import msgspec
-from msgspec import Struct
 from msgspec.structs import replace
 
 from zq import wire
-from zq.client.calls import Answer, Call, Page, Params, Repeat, nothing, operation, path
+from zq.client.calls import Answer, Call, Page, Params, Repeat, decoded, document, nothing, operation, path
 from zq.client.values import Finished, Gap, Listed, Message, Messages, Stats, Stretch
 from zq.errors import Invalid
+from zq.wire import answers
 from zq.wire.numbers import checked_json
 
 T = TypeVar("T")
@@ -22,25 +22,16 @@ Ids = list[str]
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 
 
-class Paged(Struct, Generic[M]):
-    """A page of messages as encoded by the server."""
+class Paged(answers.HistoryPage[M], Generic[M]):
+    """A page of messages. A page of a topic may have the members after ``links``."""
 
-    messages: list[M]
-    links: list[dict[str, str]] = []
     gap: Gap | None = None
     position: int | None = None
 
 
+_unlinked: Final = msgspec.json.Decoder(answers.Messages[Message])
 _messages: Final = msgspec.json.Decoder(Paged[Message])
 _finished: Final = msgspec.json.Decoder(Paged[Finished])
-
-
-def linked(path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Answer], Page[T]]) -> Page[T]:
-    """Return a page that continues through its link until a page is empty."""
-    if not (items and links):
-        return Page(items, None)
-    # Only the query of the link is used, because the call's own path quotes names that consist of dots.
-    return Page(items, Call(method="GET", path=f"{path}?{links[0]['href'].partition('?')[2]}", read=read))
 
 
 def id_list(ids: Iterable[str]) -> Ids:
@@ -58,7 +49,7 @@ def messages_call(
         method=method,
         path=path,
         params=params,
-        read=lambda answer: _messages.decode(answer.body).messages,
+        read=lambda answer: _unlinked.decode(answer.body).messages,
         repeat=repeat,
         wait=wait,
     )
@@ -89,7 +80,7 @@ def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]
         page = decoder.decode(answer.body)
         if not page.messages:
             return Stretch([], None, page.gap, page.position)
-        return Stretch(page.messages, int(parse_qs(urlsplit(page.links[0]["href"]).query)["marker"][0]), page.gap)
+        return Stretch(page.messages, int(parse_qs(urlsplit(page.links[0].href).query)["marker"][0]), page.gap)
 
     return Call(method="GET", path=path, params=params, read=read)
 
@@ -97,7 +88,11 @@ def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]
 def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Page[M]]:
     def read(answer: Answer) -> Page[M]:
         page = decoder.decode(answer.body)
-        return linked(path, page.messages, page.links, read)
+        if not (page.messages and page.links):
+            return Page(page.messages, None)
+        # Only the query of the link is used, because the call's own path quotes names that consist of dots.
+        query = page.links[0].href.partition("?")[2]
+        return Page(page.messages, Call(method="GET", path=f"{path}?{query}", read=read))
 
     return Call(method="GET", path=path, params=params, read=read)
 
@@ -129,7 +124,7 @@ class ResourceVerbs:
     @operation
     def metadata(self) -> Call[dict[str, Any]]:
         """Return the metadata, with defaults for unset reserved keys. A missing queue or topic has the defaults."""
-        return Call(method="GET", path=self._path(), read=_document)
+        return Call(method="GET", path=self._path(), read=document)
 
     @operation
     def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
@@ -181,7 +176,7 @@ class ResourceVerbs:
             method="GET",
             path=self._path("messages", message),
             params={"detailed": True},
-            read=lambda answer: msgspec.json.decode(answer.body, type=Message),
+            read=decoded(Message),
         )
 
     @operation
@@ -194,7 +189,7 @@ class ResourceVerbs:
     def _patch(self, operations: list[dict[str, Any]], repeat: Repeat = Repeat.SAFE) -> Call[dict[str, Any]]:
         """Return the call that changes the metadata and reads the new metadata."""
         body = checked_json(operations)
-        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=_document, repeat=repeat)
+        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=document, repeat=repeat)
 
     def _path(self, *below: str) -> str:
         return path(self.kind, self.name, *below)
@@ -218,18 +213,14 @@ def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Par
 
 def _marker(answer: Answer) -> str | None:
     """Return the marker in the link to the next page, or ``None``."""
-    for link in _document(answer).get("links", []):
+    for link in document(answer).get("links", []):
         if link["rel"] == "next":
             return dict(parse_qsl(urlsplit(link["href"]).query)).get("marker")
     return None
 
 
 def _listed(kind: str, answer: Answer) -> list[Listed]:
-    return [Listed(entry["name"], entry.get("metadata")) for entry in _document(answer)[kind]]
-
-
-def _document(answer: Answer) -> dict[str, Any]:
-    return msgspec.json.decode(answer.body, type=dict[str, Any])
+    return [Listed(entry["name"], entry.get("metadata")) for entry in document(answer)[kind]]
 
 
 def _pointer(key: str) -> str:

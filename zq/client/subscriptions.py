@@ -5,35 +5,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
-from msgspec import Struct
 
 from zq import wire
-from zq.client.calls import Answer, Call, Page, Params, Repeat, listing, nothing, operation
-from zq.client.resources import ResourceVerbs, id_list, linked
-from zq.client.values import DeadDelivery, Redriven, Subscribed, Subscription
+from zq.client.calls import Answer, Call, Page, Params, Repeat, decoded, listing, nothing, operation, pages
+from zq.client.resources import ResourceVerbs, id_list
+from zq.client.values import DeadDelivery, Redriven
 from zq.wire.numbers import checked_json
+from zq.wire.subscriptions import Secret, Subscribed, Subscription, Tested
 
 T = TypeVar("T")
 # Path segment of subscriptions.
 _SEGMENT: Final = "subscriptions"
-
-
-class _Subscriptions(Struct):
-    subscriptions: list[Subscription]
-    links: list[dict[str, str]]
-
-
-class _Deliveries(Struct):
-    deliveries: list[DeadDelivery]
-    links: list[dict[str, str]]
-
-
-class _Tested(Struct):
-    message_id: str
-
-
-class _Secret(Struct):
-    secret: str
 
 
 class SubscriptionVerbs(ResourceVerbs):
@@ -53,7 +35,7 @@ class SubscriptionVerbs(ResourceVerbs):
             method="POST",
             path=self._path(_SEGMENT),
             body=checked_json({name: value for name, value in terms.items() if value is not None}),
-            read=lambda answer: msgspec.json.decode(answer.body, type=Subscribed),
+            read=decoded(Subscribed),
             repeat=Repeat.UNSENT,
         )
 
@@ -64,18 +46,13 @@ class SubscriptionVerbs(ResourceVerbs):
         Args:
             page: Number of subscriptions per request.
         """
-
-        def read(answer: Answer) -> Page[Subscription]:
-            found = msgspec.json.decode(answer.body, type=_Subscriptions)
-            return linked(self._path(_SEGMENT), found.subscriptions, found.links, read)
-
-        return Call(method="GET", path=self._path(_SEGMENT), params={"limit": page}, read=read)
+        return pages("subscriptions", Subscription, self._path(_SEGMENT), {"limit": page})
 
     @operation
     def subscription(self, id: str) -> Call[Subscription]:
         """Return a subscription."""
         where = self._path(_SEGMENT, id)
-        return Call(method="GET", path=where, read=lambda answer: msgspec.json.decode(answer.body, type=Subscription))
+        return Call(method="GET", path=where, read=decoded(Subscription))
 
     @operation
     def update_subscription(
@@ -116,7 +93,7 @@ class SubscriptionVerbs(ResourceVerbs):
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "secret"),
-            read=lambda answer: msgspec.json.decode(answer.body, type=_Secret).secret,
+            read=lambda answer: msgspec.json.decode(answer.body, type=Secret).secret,
             repeat=Repeat.UNSENT,
         )
 
@@ -139,13 +116,7 @@ class SubscriptionVerbs(ResourceVerbs):
         return self._deliveries(id, {"limit": page, "state": "waiting"})
 
     def _deliveries(self, id: str, params: Params) -> Call[Page[DeadDelivery]]:
-        where = self._path(_SEGMENT, id, "deliveries")
-
-        def read(answer: Answer) -> Page[DeadDelivery]:
-            found = msgspec.json.decode(answer.body, type=_Deliveries)
-            return linked(where, found.deliveries, found.links, read)
-
-        return Call(method="GET", path=where, params=params, read=read)
+        return pages("deliveries", DeadDelivery, self._path(_SEGMENT, id, "deliveries"), params)
 
     @operation
     def test_subscription(self, id: str) -> Call[str]:
@@ -156,7 +127,7 @@ class SubscriptionVerbs(ResourceVerbs):
         return Call(
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries"),
-            read=lambda answer: msgspec.json.decode(answer.body, type=_Tested).message_id,
+            read=lambda answer: msgspec.json.decode(answer.body, type=Tested).message_id,
             repeat=Repeat.UNSENT,
         )
 
@@ -167,7 +138,7 @@ class SubscriptionVerbs(ResourceVerbs):
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries", "redrive"),
             body=wire.encode({} if limit is None else {"limit": limit}),
-            read=lambda answer: msgspec.json.decode(answer.body, type=Redriven),
+            read=decoded(Redriven),
             repeat=Repeat.UNSENT,
         )
 

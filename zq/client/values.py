@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from zq.errors import InvalidBody
-from zq.wire.attributes import Attribute, AttributesOut
+from zq.wire import answers, subscriptions
+from zq.wire.attributes import Attribute
 from zq.wire.extensions import Buried, Moved, Released
 from zq.wire.numbers import check_numbers, checked_json
 
@@ -32,29 +33,12 @@ class UndecodableBody(InvalidBody, ValueError):
         self.message_id = message_id
 
 
-class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
-    """A message as returned by the server. The fields after ``checksum`` are set only if details were requested."""
-
-    id: str
-    ttl: int
-    age: int
+class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
     raw: Raw = field(name="body", default=NO_BODY)
     """The body as JSON. Empty if only ``body_start`` was requested."""
-    href: str = ""
-    checksum: str = ""
-    claim_count: int = 0
     sequence: int = 0
-    created: datetime | None = None
-    expires: datetime | None = None
-    available_at: datetime | None = None
-    origin: str = ""
+    claim_count: int = 0
     origin_claim_count: int = 0
-    reason: str = ""
-    body_start: str = ""
-    """The first 256 characters of the body, if only the start was requested."""
-    body_bytes: int = 0
-    """Size of the whole body in bytes, if only the start was requested."""
-    group: str = ""
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -101,7 +85,7 @@ class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
 Messages = list[Message]
 
 
-class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
+class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
     """A claimed message to be handled. Its last decision is applied when its handling ends."""
 
     @cached_property
@@ -134,7 +118,7 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
         self.decisions.append(decision)
 
 
-class Event(Message, frozen=True, dict=True, omit_defaults=True):
+class Event(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
     """A message of a topic, received from a stream."""
 
     topic: str = ""
@@ -166,23 +150,15 @@ class Stretch(Struct, Generic[M_co], frozen=True):
     """The log position up to which an empty page of a topic was searched."""
 
 
-class Finished(Message, frozen=True, dict=True, omit_defaults=True):
+class Finished(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
     """A message in a queue's history; ``outcome`` is "" for a live message."""
 
     finished: datetime | None = None
     outcome: str = ""
 
 
-class Located(Struct, frozen=True):
-    """A message found by id, with its queue and state.
-
-    Attributes:
-        state: ``ready``, ``delayed``, ``claimed`` or ``finished``.
-    """
-
-    queue: str
-    state: str
-    message: Finished
+class Located(answers.Located[Finished], frozen=True):
+    pass
 
 
 class Claim(Struct, frozen=True):
@@ -197,63 +173,12 @@ class Claim(Struct, frozen=True):
     agent: str | None = None
 
 
-class LiveClaim(Struct, frozen=True):
-    """A claim in a listing.
-
-    Attributes:
-        client: Client id of the holder; ``None`` if unknown.
-        agent: First 64 characters of the holder's User-Agent; ``None`` if unknown.
-        age: Seconds since ``created``.
-        created: Time of creation or of the last renewal.
-        messages: Number of messages that the claim holds.
-    """
-
-    queue: str
-    id: str
-    client: str | None
-    agent: str | None
-    age: int
-    ttl: int
-    created: datetime
-    ends: datetime
-    messages: int
-    href: str = ""
+class LiveClaim(answers.LiveClaim[datetime], frozen=True):
+    pass
 
 
-class Edge(Struct, frozen=True):
-    """The oldest or newest message."""
-
-    href: str
-    age: int
-    created: datetime
-    sequence: int = 0
-
-
-class Depth(Struct, frozen=True):
-    """The message count per state, each up to the server's ``max_counted``, at most one second old.
-
-    Attributes:
-        backlog: Number of ready and claimed messages.
-        oldest_ready_seconds: Seconds for which the first ready message has been ready.
-    """
-
-    ready: int
-    claimed: int
-    delayed: int
-    backlog: int
-    oldest_ready_seconds: float
-
-
-class Stats(Struct, frozen=True):
-    """The message counts of a queue or topic."""
-
-    claimed: int
-    free: int
-    total: int
-    oldest: Edge | None = None
-    newest: Edge | None = None
-    entered: int | None = None
-    """Counter of posted messages with an arbitrary start: only differences are meaningful. ``None`` = unknown."""
+class Stats(answers.Stats[datetime], frozen=True, omit_defaults=True):
+    pass
 
 
 class Listed(Struct, frozen=True):
@@ -288,120 +213,21 @@ class Draft(Struct, frozen=True):
     attributes: Mapping[str, Attribute] | None = None
 
 
-class LastCommit(Struct, frozen=True):
-    """A producer's last batch and its effect."""
-
-    batch: int
-    published: int
-    deleted: int
-
-
-class JobStage(Struct, frozen=True):
-    """A stage that waits for a commit. ``bytes`` is the size of its bodies; ``dropped_in`` is in seconds."""
-
-    name: str
-    messages: int
-    bytes: int
-    expires: str
-    dropped_in: int
-
-
-class JobFence(Struct, frozen=True):
-    """A fence and its last epoch, with the time of that epoch and its age in seconds; ``None`` = unknown."""
-
-    name: str
-    epoch: int
-    advanced: str | None
-    age: int | None
-
-
-class JobCommit(Struct, frozen=True):
-    """A producer's last batch.
-
-    Attributes:
-        open: Whether the commit is not completely applied.
-        decided: Time of the commit; ``None`` = unknown.
-        age: Seconds since ``decided``.
-    """
-
-    producer: str
-    batch: int
-    published: int
-    deleted: int
-    open: bool
-    decided: str | None
-    age: int | None
-
-
-class Redriven(Struct, frozen=True):
-    """The result of a redrive.
-
-    Attributes:
-        remaining: Number of messages left, exact up to 10,000.
-        lost: Requested ids of messages that are not ready.
-    """
-
-    moved: int
-    remaining: int
+class Redriven(answers.Redriven, frozen=True):
     lost: list[str] = []
 
 
-class RedriveDryRun(Struct, frozen=True):
-    """The expected result of a redrive: counts of the ``counted`` inspected messages by origin."""
-
-    would_move: int
-    origins: dict[str, int]
-    without_origin: int
-    missing_origin: dict[str, int]
-    counted: int
+class RedriveDryRun(answers.RedriveDryRun, frozen=True):
     lost: list[str] = []
 
 
-class ReplayDryRun(Struct, frozen=True):
-    """The expected result of a replay of ``counted`` entries; ``lost`` has the requested ids without an entry."""
-
-    would_replay: int
-    counted: int
+class ReplayDryRun(answers.ReplayDryRun, frozen=True):
     lost: list[str] = []
 
 
-class Subscribed(Struct, frozen=True):
-    """The id of a subscription and, if it is new, the ``secret`` that signs its webhooks."""
-
-    id: str = field(name="subscription_id")
-    secret: str = field(default="")
-
-    def __repr__(self) -> str:
-        """Return the fields without the secret."""
-        return f"Subscribed(id={self.id!r})"
-
-
-class Subscription(Struct, frozen=True):
-    """A subscription. ``age`` is in seconds; headers and trust are shown as ``***``."""
-
-    id: str
-    source: str
-    """Name of the queue or topic."""
-    subscriber: str
-    ttl: int
-    age: int
-    options: dict[str, Any]
-    confirmed: bool
-    """Whether the subscriber has confirmed."""
-
-
-class DeadDelivery(Struct, frozen=True, dict=True):
+class DeadDelivery(subscriptions.Delivery, kw_only=True, frozen=True, dict=True):
     """A failed or pending delivery. ``reason`` is set only for failed deliveries."""
 
-    id: str
-    message_id: str
-    kind: str = field(name="Message_Type")
-    """``Notification``, or the name of a confirmation request that did not reach the subscriber."""
-    attempts: int
-    reason: str
-    age: int
-    """Seconds since the delivery was stored. ``ttl`` is its retention."""
-    ttl: int
     raw: Raw = field(name="body", default=Raw(b"null"))
 
     @cached_property

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, UnsetType
 
 from zq import turns
 from zq.clock import Clock
@@ -18,6 +18,7 @@ from zq.model import ListFilter, Message, Move, Outcome, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
+from zq.wire.answers import RedriveDryRun, Redriven
 from zq.wire.extensions import RedriveTerms
 
 # Number of messages moved at a time.
@@ -27,40 +28,6 @@ CHUNK_BYTES: Final = 4_000_000
 # Policy rule that authorizes a move to a target, like a post to it.
 MOVE_RULE: Final = "messages:create"
 NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which it could be moved back."
-
-
-class Redriven(Struct, frozen=True):
-    """The result of a redrive.
-
-    Attributes:
-        moved: Number of messages moved.
-        remaining: Number of messages that are still ready, counted up to ``MAX_BATCH``.
-        lost: If ids were requested, the ids of messages that are not ready any more, in request order.
-    """
-
-    moved: int
-    remaining: int
-    lost: list[str] | UnsetType = UNSET
-
-
-class DryRun(Struct, frozen=True):
-    """The expected result of a redrive.
-
-    Attributes:
-        would_move: Number of messages that the redrive would move.
-        origins: Number of messages per existing origin queue.
-        without_origin: Number of messages without an origin.
-        missing_origin: Number of messages per missing origin queue, which the redrive would create.
-        counted: Number of ready messages that were inspected.
-        lost: If ids were requested, the ids of messages that are not ready any more, in request order.
-    """
-
-    would_move: int
-    origins: dict[str, int]
-    without_origin: int
-    missing_origin: dict[str, int]
-    counted: int
-    lost: list[str] | UnsetType = UNSET
 
 
 class Routes:
@@ -133,7 +100,7 @@ class Redriving:
         self._events.finished(queue, Outcome.MOVED, moved)
         return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
-    def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> DryRun:
+    def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
         """Return the expected result of ``redrive`` without a change. Without a limit, inspect ``MAX_BATCH`` messages.
 
         Without ids, a redrive stops at the first message that has no target. The counts include the messages after it.
@@ -159,7 +126,7 @@ class Redriving:
         known = {name: count for name, count in origins.items() if name in there}
         missing = {name: count for name, count in origins.items() if name not in there}
         lost = UNSET if terms.ids is UNSET else [id for id in terms.ids if id not in seen]
-        return DryRun(would_move, known, without, missing, counted, lost)
+        return RedriveDryRun(would_move, known, without, missing, counted, lost)
 
     def _routes(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance) -> Routes:
         """Check the terms and return the routes. Raises ``Invalid``, ``NotAuthorized``, ``QueuePaused``."""

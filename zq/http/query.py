@@ -119,6 +119,11 @@ def repeated(given: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def next_page(marker: str | None, **given: Any) -> dict[str, str] | None:
+    """Return the query of the link to the next page, with the parameters of this one; ``None`` without a marker."""
+    return None if marker is None else repeated(given) | {"marker": marker}
+
+
 def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:
     """Read the body; b"" if there is none. Raises ``Invalid`` if it exceeds ``bound`` bytes.
 

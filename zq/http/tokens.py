@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import falcon
 from msgspec import UNSET
+from msgspec.structs import astuple
 
 from zq import __version__, limits, wire
 from zq.auth.policy import RULES
@@ -21,8 +22,9 @@ from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, MEMBER, Identity
 from zq.model.scopes import Kind, Verb, exceed, parse
-from zq.wire import answers
-from zq.wire.tokens import TokenTerms, known_as, shown, token_terms
+from zq.wire import encoding
+from zq.wire import tokens as shapes
+from zq.wire.tokens import TokenTerms
 
 # Maximum number of tokens per page.
 MAX_PAGE: Final = 100
@@ -109,14 +111,12 @@ class _Collection(_Project):
         project = self._project(req)
         limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._tokens.list(project or "", query.text(req, "marker"), limit)
-        links = []
-        if page.next is not None:
-            given = query.repeated({"limit": query.integer(req, "limit"), "project": query.text(req, "project")})
-            links = [answers.next_link(self.path, given | {"marker": page.next})]
-        resp.data = wire.encode({"tokens": [_shown(token) for token in page.items], "links": links})
+        given = {"limit": query.integer(req, "limit"), "project": query.text(req, "project")}
+        items, link = [_shown(token) for token in page.items], query.next_page(page.next, **given)
+        resp.data = encoding.page("tokens", items, self.path, link)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        grant = self._grant(req, token_terms(query.body(req)))
+        grant = self._grant(req, shapes.token_terms(query.body(req)))
         made = self._tokens.create(grant)
         req.context.made = made.token.id
         _show_once(resp, self.path, made)
@@ -151,7 +151,7 @@ class WhoAmI:
     policy = {"GET": "identity:get"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        resp.data = wire.encode(known_as(req.context.identity))
+        resp.data = wire.encode(shapes.known_as(req.context.identity))
 
 
 class Me:
@@ -294,12 +294,12 @@ def _exceeds(terms: Grant | Stored, maker: Identity) -> bool:
     return other or exceed(parse(terms.scopes), parse(maker.scopes))
 
 
-def _shown(token: Token) -> dict[str, Any]:
-    return shown(token.id, token.stored, token.used)
+def _shown(token: Token) -> shapes.Token:
+    return shapes.shown(token.id, token.stored, token.used)
 
 
 def _show_once(resp: falcon.Response, path: str, made: Made) -> None:
     resp.status = falcon.HTTP_201
     resp.set_header("Location", f"{path}/{made.token.id}")
     resp.set_header("Cache-Control", "no-store")
-    resp.data = wire.encode({"token": made.text} | _shown(made.token))
+    resp.data = wire.encode(shapes.MadeToken(*astuple(_shown(made.token)), token=made.text))

@@ -16,8 +16,8 @@ from zq.http import query
 from zq.http.tenant import Audience
 from zq.sqs.keys import SqsKey, SqsKeys
 from zq.sqs.operations import OPERATIONS
-from zq.wire import answers
-from zq.wire.answers import timestamp
+from zq.wire import encoding
+from zq.wire.encoding import timestamp
 
 PATH: Final = "/v2/admin/sqs-keys"
 # Maximum number of keys in a page.
@@ -66,11 +66,8 @@ class SqsKeyCollection(_Keys):
         project = query.text(req, "project")
         limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._keys.list(limits.project_id(project) if project else "", query.text(req, "marker"), limit)
-        links = []
-        if page.next is not None:
-            given = query.repeated({"limit": query.integer(req, "limit"), "project": project})
-            links = [answers.next_link(PATH, given | {"marker": page.next})]
-        resp.data = wire.encode({"keys": [_shown(key) for key in page.items], "links": links})
+        link = query.next_page(page.next, limit=query.integer(req, "limit"), project=project)
+        resp.data = encoding.page("keys", [_shown(key) for key in page.items], PATH, link)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = query.text(req, "project")

@@ -13,8 +13,8 @@ from zq.http.openapi.operations import (
     integer,
     operation,
     query,
-    reference,
 )
+from zq.http.openapi.structs import page_schema
 from zq.limits import DEFAULT_PAGE
 from zq.sqs.key_resources import MAX_DAYS, MAX_PAGE, PATH
 from zq.sqs.operations import OPERATIONS
@@ -35,12 +35,7 @@ def operations() -> Json:
     made = answer("The key with its secret, which is returned only once.", "MadeSqsKey", "Location")
     return {
         PATH: {
-            "get": operation(
-                "list_sqs_keys",
-                "List SQS access keys",
-                {200: answer("A page.", "SqsKeyPage")},
-                parameters=[*page, project],
-            ),
+            "get": operation("list_sqs_keys", "List SQS access keys", {200: "SqsKeyPage"}, parameters=[*page, project]),
             "post": operation(
                 "create_sqs_key",
                 "Create an SQS access key",
@@ -58,7 +53,7 @@ def operations() -> Json:
                 body=body("SqsKeyChange", required=True),
                 errors=[404, 409],
             ),
-            "delete": operation("delete_sqs_key", "Delete an SQS access key", {204: answer("Ended.")}, errors=[404]),
+            "delete": operation("delete_sqs_key", "Delete an SQS access key", {204: ""}, errors=[404]),
         },
     }
 
@@ -73,12 +68,7 @@ def schemas() -> Json:
     return {
         "SqsKey": object_of(shown),
         "MadeSqsKey": object_of(shown | {"secret": TEXT}),
-        "SqsKeyPage": object_of(
-            {
-                "keys": {"type": "array", "items": reference("schemas", "SqsKey")},
-                "links": {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")},
-            }
-        ),
+        "SqsKeyPage": page_schema("keys", "SqsKey"),
         "SqsKeyTerms": {
             "type": "object",
             "properties": {"actions": actions, "days": integer(1, MAX_DAYS), "plain": {"type": "boolean"}},

@@ -8,7 +8,6 @@ from msgspec import Struct
 
 from zq.clock import Clock
 from zq.core.encryption import Sealing
-from zq.core.redriving import Redriven
 from zq.core.values import Seen
 from zq.errors import MessageUnreadable, NotAgreed, SubscriptionNotFound
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, within
@@ -18,6 +17,7 @@ from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source, Subscription
 from zq.subscriptions.notices import drafts_of, notice_of, opened_notice
 from zq.subscriptions.policy import SubscriptionPolicy
+from zq.wire.answers import Redriven
 
 # Maximum number of deliveries that a redrive moves in one store call.
 _CHUNK: Final = 100

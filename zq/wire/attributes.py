@@ -7,7 +7,7 @@ type and its value: a Binary in base64, a type with a label, and a Number whose 
 
 from base64 import b64encode
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
@@ -34,17 +34,6 @@ Attribute: TypeAlias = JsonValue | bytes
 """An attribute as the caller of the client passes it. Bytes become an attribute of type Binary."""
 
 
-class AttributesOut(Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """The members that ``detailed`` adds to a message for its attributes."""
-
-    attributes: dict[str, JsonValue] = {}
-    """Values by name that the sender chose, and the trace context."""
-    deduplication_id: str = ""
-    """The id by which a FIFO queue of SQS detected duplicates."""
-    aws_trace_header: str = ""
-    """The trace header of AWS X-Ray."""
-
-
 def typed_value(value: JsonValue) -> TypedValue:
     """Return an attribute with its type, also if it is a string or a number."""
     if isinstance(value, TypedValue):
@@ -52,13 +41,13 @@ def typed_value(value: JsonValue) -> TypedValue:
     return TypedValue(STRING, value) if isinstance(value, str) else TypedValue(NUMBER, _encode(value).decode())
 
 
-def attributes_out(attributes: Attributes) -> AttributesOut:
-    """Return the members of an answer."""
-    return AttributesOut(
-        attributes={name: _shown(value) for name, value in attributes.message_attributes.items()},
-        deduplication_id=attributes.message_deduplication_id,
-        aws_trace_header=attributes.trace,
-    )
+def attribute_members(attributes: Attributes) -> dict[str, Any]:
+    """Return the members that show attributes in ``answers.Message``."""
+    return {
+        "attributes": {name: _shown(value) for name, value in attributes.message_attributes.items()},
+        "deduplication_id": attributes.message_deduplication_id,
+        "aws_trace_header": attributes.trace,
+    }
 
 
 def attribute_values(given: Mapping[str, JsonValue]) -> dict[str, AttributeValue]:

@@ -8,8 +8,9 @@ from msgspec import UNSET, Struct, UnsetType
 
 from zq import wire
 from zq.model import Seconds
-from zq.model.identity import Identity
-from zq.wire.answers import timestamp
+from zq.model import identity as identities
+from zq.wire.answers import DateTime, Timestamp
+from zq.wire.encoding import timestamp
 
 
 class TokenTerms(Struct):
@@ -44,34 +45,76 @@ def share_terms(raw: bytes) -> ShareTerms:
     return wire.decode(_share_decoder, raw) if raw else ShareTerms()
 
 
-def known_as(identity: Identity) -> dict[str, Any]:
-    """Return a caller's identity as shown to the caller. ``credential`` is "" if the caller was not authenticated."""
-    return {
-        "project": identity.project,
-        "user": identity.user,
-        "roles": sorted(identity.roles),
-        "scopes": None if identity.scopes is None else list(identity.scopes),
-        "credential": identity.credential,
-        "expires": None if identity.expires is None else timestamp(identity.expires),
-    }
+class Identity(Struct):
+    """A caller's identity as shown to the caller.
+
+    Attributes:
+        scopes: null if the caller may use all names.
+        credential: Empty if the caller was not authenticated.
+    """
+
+    project: str
+    user: str
+    roles: list[str]
+    scopes: list[str] | None
+    credential: str
+    expires: DateTime | None
 
 
-def shown(id: str, stored: Any, used: Seconds | None) -> dict[str, Any]:
+class Token(Struct):
+    """A token without its secret.
+
+    Attributes:
+        by: The credential that created the token.
+        last_used: null if the token was never used.
+    """
+
+    id: str
+    project: str
+    user: str
+    name: str
+    roles: list[str]
+    scopes: list[str] | None
+    created: Timestamp
+    expires: Timestamp
+    by: str
+    last_used: Timestamp | None
+
+
+class MadeToken(Token, kw_only=True):
+    """A new token with its secret, which is not shown again."""
+
+    token: str
+
+
+def known_as(identity: identities.Identity) -> Identity:
+    """Return a caller's identity as shown to the caller."""
+    return Identity(
+        identity.project,
+        identity.user,
+        sorted(identity.roles),
+        None if identity.scopes is None else list(identity.scopes),
+        identity.credential,
+        None if identity.expires is None else timestamp(identity.expires),
+    )
+
+
+def shown(id: str, stored: Any, used: Seconds | None) -> Token:
     """Return a token without its secret.
 
     Args:
         stored: The stored token.
         used: Time of last use; ``None`` = never used.
     """
-    return {
-        "id": id,
-        "project": stored.project,
-        "user": stored.user,
-        "name": stored.name,
-        "roles": list(stored.roles),
-        "scopes": None if stored.scopes is None else list(stored.scopes),
-        "created": timestamp(stored.created),
-        "expires": timestamp(stored.expires),
-        "by": stored.by,
-        "last_used": None if used is None else timestamp(used),
-    }
+    return Token(
+        id=id,
+        project=stored.project,
+        user=stored.user,
+        name=stored.name,
+        roles=list(stored.roles),
+        scopes=None if stored.scopes is None else list(stored.scopes),
+        created=timestamp(stored.created),
+        expires=timestamp(stored.expires),
+        by=stored.by,
+        last_used=None if used is None else timestamp(used),
+    )
