@@ -27,7 +27,7 @@ from zq.client.posting import (
     post_call,
 )
 from zq.client.queues import QueueVerbs
-from zq.client.resources import Ids, ResourceVerbs, message_pages, message_stretch
+from zq.client.resources import MESSAGES, Ids, ResourceVerbs, message_pages, stretch_call
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.subscriptions import SubscriptionVerbs
 from zq.client.values import Delivery, Event, Gap, Message, Stretch, Worked
@@ -64,12 +64,12 @@ class TopicVerbs(SubscriptionVerbs):
             page: Number of messages per request.
         """
         params = {"marker": after, "limit": page, "detailed": True}
-        return message_pages(self._path("messages"), params)
+        return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
         """Return one page of messages, its end position, and the gap before it if messages are missing."""
-        return message_stretch(self._path("messages"), {"marker": after, "limit": page, "detailed": True})
+        return stretch_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 
 
 class Publishing(TypedDict, total=False):

@@ -24,15 +24,7 @@ from zq.client.calls import (
     operation,
     pages,
 )
-from zq.client.resources import (
-    Ids,
-    finished_pages,
-    finished_stretch,
-    id_list,
-    message_pages,
-    message_stretch,
-    messages_call,
-)
+from zq.client.resources import FINISHED, MESSAGES, Ids, id_list, message_pages, messages_call, stretch_call
 from zq.client.subscriptions import SubscriptionVerbs
 from zq.client.values import (
     Claim,
@@ -328,7 +320,7 @@ class QueueVerbs(SubscriptionVerbs):
     ) -> Call[Page[Finished]]:
         """List finished messages in the order of finishing; with ``living``, all messages in the order of posting."""
         params = _history_params(since, until, living, page)
-        return finished_pages(self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
+        return message_pages(FINISHED, self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
 
     @listing
     def list(
@@ -357,13 +349,15 @@ class QueueVerbs(SubscriptionVerbs):
         flags: Params = {"echo": own, "include_claimed": claimed, "include_delayed": delayed}
         shown: Params = flags if state is None else {"state": state}
         params = {**shown, "limit": page, "bodies": _bodies_parameter(bodies), "detailed": True}
-        return message_pages(self._path("messages"), params)
+        return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
         """Return one page of all live messages after a sequence, and its end position."""
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
-        return message_stretch(self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True})
+        return stretch_call(
+            MESSAGES, self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True}
+        )
 
     @operation
     def history_stretch(
@@ -377,7 +371,7 @@ class QueueVerbs(SubscriptionVerbs):
     ) -> Call[Stretch[Finished]]:
         """Return one page of ``history`` after a marker, and its end position."""
         params = _history_params(since, until, living, page)
-        return finished_stretch(self._path("history"), {**params, "marker": after})
+        return stretch_call(FINISHED, self._path("history"), {**params, "marker": after})
 
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         given = [*bodies]

@@ -30,8 +30,8 @@ class Paged(answers.HistoryPage[M], Generic[M]):
 
 
 _unlinked: Final = msgspec.json.Decoder(answers.Messages[Message])
-_messages: Final = msgspec.json.Decoder(Paged[Message])
-_finished: Final = msgspec.json.Decoder(Paged[Finished])
+MESSAGES: Final = msgspec.json.Decoder(Paged[Message])
+FINISHED: Final = msgspec.json.Decoder(Paged[Finished])
 
 
 def id_list(ids: Iterable[str]) -> Ids:
@@ -55,27 +55,9 @@ def messages_call(
     )
 
 
-def message_pages(path: str, params: Params) -> Call[Page[Message]]:
-    """Return the call for the first page of messages."""
-    return _listing(path, params, _messages)
+def stretch_call(decoder: "msgspec.json.Decoder[Paged[M]]", path: str, params: Params) -> Call[Stretch[M]]:
+    """Return the call for one page of messages or history, and its end position."""
 
-
-def finished_pages(path: str, params: Params) -> Call[Page[Finished]]:
-    """Return the call for the first page of history."""
-    return _listing(path, params, _finished)
-
-
-def message_stretch(path: str, params: Params) -> Call[Stretch[Message]]:
-    """Return a call for one page of messages and its end position."""
-    return _stretch(path, params, _messages)
-
-
-def finished_stretch(path: str, params: Params) -> Call[Stretch[Finished]]:
-    """Return a call for one page of history and its end position."""
-    return _stretch(path, params, _finished)
-
-
-def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Stretch[M]]:
     def read(answer: Answer) -> Stretch[M]:
         page = decoder.decode(answer.body)
         if not page.messages:
@@ -85,7 +67,9 @@ def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]
     return Call(method="GET", path=path, params=params, read=read)
 
 
-def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Page[M]]:
+def message_pages(decoder: "msgspec.json.Decoder[Paged[M]]", path: str, params: Params) -> Call[Page[M]]:
+    """Return the call for the first page of messages or history."""
+
     def read(answer: Answer) -> Page[M]:
         page = decoder.decode(answer.body)
         if not (page.messages and page.links):

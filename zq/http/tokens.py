@@ -151,7 +151,16 @@ class WhoAmI:
     policy = {"GET": "identity:get"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        resp.data = wire.encode(shapes.known_as(req.context.identity))
+        identity: Identity = req.context.identity
+        shown = shapes.Identity(
+            project=identity.project,
+            user=identity.user,
+            roles=sorted(identity.roles),
+            scopes=None if identity.scopes is None else list(identity.scopes),
+            credential=identity.credential,
+            expires=None if identity.expires is None else encoding.timestamp(identity.expires),
+        )
+        resp.data = wire.encode(shown)
 
 
 class Me:
@@ -295,7 +304,19 @@ def _exceeds(terms: Grant | Stored, maker: Identity) -> bool:
 
 
 def _shown(token: Token) -> shapes.Token:
-    return shapes.shown(token.id, token.stored, token.used)
+    stored = token.stored
+    return shapes.Token(
+        id=token.id,
+        project=stored.project,
+        user=stored.user,
+        name=stored.name,
+        roles=list(stored.roles),
+        scopes=None if stored.scopes is None else list(stored.scopes),
+        created=encoding.timestamp(stored.created),
+        expires=encoding.timestamp(stored.expires),
+        by=stored.by,
+        last_used=None if token.used is None else encoding.timestamp(token.used),
+    )
 
 
 def _show_once(resp: falcon.Response, path: str, made: Made) -> None:

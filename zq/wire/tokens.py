@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tokens and pre-signed URLs on the wire (tenancy 5, contract 10.1)."""
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from zq import wire
-from zq.model import Seconds
-from zq.model import identity as identities
 from zq.wire.answers import DateTime, Timestamp
-from zq.wire.encoding import timestamp
 
 
 class TokenTerms(Struct):
@@ -85,36 +82,3 @@ class MadeToken(Token, kw_only=True):
     """A new token with its secret, which is not shown again."""
 
     token: str
-
-
-def known_as(identity: identities.Identity) -> Identity:
-    """Return a caller's identity as shown to the caller."""
-    return Identity(
-        identity.project,
-        identity.user,
-        sorted(identity.roles),
-        None if identity.scopes is None else list(identity.scopes),
-        identity.credential,
-        None if identity.expires is None else timestamp(identity.expires),
-    )
-
-
-def shown(id: str, stored: Any, used: Seconds | None) -> Token:
-    """Return a token without its secret.
-
-    Args:
-        stored: The stored token.
-        used: Time of last use; ``None`` = never used.
-    """
-    return Token(
-        id=id,
-        project=stored.project,
-        user=stored.user,
-        name=stored.name,
-        roles=list(stored.roles),
-        scopes=None if stored.scopes is None else list(stored.scopes),
-        created=timestamp(stored.created),
-        expires=timestamp(stored.expires),
-        by=stored.by,
-        last_used=None if used is None else timestamp(used),
-    )
