@@ -4,11 +4,12 @@
 The secret of a key is returned only when the key is created.
 """
 
-from typing import Any, Final
+from typing import Final
 
 import falcon
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import astuple
 
 from zq import limits, wire
 from zq.errors import Invalid, InvalidParameter
@@ -17,6 +18,7 @@ from zq.http.tenant import Audience
 from zq.sqs.keys import SqsKey, SqsKeys
 from zq.sqs.operations import OPERATIONS
 from zq.wire import encoding
+from zq.wire.answers import DateTime, ProjectId
 from zq.wire.encoding import timestamp
 
 PATH: Final = "/v2/admin/sqs-keys"
@@ -41,6 +43,28 @@ class KeyChange(Struct):
     """The request body that disables or enables a key."""
 
     disabled: bool
+
+
+class ShownKey(Struct):
+    """An access key without its secret.
+
+    Attributes:
+        plain: Whether the secret is stored unencrypted.
+    """
+
+    id: str
+    project: ProjectId
+    actions: list[str] | None
+    plain: bool
+    disabled: bool
+    created: DateTime
+    expires: DateTime | None
+
+
+class MadeKey(ShownKey, kw_only=True):
+    """A new access key with its secret, which is returned only once."""
+
+    secret: str
 
 
 _terms: Final = msgspec.json.Decoder(KeyTerms)
@@ -81,7 +105,7 @@ class SqsKeyCollection(_Keys):
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"{PATH}/{made.key.id}")
         resp.set_header("Cache-Control", "no-store")
-        resp.data = wire.encode(_shown(made.key) | {"secret": made.secret})
+        resp.data = wire.encode(MadeKey(*astuple(_shown(made.key)), secret=made.secret))
 
 
 class SqsKeyItem(_Keys):
@@ -107,15 +131,14 @@ def _actions(given: list[str] | None) -> list[str] | None:
     return given
 
 
-def _shown(key: SqsKey) -> dict[str, Any]:
-    """Return the representation of a key, without its secret."""
+def _shown(key: SqsKey) -> ShownKey:
     stored = key.stored
-    return {
-        "id": key.id,
-        "project": stored.project,
-        "actions": stored.actions,
-        "plain": bool(stored.secret),
-        "disabled": stored.disabled,
-        "created": timestamp(stored.created),
-        "expires": None if stored.expires is None else timestamp(stored.expires),
-    }
+    return ShownKey(
+        id=key.id,
+        project=stored.project,
+        actions=stored.actions,
+        plain=bool(stored.secret),
+        disabled=stored.disabled,
+        created=timestamp(stored.created),
+        expires=None if stored.expires is None else timestamp(stored.expires),
+    )

@@ -3,7 +3,7 @@
 
 from typing import Final
 
-from zq.http.openapi.access import IDS, object_of
+from zq.http.openapi.access import IDS
 from zq.http.openapi.operations import (
     TEXT,
     Json,
@@ -14,9 +14,9 @@ from zq.http.openapi.operations import (
     operation,
     query,
 )
-from zq.http.openapi.structs import page_schema
+from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.limits import DEFAULT_PAGE
-from zq.sqs.key_resources import MAX_DAYS, MAX_PAGE, PATH
+from zq.sqs.key_resources import MAX_DAYS, MAX_PAGE, PATH, KeyChange, KeyTerms, MadeKey, ShownKey
 from zq.sqs.operations import OPERATIONS
 
 PATH_PARAMETERS: Final[dict[str, Json]] = {
@@ -60,18 +60,10 @@ def operations() -> Json:
 
 def schemas() -> Json:
     """Return the schemas of the request and response bodies."""
-    actions = {"type": ["array", "null"], "minItems": 1, "items": {"type": "string", "enum": sorted(OPERATIONS)}}
-    moment = TEXT | {"format": "date-time"}
-    flag = {"type": "boolean"}
-    shown = {"id": TEXT, "project": IDS, "actions": actions, "created": moment, "plain": flag, "disabled": flag}
-    shown["expires"] = {"type": ["string", "null"], "format": "date-time"}
-    return {
-        "SqsKey": object_of(shown),
-        "MadeSqsKey": object_of(shown | {"secret": TEXT}),
-        "SqsKeyPage": page_schema("keys", "SqsKey"),
-        "SqsKeyTerms": {
-            "type": "object",
-            "properties": {"actions": actions, "days": integer(1, MAX_DAYS), "plain": {"type": "boolean"}},
-        },
-        "SqsKeyChange": object_of({"disabled": {"type": "boolean"}}),
-    }
+    requests = request_schemas(SqsKeyTerms=KeyTerms, SqsKeyChange=KeyChange)
+    answers = answer_schemas(SqsKey=ShownKey, MadeSqsKey=MadeKey)
+    requests["SqsKeyTerms"]["properties"]["days"] |= {"minimum": 1, "maximum": MAX_DAYS}
+    for key in (requests["SqsKeyTerms"], *answers.values()):
+        actions = key["properties"]["actions"]["anyOf"][0]
+        actions |= {"minItems": 1, "items": TEXT | {"enum": sorted(OPERATIONS)}}
+    return requests | answers | {"SqsKeyPage": page_schema("keys", "SqsKey")}

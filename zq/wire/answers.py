@@ -9,7 +9,7 @@ from typing import Annotated, Final, Generic, TypeAlias, TypeVar
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from zq.limits import MAX_BATCH
+from zq.limits import MAX_BATCH, MAX_PROJECT, PROJECT_ID
 from zq.model import Outcome, State
 from zq.wire.attributes import JsonValue
 
@@ -26,6 +26,12 @@ Timestamp: TypeAlias = Annotated[
     Meta(extra_json_schema={"pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", "format": "date-time"}),
 ]
 DateTime: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+
+ProjectId: TypeAlias = Annotated[
+    str,
+    Meta(extra_json_schema={"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}),
+]
 
 
 class Link(Struct, frozen=True):

@@ -8,12 +8,12 @@ from zq.auth.policy import RULES
 from zq.auth.signatures import METHODS, PATHS
 from zq.core.trail import MAX_PAGE
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer, operation, query, reference
-from zq.http.openapi.structs import answer_schemas, page_schema
+from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.http.tokens import MAX_TEXT
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
 from zq.model.quotas import MOST, Quota, State
-from zq.wire.tokens import Identity
+from zq.wire.tokens import Identity, ShareTerms
 
 ASKED: Final = (400, 403, 406, 503)
 IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}
@@ -104,16 +104,10 @@ def sharing() -> Json:
 
 def _shares() -> Json:
     texts = {"type": "array", "items": TEXT}
-    return {
-        "ShareTerms": {
-            "type": "object",
-            "properties": {
-                "paths": {"type": ["array", "null"], "items": {"type": "string", "enum": list(PATHS)}},
-                "methods": {"type": ["array", "null"], "items": {"type": "string", "enum": list(METHODS)}},
-                "expires": {"type": ["string", "null"]},
-            },
-            "additionalProperties": False,
-        },
+    terms = request_schemas(ShareTerms)
+    for name, names in (("paths", PATHS), ("methods", METHODS)):
+        terms["ShareTerms"]["properties"][name]["anyOf"][0]["items"]["enum"] = list(names)
+    return terms | {
         "Share": object_of({"paths": texts, "methods": texts, "project": IDS, "expires": TEXT, "signature": TEXT}),
     }
 
