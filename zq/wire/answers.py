@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers as structs: the server encodes them, the Python client decodes them, and OpenAPI describes them.
 
-Times are text on the server and ``datetime`` in the client. A member with a default may be absent. OpenAPI takes
-the descriptions of members from the section ``Attributes:`` of docstrings.
+Times are text on the server and ``datetime`` in the client. A member with a default may be absent. OpenAPI takes the
+descriptions of members from the section ``Attributes:`` of docstrings.
 """
 
 from typing import Annotated, Final, Generic, TypeAlias, TypeVar
@@ -26,8 +26,6 @@ Timestamp: TypeAlias = Annotated[
     Meta(extra_json_schema={"pattern": r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$", "format": "date-time"}),
 ]
 DateTime: TypeAlias = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
-
-
 ProjectId: TypeAlias = Annotated[
     str,
     Meta(extra_json_schema={"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}),
