@@ -11,7 +11,7 @@ from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
 from typing import Any, Final
 
-from zq.auth.credentials import Bearers
+from zq.auth.credentials import BearerStrategy
 from zq.auth.proxy import ProxySecrets
 from zq.auth.tokens import Grant, Tokens, TokenVerifier
 from zq.clock import ManualClock
@@ -57,9 +57,12 @@ def main() -> None:
         proxy = ProxySecrets(lambda: file.name)
         rows = {
             "no strategy": (Authentication(None, None, False), {}),
-            "token": (Authentication(Bearers(TokenVerifier(storage.documents, clock), bare=True), None, False), bearer),
+            "token": (
+                Authentication(BearerStrategy(TokenVerifier(storage.documents, clock), bare=True), None, False),
+                bearer,
+            ),
             "token, project named": (
-                Authentication(Bearers(TokenVerifier(storage.documents, clock), bare=True), None, False),
+                Authentication(BearerStrategy(TokenVerifier(storage.documents, clock), bare=True), None, False),
                 bearer | {"HTTP_X_PROJECT_ID": "acme"},
             ),
             "proxy": (

@@ -15,7 +15,7 @@ from uuid import uuid4
 import falcon
 from falcon.testing import create_environ
 
-from zq.auth.credentials import Bearers
+from zq.auth.credentials import BearerStrategy
 from zq.auth.tokens import Grant, Tokens, TokenVerifier
 from zq.clock import ManualClock
 from zq.core import Broker
@@ -77,7 +77,7 @@ def rows() -> list[Row]:
         token = Tokens(storage.documents, clock).create(Grant(project="acme", scopes=scopes)).text
         app = create_app(
             Broker(storage, clock, quota=WIDE),
-            strategy=Bearers(TokenVerifier(storage.documents, clock), bare=True),
+            strategy=BearerStrategy(TokenVerifier(storage.documents, clock), bare=True),
             tells_rates=bool if not tells else lambda: True,
         )
         made.append(Row(name, app, Authorization=f"Bearer {token}"))

@@ -212,7 +212,7 @@ def test_a_consumer_whose_token_is_revoked_ends_with_the_server_s_sentence(
     guarded: Server, kind: str, project: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Raise ``NotAuthenticated`` from the loop."""
-    monkeypatch.setattr("zq.auth.tokens.POSITIVE", 1.0)  # seconds for which the server remembers a credential
+    monkeypatch.setattr("zq.auth.tokens.CACHE_TTL", 1.0)  # seconds for which the server remembers a credential
     token = guarded.token(project)
     with client_of(kind, guarded.url, project, token=token) as client:
         queue = client.queue("jobs")
@@ -244,7 +244,7 @@ def test_a_stream_ends_when_its_token_is_revoked(
 ) -> None:
     """In its midst: the server ends it, and the client says why instead of connecting for ever."""
     monkeypatch.setattr("zq.http.streams.HEARTBEAT", 1.0)  # seconds between two looks at the credential
-    monkeypatch.setattr("zq.auth.tokens.POSITIVE", 1.0)  # and for which it is remembered
+    monkeypatch.setattr("zq.auth.tokens.CACHE_TTL", 1.0)  # and for which it is remembered
     token = guarded.token("acme")
     with client_of(kind, guarded.url, token=token) as client:
         client.topic(project).publish("first")

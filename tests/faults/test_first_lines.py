@@ -36,14 +36,15 @@ def test_the_lines_say_what_was_chosen_and_no_password(monkeypatch: pytest.Monke
     """
     monkeypatch.setenv("OS_STORAGE__URI", f"redis://user:{PASSWORD}@[::1]:6379/0?password={PASSWORD}")
     monkeypatch.setenv("OS_SERVER__BIND", "::")
-    said = "\n".join(startup.lines(settings.load()))
+    said = "\n".join(startup.startup_lines(settings.load()))
     assert PASSWORD not in said
     for part in ("redis://***@[::1]", "http://[::]:8888.", "Console: http://localhost:8888/console/."):
         assert part in said
     assert "Metrics" not in said
     assert "reachable from other machines" in said
     monkeypatch.setenv("OS_STORAGE__URI", "rocksdb:var/zq")
-    assert f"rocksdb:var/zq (directory {Path('var/zq').absolute()})" in "\n".join(startup.lines(settings.load()))
+    lines = "\n".join(startup.startup_lines(settings.load()))
+    assert f"rocksdb:var/zq (directory {Path('var/zq').absolute()})" in lines
 
 
 @pytest.mark.parametrize("engine", ["gunicorn", "granian"])

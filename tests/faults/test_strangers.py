@@ -10,8 +10,8 @@ import pytest
 
 from tests.http.stores import BrokenStore, untouched
 from tests.rotation import rotated
-from zq.auth.credentials import BURST, Bearers
-from zq.auth.tokens import TokenVerifier, write
+from zq.auth.credentials import BURST, BearerStrategy
+from zq.auth.tokens import TokenVerifier, format_token
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
@@ -30,14 +30,14 @@ class Untouchable:
 
 @pytest.mark.parametrize("method", rotated(["POST", "PUT", "PATCH", "DELETE"], 1))
 @pytest.mark.parametrize(
-    "credential", ["", "Bearer nonsense", "Basic YTpi", f"Bearer {write('0' * 10, '0' * 43)[:-1]}!"]
+    "credential", ["", "Bearer nonsense", "Basic YTpi", f"Bearer {format_token('0' * 10, '0' * 43)[:-1]}!"]
 )
 def test_a_stranger_is_refused_before_body_and_store(method: str, credential: str) -> None:
     """Whatever it sends that cannot be a credential by its form: 401, and from the 51st on 429; nothing is touched."""
     store = BrokenStore(untouched)
     app = create_app(
         Broker(store, ManualClock(1_700_000_000.0)),  # type: ignore[arg-type]
-        strategy=Bearers(
+        strategy=BearerStrategy(
             TokenVerifier(store, ManualClock(1_700_000_000.0)),  # type: ignore[arg-type]
             bare=True,
             monotonic=lambda: 0.0,  # no time passes in which it is forgiven

@@ -15,14 +15,14 @@ from tests.commands import new_token
 from tests.rotation import rotated
 from tests.servers import ZqServer, ask
 from zq.auth.credentials import BURST
-from zq.auth.tokens import write
+from zq.auth.tokens import format_token
 
 pytestmark = pytest.mark.parametrize("engine", ["granian"])
 BODY = 256 * 1024
 CONFIG = "[DEFAULT]\nauth_strategy = token\n[server]\nbody_timeout = 20\nhead_timeout = 20\n"
 # Seconds within which a refusal comes on a busy machine, and long before the server would give up on the body.
 AT_ONCE = 10.0
-UNKNOWN = f"Authorization: Bearer {write('0' * 10, '0' * 43)}\r\n"
+UNKNOWN = f"Authorization: Bearer {format_token('0' * 10, '0' * 43)}\r\n"
 LENGTHS = {"length": f"Content-Length: {BODY}\r\n", "chunks": "Transfer-Encoding: chunked\r\n"}
 
 

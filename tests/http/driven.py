@@ -54,14 +54,14 @@ class Driven:
     def _go_on(self, handover: Handover) -> Any:
         pending = handover.pending
         assert pending is not None
-        if not handover.in_thread:
+        if not handover.needs_thread:
             notified = threading.Event()
             pending.begin(notified.set)
             notified.wait(pending.left())
             pending.end()
         self.attempts += 1
-        handover.begin_attempt()
-        return self.app.go_on(pending)
+        handover.begin_poll()
+        return self.app.poll_again(pending)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.app, name)

@@ -26,7 +26,7 @@ from tests.http.api import PATCH_TYPE
 from tests.http.mutants import FOR_KNOWN, SUBSCRIBER
 from tests.http.test_openapi import references
 from tests.stores import Stores
-from zq.auth.signatures import shown
+from zq.auth.signatures import format_time
 from zq.clock import ManualClock
 from zq.core.creation import NO_METADATA
 from zq.figures.counting import Counts
@@ -88,7 +88,7 @@ REAL = {
     "fence": ["etl:1"],
     "subscription": [SUBSCRIPTION, "none"],
     "subscriber": [SUBSCRIBER, "http://queues.example.org/hook"],
-    "expires": [shown(time.time() + 86400)],
+    "expires": [format_time(time.time() + 86400)],
     "X-Project-ID": ["acme"],
 }
 """By the name of a parameter or a member: what the furnished project has of the kind."""

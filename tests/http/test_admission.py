@@ -87,23 +87,23 @@ def test_any_other_host_is_misdirected(gate: Callable[..., Api], host: str, path
 
 def test_a_trusted_network_has_no_foreign_host_either(gate: Callable[..., Api]) -> None:
     """S8: a page that a browser of that network shows may point its name at this server; ``*`` waives the check."""
-    gate(trusting=True).get("/healthz", 421, {"Host": "evil.example"})
-    gate(trusting=True).get("/healthz", 200, {"Host": "localhost:8888"})
-    gate(trusting=True, allowed_hosts=lambda: ("zq",)).get("/healthz", 200, {"Host": "zq:8888"})
-    for trusting in (True, False):
-        waived = gate(trusting=trusting, allowed_hosts=lambda: ("zq", "*"))
+    gate(trusts_network=True).get("/healthz", 421, {"Host": "evil.example"})
+    gate(trusts_network=True).get("/healthz", 200, {"Host": "localhost:8888"})
+    gate(trusts_network=True, allowed_hosts=lambda: ("zq",)).get("/healthz", 200, {"Host": "zq:8888"})
+    for trusts_network in (True, False):
+        waived = gate(trusts_network=trusts_network, allowed_hosts=lambda: ("zq", "*"))
         waived.get("/healthz", 200, {"Host": "evil.example"})
 
 
 @pytest.mark.parametrize(
-    ("trusting", "protocol", "status"),
+    ("trusts_network", "protocol", "status"),
     [(False, "HTTP/1.1", 400), (True, "HTTP/1.1", 400), (False, "HTTP/1.0", 400), (True, "HTTP/1.0", 200)],
 )
 def test_a_request_without_a_host_is_refused(
-    gate: Callable[..., Api], trusting: bool, protocol: str, status: int
+    gate: Callable[..., Api], trusts_network: bool, protocol: str, status: int
 ) -> None:
     """S15: but for HTTP/1.0, which need not have one, where the operator trusts the network."""
-    said = raw(gate(trusting=trusting), "/healthz", SERVER_PROTOCOL=protocol)
+    said = raw(gate(trusts_network=trusts_network), "/healthz", SERVER_PROTOCOL=protocol)
     assert said[0] == status
     assert status == 200 or b"Host is missing" in said[2]
 

@@ -249,7 +249,7 @@ def test_a_row_tells_nothing_of_a_queue_that_is_not_seen(scoped: Scoped) -> None
 
 def test_servers_are_for_administrators(compose: Callable[..., Api], clock: ManualClock) -> None:
     """Each process: since when it serves, what goes through it, and how far its clock is off."""
-    api = compose(app={"trusting": True})
+    api = compose(app={"trusts_network": True})
     api.get("/v2/servers", 403)
     turn(api, clock)
     servers = api.get("/v2/servers", 200, ADMIN).json["servers"]
@@ -262,7 +262,7 @@ def test_servers_are_for_administrators(compose: Callable[..., Api], clock: Manu
 
 def test_without_a_console_nothing_is_sampled(compose: Callable[..., Api]) -> None:
     """The routes are there and say so."""
-    api = compose(app={"features": [FiguresFeature(None)], "trusting": True})
+    api = compose(app={"features": [FiguresFeature(None)], "trusts_network": True})
     for path in (QUEUES, "/v2/figures", "/v2/queues/jobs/figures"):
         assert "takes no figures" in api.get(path, 400).json["description"]
     api.get("/v2/servers", 400, ADMIN)

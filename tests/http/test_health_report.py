@@ -50,7 +50,7 @@ def left(storage: Storage) -> list[str]:
 @pytest.mark.every_store
 def test_a_report_has_every_operation_and_leaves_nothing(compose, storage: Storage) -> None:
     """5: all eight, with the volume; the queue is gone afterwards."""
-    api: Api = compose(app={"admin_mode": True, "trusting": True})
+    api: Api = compose(app={"admin_mode": True, "trusts_network": True})
     api.post("/v2/queues/jobs/messages", 201, {"messages": [{"body": 1}, {"body": 2}]})
     api.claim("jobs", limit=1)
     report = api.get("/v2/health", 200, ADMIN).json
@@ -74,7 +74,7 @@ def test_health_is_for_admins(gate) -> None:
 
 def test_a_store_that_does_not_answer_is_503(gate) -> None:
     """1.8 [T]."""
-    gate(down, admin_mode=True, trusting=True).get("/v2/health", 503, ADMIN)
+    gate(down, admin_mode=True, trusts_network=True).get("/v2/health", 503, ADMIN)
 
 
 def test_no_header_can_name_the_project_of_the_probe() -> None:
@@ -89,7 +89,7 @@ def test_a_step_that_fails_is_told_and_the_others_go_on(
     """5 [T]: 200, ``succeeded`` is false, and the log names ``ref``."""
     broker = Broker(storage, clock)
     monkeypatch.setattr(broker.health._storage, "claims", Failing(storage.claims, "create", error), raising=True)
-    api = Api(create_app(broker, admin_mode=True, trusting=True), "")
+    api = Api(create_app(broker, admin_mode=True, trusts_network=True), "")
     with caplog.at_level(logging.ERROR):
         status = api.get("/v2/health", 200, ADMIN).json["operation_status"]
     assert [name for name in OPERATIONS if not status[name]["succeeded"]] == ["claim_messages"]

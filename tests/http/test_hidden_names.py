@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.http.api import Api
-from zq.auth.credentials import Bearers
+from zq.auth.credentials import BearerStrategy
 from zq.auth.tokens import Grant, Tokens, TokenVerifier
 from zq.clock import ManualClock
 from zq.core.markers import Markers
@@ -22,7 +22,7 @@ WALK = 4
 @pytest.fixture
 def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
     """A server whose callers have tokens, which looks at four names for a page."""
-    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True)
+    strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True)
     return compose(app={"strategy": strategy}, max_metadata_walk=WALK)
 
 

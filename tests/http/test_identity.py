@@ -21,10 +21,10 @@ from tests.http.api import Api
 from tests.http.stores import BrokenStore, down
 from tests.servers import ZqServer, ask, wait_for
 from tests.tables import every_row
-from zq.auth import strategy_of
-from zq.auth.credentials import BURST, Bearers
+from zq.auth import create_strategy
+from zq.auth.credentials import BURST, BearerStrategy
 from zq.auth.proxy import ProxySecrets, read_secrets
-from zq.auth.tokens import Grant, Tokens, TokenVerifier, write
+from zq.auth.tokens import Grant, Tokens, TokenVerifier, format_token
 from zq.clock import ManualClock
 from zq.errors import NotAuthenticated, StartRefused, TooManyRequests
 from zq.model.identity import AuthOptions, Identity
@@ -61,7 +61,7 @@ def tokens(storage: Storage, clock: ManualClock) -> Tokens:
 @pytest.fixture
 def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
     """A server whose callers have tokens."""
-    return compose(app={"strategy": Bearers(TokenVerifier(storage.documents, clock), bare=True)})
+    return compose(app={"strategy": BearerStrategy(TokenVerifier(storage.documents, clock), bare=True)})
 
 
 @pytest.fixture
@@ -161,8 +161,8 @@ def test_what_clients_say_of_themselves_is_taken_away(
         asked.append(identity.roles)
         return True
 
-    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True)
-    api = compose(app={"strategy": strategy, "policy": policy, "trusting": True})
+    strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True)
+    api = compose(app={"strategy": strategy, "policy": policy, "trusts_network": True})
     for _ in range(2):  # the second time names are remembered
         answered = api.get("/v2/queues", 200, {name: "admin", **bearer(token)})
         assert "HTTP_" + name.upper().replace("-", "_") not in answered.request.environ
@@ -174,7 +174,7 @@ def test_a_token_that_ends_is_refused(
 ) -> None:
     """Expired, revoked, of another secret: 401, within the seconds for which it is remembered."""
     moment = [time.monotonic()]
-    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
+    strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
     api = compose(app={"strategy": strategy})
     made = tokens.create(Grant(project=api.project))
     short = tokens.create(Grant(project=api.project, expires=clock.now() + 60))
@@ -191,9 +191,9 @@ def test_a_token_that_ends_is_refused(
 
 def test_a_store_that_does_not_answer_is_503(gate: Callable[..., Api], clock: ManualClock) -> None:
     """Tenancy 1: where nothing is remembered; a form that does not fit is refused without asking."""
-    strategy = Bearers(TokenVerifier(BrokenStore(down).documents, clock), bare=True)  # type: ignore[arg-type]
+    strategy = BearerStrategy(TokenVerifier(BrokenStore(down).documents, clock), bare=True)  # type: ignore[arg-type]
     api = gate(strategy=strategy)
-    api.get("/v2/queues", 503, bearer(write("0" * 10, "0" * 43)))
+    api.get("/v2/queues", 503, bearer(format_token("0" * 10, "0" * 43)))
     api.get("/v2/queues", 401, bearer("zq_" + "0" * 61))
 
 
@@ -202,7 +202,7 @@ def test_an_address_that_fails_too_often_is_not_looked_up(
 ) -> None:
     """429 after a burst, for that address alone; what is remembered as valid still serves; later it may try again."""
     moment = [1000.0]
-    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
+    strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
     api = compose(app={"strategy": strategy})
     known, bad = {"X-Project-ID": None, **bearer(token)}, bearer("zq_x")
     one, other = api.unchecked(REMOTE_ADDR="10.0.0.1"), api.unchecked(REMOTE_ADDR="10.0.0.2")
@@ -225,7 +225,7 @@ def test_a_credential_that_was_valid_is_looked_up_whatever_its_address_did(
 ) -> None:
     """It is valid beyond the seconds for which it is remembered; a revoked one is 401 once, and then limited."""
     moment = [1000.0]
-    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
+    strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: moment[0])
     api = compose(app={"strategy": strategy})
     made = tokens.create(Grant(project=api.project))
     for _ in range(3):
@@ -262,7 +262,7 @@ def test_a_token_of_keystone_that_was_valid_is_looked_up_whatever_its_address_di
     def middleware(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         if environ["HTTP_X_AUTH_TOKEN"] in valid:
             environ |= {"HTTP_X_IDENTITY_STATUS": "Confirmed", "HTTP_X_PROJECT_ID": "acme"}
-            return list(keystone._behind(environ, start_response))
+            return list(keystone._run_application(environ, start_response))
         start_response("401 Unauthorized", [])
         return []
 
@@ -271,7 +271,7 @@ def test_a_token_of_keystone_that_was_valid_is_looked_up_whatever_its_address_di
         return []
 
     keystone._middleware = middleware  # type: ignore[assignment]
-    wrapped = keystone.wrapped(app, lambda _: None, lambda _: "10.0.0.1", lambda *_: None)
+    wrapped = keystone.wrap(app, lambda _: None, lambda _: "10.0.0.1", lambda *_: None)
 
     def asked(token: str) -> str:
         environ = {"PATH_INFO": "/v2/queues", "HTTP_X_AUTH_TOKEN": token}
@@ -287,7 +287,7 @@ def test_a_token_of_keystone_that_was_valid_is_looked_up_whatever_its_address_di
 
 def test_behind_a_proxy_the_forwarded_address_counts(compose: Compose, storage: Storage, clock: ManualClock) -> None:
     """The last one, which the proxy has added."""
-    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
+    strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
     api = compose(app={"strategy": strategy, "behind_proxy": True})
     for _ in range(BURST):
         api.get("/v2/queues", 401, {"X-Forwarded-For": "1.1.1.1, 9.9.9.9"})
@@ -306,7 +306,7 @@ def test_a_body_that_nobody_read_closes_the_connection(guarded: Api, token: str)
 @pytest.mark.one_store
 def test_a_signed_request_needs_no_credential_and_is_not_valid(gate: Callable[..., Api], clock: ManualClock) -> None:
     """Contract 1.3: it passes by, and no key is configured; an empty signature is one that fails."""
-    api = gate(strategy=Bearers(bare=True))
+    api = gate(strategy=BearerStrategy(bare=True))
     api.get("/v2/queues", 404, {"URL-Signature": "x", "X-Roles": "admin"})
     api.get("/v2/queues", 404, {"URL-Signature": ""})
 
@@ -377,8 +377,8 @@ def test_secrets_are_read_again(secrets: Path) -> None:
 @pytest.mark.one_store
 def test_a_cached_credential_costs_little(storage: Storage, clock: ManualClock, tokens: Tokens) -> None:
     """Found again without the store; ``bench/identity.py`` says for how many microseconds."""
-    strategy = strategy_of(lambda: AuthOptions(strategy="token"), storage.documents, clock)
-    assert isinstance(strategy, Bearers)
+    strategy = create_strategy(lambda: AuthOptions(strategy="token"), storage.documents, clock)
+    assert isinstance(strategy, BearerStrategy)
     text = tokens.create(Grant(project=f"cost-{os.getpid()}")).text
     env: dict[str, Any] = {"HTTP_AUTHORIZATION": f"Bearer {text}"}
     first = strategy.authenticate(env, "")
@@ -397,7 +397,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, compose: Compose, storage: Storag
     monkeypatch.setattr("zq.http.streams.CHECK_INTERVAL", 0.05)
     moments = iter(range(10, 10**9, 10))
     verifier = TokenVerifier(storage.documents, clock)
-    return compose(app={"strategy": Bearers(verifier, bare=True, monotonic=lambda: float(next(moments)))})
+    return compose(app={"strategy": BearerStrategy(verifier, bare=True, monotonic=lambda: float(next(moments)))})
 
 
 @pytest.mark.parametrize(
@@ -553,12 +553,12 @@ def test_why_a_credential_is_not_valid_is_for_the_audit_log(
     storage: Storage, clock: ManualClock, tokens: Tokens
 ) -> None:
     """The caller gets one sentence, whatever it was; the log gets the reason, and no secret."""
-    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True)
+    strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True)
     text = tokens.create(Grant(project="why")).text
     id, secret = text.split("_")[1:3]
     tokens.revoke(id)
     reasons = set()
-    for given in (text, text[:-1], write(id, "0" * 43), "Basic"):
+    for given in (text, text[:-1], format_token(id, "0" * 43), "Basic"):
         with pytest.raises(NotAuthenticated, match="The credential is not valid") as refused:
             strategy.authenticate({"HTTP_AUTHORIZATION": f"Bearer {given}"}, "")
         reasons.add(refused.value.why)
@@ -576,9 +576,9 @@ def test_why_a_credential_is_not_valid_is_for_the_audit_log(
 def test_a_library_is_imported_by_its_strategy_alone(strategy: str, library: str) -> None:
     """Tenancy 3: they are large."""
     program = (
-        "import sys, time\nfrom zq.auth import strategy_of\nfrom zq.clock import ManualClock\n"
+        "import sys, time\nfrom zq.auth import create_strategy\nfrom zq.clock import ManualClock\n"
         "from zq.model.identity import AuthOptions\nimport zq.serving.server\n"
-        f"strategy_of(lambda: AuthOptions(strategy={strategy!r}), None, ManualClock(1.0))\n"
+        f"create_strategy(lambda: AuthOptions(strategy={strategy!r}), None, ManualClock(1.0))\n"
         f"sys.exit({library!r} in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60, check=False).returncode == 0

@@ -17,7 +17,7 @@ from zq.core import Broker
 from zq.http.app import create_app
 from zq.serving.metrics.counting import Metrics
 from zq.serving.metrics.definitions import COUNTED, PREFIX, READ, STORE_GAUGES, STORE_TOTALS, Options
-from zq.serving.metrics.timed import timed
+from zq.serving.metrics.timed import measure_verbs
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.capabilities import Snapshots
@@ -32,7 +32,7 @@ PER_QUEUE = Options(per_queue=True, max_queues=100_000)
 @pytest.fixture(autouse=True)
 def each_page_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test looks more than once in a second."""
-    monkeypatch.setattr("zq.serving.metrics.counting.FRESH", 0.0)
+    monkeypatch.setattr("zq.serving.metrics.counting.PAGE_TTL", 0.0)
 
 
 class Watched:
@@ -42,7 +42,7 @@ class Watched:
         self, storage: Storage, clock: Clock, project_suffix: str = "", options: Options | None = None
     ) -> None:
         self.metrics = Metrics(storage, clock, store="some", engine="none", max_waiters=3, options=options)
-        self.broker = Broker(timed(storage, self.metrics), clock, max_waiters=3, events=self.metrics)
+        self.broker = Broker(measure_verbs(storage, self.metrics), clock, max_waiters=3, events=self.metrics)
         self.api = Api(create_app(self.broker, events=self.metrics, metrics_page=self.metrics.page), project_suffix)
 
     def shown(self) -> dict[str, float]:

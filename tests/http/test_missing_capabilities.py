@@ -13,7 +13,7 @@ from zq.clock import ManualClock
 from zq.core import Broker
 from zq.events import Events
 from zq.http.app import create_app
-from zq.serving.metrics.timed import timed
+from zq.serving.metrics.timed import measure_verbs
 
 COMMIT = {"producer": "job", "batch": 1, "publish": ["s1"]}
 
@@ -21,7 +21,7 @@ COMMIT = {"producer": "job", "batch": 1, "publish": ["s1"]}
 @pytest.fixture
 def broker() -> Iterator[Broker]:
     storage = FirstStorage()
-    built = Broker(timed(storage, Events()), ManualClock(storage.now()))
+    built = Broker(measure_verbs(storage, Events()), ManualClock(storage.now()))
     yield built
     built.end_waiting()
     storage.close()

@@ -68,7 +68,7 @@ PAIRS = [(first, second) for first, second in combinations(FAULTS, 2) if (first[
 @pytest.fixture
 def guarded(gate) -> Api:
     """A server that lets nobody with the role stranger in, on a store that nobody may ask."""
-    return gate(policy=lambda _rule, identity: "stranger" not in identity.roles, trusting=True)
+    return gate(policy=lambda _rule, identity: "stranger" not in identity.roles, trusts_network=True)
 
 
 @every_row("pair", [*PAIRS, *((fault,) for fault in FAULTS)], ids=lambda pair: "-".join(f[0] for f in pair))

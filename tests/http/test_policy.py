@@ -122,7 +122,7 @@ def test_the_versions_and_the_probes_have_no_rule(gate, api: Api) -> None:
 def test_roles_are_stripped_and_lower_cased(gate, header: str | None, roles: set[str]) -> None:
     """1.3: comma-separated, compared without regard to case."""
     guard = Guard("queues:get")
-    gate(policy=guard, trusting=True).get(QUEUE, 403, {"X-Roles": header})
+    gate(policy=guard, trusts_network=True).get(QUEUE, 403, {"X-Roles": header})
     assert guard.asked == [("queues:get", frozenset(roles))]
 
 

@@ -19,7 +19,7 @@ from zq.limits import Limits
 from zq.model import QueueRef
 from zq.pools.catalogue import Pools
 from zq.pools.feature import PoolsFeature
-from zq.serving.features import features_of
+from zq.serving.features import create_features
 from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -58,7 +58,9 @@ class Deployment:
         )
         broker = Broker(self.storage, self.clock, pools=self.storage.pools)
         return Api(
-            create_app(broker, **{"admin_mode": True, "trusting": True, "features": [PoolsFeature(pools)]} | options),
+            create_app(
+                broker, **{"admin_mode": True, "trusts_network": True, "features": [PoolsFeature(pools)]} | options
+            ),
             "-1",
         )
 
@@ -107,8 +109,8 @@ def test_the_routes_are_there_with_both_options_only(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, "true")
     storage = connect("memory:")
     core = Broker(storage, ManualClock(1.0))
-    features = features_of(Configuration(), core, Observers(), None, storage.documents, lambda _uri: None)
-    api = Api(create_app(core, admin_mode=True, trusting=True, features=features))
+    features = create_features(Configuration(), core, Observers(), None, storage.documents, lambda _uri: None)
+    api = Api(create_app(core, admin_mode=True, trusts_network=True, features=features))
     for path in ("/v2/pools", "/v2/pools/p", "/v2/flavors", "/v2/flavors/f"):
         api.get(path, 404, ADMIN)
         assert "/v2/pools" not in api.get("/v2/openapi.json", 200).json["paths"]

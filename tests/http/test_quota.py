@@ -129,7 +129,7 @@ def test_answers_say_what_is_left(bounded: Bounded) -> None:
 def test_without_bounds_and_where_headers_are_off_nothing_is_said(bounded: Bounded) -> None:
     assert "RateLimit" not in bounded().api().get("/v2/queues", 200).headers
     scoped = bounded(requests=1000)
-    silent = scoped.api(app=scoped.build(tells_rates=lambda: False))
+    silent = scoped.api(app=scoped.build(sends_rate_limits=lambda: False))
     assert "RateLimit" not in silent.get("/v2/queues", 200).headers
 
 

@@ -10,7 +10,7 @@ from tests.http.api import OTHER_CLIENT, Api
 from tests.http.conftest import Compose
 from tests.http.scoped import Scoped
 from tests.tables import every_row
-from zq.auth.signatures import derived, key_of, signature
+from zq.auth.signatures import derive_key, derive_signing_key, signature
 from zq.clock import ManualClock
 from zq.model import QueueRef
 from zq.model.identity import Identity, ShareOptions
@@ -62,7 +62,7 @@ def test_what_is_shared_opens_the_queue_for_a_day(api: Api, clock: ManualClock) 
         "expires": in_seconds(clock, DAY),
         "signature": shared["signature"],
     }
-    key = key_of(SECRET, api.project, 0)
+    key = derive_signing_key(SECRET, api.project, 0)
     assert shared["signature"] == signature(key, shared["paths"], ["GET"], api.project, shared["expires"])
     assert api.get(f"{QUEUE}/messages?echo=true", 200, headers=headers_of(shared)).json["messages"][0]["body"] == 1
     api.get(location, 200, headers=headers_of(shared))
@@ -316,4 +316,4 @@ def test_no_log_or_store_holds_a_key(api: Api, storage: Storage, clock: ManualCl
     stored = [each.value for each in storage.documents.list("", "share-epoch", "", "", 100, clock.now()).items]
     assert b"1" in stored
     assert all(value.isdigit() for value in stored)
-    assert derived(SECRET.encode(), f"share 1 {api.project}") == key_of(SECRET, api.project, 1)
+    assert derive_key(SECRET.encode(), f"share 1 {api.project}") == derive_signing_key(SECRET, api.project, 1)

@@ -155,7 +155,7 @@ def test_a_key_that_was_valid_is_looked_up_whatever_its_address_did(
 
 def test_administrators_make_and_end_keys(compose: Compose, keys: SqsKeys) -> None:
     """The secret is shown once; lists go page by page; nobody else may."""
-    administrator = compose(app={"features": [SqsFeature(keys)], "trusting": True})
+    administrator = compose(app={"features": [SqsFeature(keys)], "trusts_network": True})
     admin = {"X-Roles": "admin"}
     where = f"{PATH}?project={administrator.project}"
     administrator.get(where, 403)
@@ -192,7 +192,7 @@ def test_administrators_make_and_end_keys(compose: Compose, keys: SqsKeys) -> No
     ],
 )
 def test_terms_that_make_no_key_are_refused(compose: Compose, keys: SqsKeys, query: str, terms: Any) -> None:
-    compose(app={"features": [SqsFeature(keys)], "trusting": True}).post(
+    compose(app={"features": [SqsFeature(keys)], "trusts_network": True}).post(
         f"{PATH}{query}", 400, terms, {"X-Roles": "admin"}
     )
 

@@ -11,7 +11,7 @@ from tests.http.api import PATCH_TYPE, Api
 from tests.http.conftest import Compose
 from tests.http.scoped import Scoped
 from tests.tables import every_row
-from zq.auth.signatures import confirming_key_of, signature
+from zq.auth.signatures import derive_confirmation_key, signature
 from zq.clock import ManualClock
 from zq.http.app import create_app
 from zq.model import ClaimRequest, Lease, ListFilter, QueueRef, new_ids
@@ -200,7 +200,7 @@ def test_a_subscriber_of_a_queue_that_only_sqs_can_name_confirms(
     path = f"/v2/queues/{name}/subscriptions"
     item = f"{path}/{subscribe(api, path)['subscription_id']}"
     expires = datetime.fromtimestamp(clock.now() + 600, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    key = confirming_key_of("s" * 32, api.project, 0)
+    key = derive_confirmation_key("s" * 32, api.project, 0)
     signed = {
         "URL-Signature": signature(key, [f"{item}/confirm"], ["PUT"], api.project, expires),
         "URL-Expires": expires,
@@ -234,7 +234,7 @@ def test_the_owner_of_a_subscription_does_not_confirm_it(
     assert owner.get(item, 200).json["confirmed"] is True
     owner.put(f"{item}/confirm", 204, {"confirmed": False})
     expires = "2099-01-01T00:00:00"
-    key = confirming_key_of("s" * 32, owner.project, 0)
+    key = derive_confirmation_key("s" * 32, owner.project, 0)
     signed = {
         "URL-Signature": signature(key, [f"{item}/confirm"], ["PUT"], owner.project, expires),
         **{"URL-Methods": "PUT", "URL-Paths": f"{item}/confirm", "URL-Expires": expires},

@@ -17,8 +17,8 @@ from tests.tables import every_row
 from zq import audit
 from zq.audit import Audit
 from zq.auth import check, open_tokens
-from zq.auth.credentials import Bearers
-from zq.auth.tokens import ADMINS, DENIED, KIND, MAX_TOKENS, Grant, Made, Tokens, TokenVerifier, parse
+from zq.auth.credentials import BearerStrategy
+from zq.auth.tokens import ADMINS, DENIED, KIND, MAX_TOKENS, Grant, NewToken, Tokens, TokenVerifier, parse_token
 from zq.clock import ManualClock
 from zq.errors import NotFound, QuotaExceeded, StartRefused
 from zq.http.tokens import TokenItem
@@ -46,7 +46,7 @@ def guarded(compose: Compose, storage: Storage, clock: ManualClock) -> Api:
     """A server whose callers have tokens; what was revoked is known at once."""
     moments = iter(range(10, 10**9, 10))
     verifier = TokenVerifier(storage.documents, clock)
-    return compose(app={"strategy": Bearers(verifier, bare=True, monotonic=lambda: float(next(moments)))})
+    return compose(app={"strategy": BearerStrategy(verifier, bare=True, monotonic=lambda: float(next(moments)))})
 
 
 @pytest.fixture
@@ -72,12 +72,12 @@ def test_the_form_of_a_token(tokens: Tokens) -> None:
     text = tokens.create(Grant(project="form")).text
     assert len(text) == 64
     assert [len(part) for part in text.split("_")] == [2, 10, 43, 6]
-    assert parse(text) is not None
+    assert parse_token(text) is not None
     for place in range(64):
         other = "1" if text[place] != "1" else "2"
-        assert parse(text[:place] + other + text[place + 1 :]) is None
-        assert parse(text[:place]) is None
-    assert parse(text + "\n") is None
+        assert parse_token(text[:place] + other + text[place + 1 :]) is None
+        assert parse_token(text[:place]) is None
+    assert parse_token(text + "\n") is None
 
 
 def test_the_store_has_no_secret(tokens: Tokens, storage: Storage, clock: ManualClock, project_suffix: str) -> None:
@@ -151,7 +151,7 @@ def test_a_token_revoked_amid_its_rotation_stays_revoked(tokens: Tokens, monkeyp
     old = tokens.create(Grant(project="amid")).token
     create = tokens.create
 
-    def revoked_meanwhile(grant: Grant) -> Made:
+    def revoked_meanwhile(grant: Grant) -> NewToken:
         tokens.revoke(old.id)
         return create(grant)
 
@@ -253,7 +253,7 @@ def test_lifetime_and_number_are_bounded(storage: Storage, clock: ManualClock, p
         tokens.create(grant)
     clock.advance(5 * DAY + 1)
     tokens.create(grant)
-    few = Tokens(storage.documents, clock, most=lambda project: int(project == grant.project))
+    few = Tokens(storage.documents, clock, max_tokens=lambda project: int(project == grant.project))
     with pytest.raises(QuotaExceeded):
         few.create(grant)
     few.create(Grant(project=f"others{project_suffix}"))
@@ -277,7 +277,7 @@ def test_servers_that_make_tokens_at_once_keep_to_the_number(
                 made.append(server.create(grant).token.id)
 
         together = threading.Barrier(4)
-        servers = [Tokens(storage.documents, clock, most=lambda _: 7) for _ in range(4)]
+        servers = [Tokens(storage.documents, clock, max_tokens=lambda _: 7) for _ in range(4)]
         threads = [threading.Thread(target=create, args=(server, together)) for server in servers]
         for thread in threads:
             thread.start()
@@ -292,7 +292,7 @@ def test_a_token_that_is_made_while_another_is_counted_takes_its_room(
 ) -> None:
     """The other server has seen room for one, and finds none when it has written."""
     grant, put = Grant(project=f"late{project_suffix}"), storage.documents.put
-    early, late = (Tokens(storage.documents, clock, most=lambda _: 1) for _ in range(2))
+    early, late = (Tokens(storage.documents, clock, max_tokens=lambda _: 1) for _ in range(2))
 
     def overtaken(ref: DocumentRef, *terms: Any, **more: Any) -> bool:
         if (ref.project, ref.kind) == (grant.project, KIND):
@@ -376,7 +376,7 @@ def test_audit_lines_name_the_token(
             whys = [f"token {made['id']}", ""], [f"token {made['id']}", f"Its replacement is {twin['id']}."]
             expected += [*whys, [f"token {twin['id']}", ""], ["token", BY_ID], ["token 0000000000", NONE]]
         guarded.delete("/v2/admin/tokens?jti=urn:a/b", 204, admin)
-        status, made = control.ask(socket, "POST", "/v2/admin/tokens?project=p", {})
+        status, made = control.send(socket, "POST", "/v2/admin/tokens?project=p", {})
         assert status == 201
         command = credential_commands.parse(COMMAND, ["revoke", made["id"]])
         credential_commands.run(COMMAND, command, credential_commands.connect(socket, compose_nothing))
@@ -445,7 +445,7 @@ def test_tokens_of_administrators_are_no_projects(
     guarded.get(f"/v2/admin{where[3:]}?project={project}", 404, admin)
     assert administrator.token.id not in guarded.get(f"/v2/admin/tokens?project={project}", 200, admin).text
     assert index(storage, clock, project) == 2
-    full = Tokens(storage.documents, clock, most=lambda _: 2)
+    full = Tokens(storage.documents, clock, max_tokens=lambda _: 2)
     with pytest.raises(QuotaExceeded):
         full.create(Grant(project=project))
     twin = full.rotate(administrator.token.id).token.id
@@ -459,7 +459,7 @@ def test_tokens_of_administrators_are_no_projects(
 def test_the_number_of_administrators_is_bounded(clock: ManualClock) -> None:
     """By a number of their own."""
     storage = connect("memory:")
-    tokens = Tokens(storage.documents, clock, most=lambda _: 0)
+    tokens = Tokens(storage.documents, clock, max_tokens=lambda _: 0)
     for number in range(MAX_TOKENS):
         tokens.create(Grant(project=f"p{number}", roles=["admin"]))
     with pytest.raises(QuotaExceeded, match="administrator tokens"):
@@ -485,7 +485,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
         tokens = open_tokens(options, fresh.documents, clock, Audit())
         assert tokens.has_admin()
     other = Tokens(fresh.documents, clock).create(Grant(project="p")).token.id
-    tokens.revoke(parse(text)[0])  # type: ignore[index]
+    tokens.revoke(parse_token(text)[0])  # type: ignore[index]
     assert not tokens.has_admin()
     assert tokens.get(other)
     assert not open_tokens(options, fresh.documents, clock, Audit()).has_admin(), "it stays revoked"
@@ -493,7 +493,7 @@ def test_a_deployment_begins_with_a_token(clock: ManualClock, tmp_path: Path) ->
     with pytest.raises(StartRefused, match="bootstrap_token_file must contain a token"):
         open_tokens(options, fresh.documents, clock, Audit())
     with pytest.raises(NotFound):
-        tokens.get(parse(text)[0])  # type: ignore[index]
+        tokens.get(parse_token(text)[0])  # type: ignore[index]
     for each in (storage, fresh):
         each.close()
 
@@ -533,8 +533,8 @@ def test_what_is_no_socket_is_not_removed(compose: Compose, tmp_path: Path) -> N
 def test_the_control_socket_is_the_operators(socket: str, project_suffix: str) -> None:
     """The administrators' routes without a credential, for this user alone; nothing of any project."""
     assert Path(socket).stat().st_mode & 0o777 == 0o600
-    status, made = control.ask(socket, "POST", f"/v2/admin/tokens?project=p{project_suffix}", {"name": "x"})
+    status, made = control.send(socket, "POST", f"/v2/admin/tokens?project=p{project_suffix}", {"name": "x"})
     assert (status, made["by"]) == (201, "control")
-    status, listed = control.ask(socket, "GET", f"/v2/admin/tokens?project=p{project_suffix}")
+    status, listed = control.send(socket, "GET", f"/v2/admin/tokens?project=p{project_suffix}")
     assert [token["id"] for token in listed["tokens"]] == [made["id"]]
-    assert control.ask(socket, "GET", "/v2/queues")[0] == 400
+    assert control.send(socket, "GET", "/v2/queues")[0] == 400

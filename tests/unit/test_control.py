@@ -20,7 +20,7 @@ from zq.serving import control
 from zq.errors import Unavailable
 os.setuid(int(sys.argv[2]))
 try:
-    print(control.ask(sys.argv[1], "GET", "/v2/admin/tokens"))
+    print(control.send(sys.argv[1], "GET", "/v2/admin/tokens"))
 except Unavailable:
     print("not heard")
 """

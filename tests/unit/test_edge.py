@@ -12,8 +12,8 @@ from zq import turns
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
-from zq.http.pending import PendingAnswer
-from zq.serving.asgi import Answer, Edge, Limits
+from zq.http.pending import PendingRequest
+from zq.serving.asgi import Edge, Limits, Response
 from zq.serving.fairness import MAX_STEPS
 from zq.storage import connect
 from zq.turns import Company
@@ -36,14 +36,14 @@ class Watched(Edge):
         """The projects of the calls."""
         self.attempts: list[int] = []
 
-    def call(self, environ: dict[str, Any]) -> Answer:
+    def call(self, environ: dict[str, Any]) -> Response:
         self.calls.append(threading.get_ident())
         self.projects.append(environ["HTTP_X_PROJECT_ID"])
         return super().call(environ)
 
-    def go_on(self, pending: PendingAnswer) -> Answer | None:
+    def poll_again(self, pending: PendingRequest) -> Response | None:
         self.attempts.append(threading.get_ident())
-        return super().go_on(pending)
+        return super().poll_again(pending)
 
     async def ask(self, method: str, path: str, query: str = "", body: bytes = b"", *, project: str = "acme") -> int:
         """Return the status of the answer to a request."""

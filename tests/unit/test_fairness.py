@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from zq.serving.fairness import CREDENTIALS, KEYSTONE, MAX_STEPS, PROJECTS, FairQueue, caller
+from zq.serving import fairness
+from zq.serving.fairness import CREDENTIALS, KEYSTONE, MAX_STEPS, MAX_STEPS_ALONE, PROJECTS, FairQueue, caller
 
 SIGNATURE = "AWS4-HMAC-SHA256 SignedHeaders=host, Credential=AKIA1/20261127/us-east-1/sqs/aws4_request, Signature=77"
 
@@ -66,3 +67,34 @@ def test_a_cancelled_wait_takes_no_step() -> None:
         await asyncio.wait_for(turns[-1], 60)
 
     asyncio.run(wake())
+
+
+def test_a_project_takes_more_steps_after_it_has_been_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another project's first request still passes the rest of a burst, and then few steps are allowed again."""
+    monkeypatch.setattr(fairness, "SHARED_SECONDS", 0.0)
+    company: list[bool] = []
+
+    async def step() -> None:
+        loop = asyncio.get_running_loop()
+        queue = FairQueue(loop, lambda: bool(company))
+
+        async def take_step(name: bytes) -> None:
+            if not queue.begin_step():
+                await queue.wait(name)
+
+        while queue.begin_step():
+            pass
+        await asyncio.sleep(0)
+        assert [queue.begin_step() for _ in range(MAX_STEPS_ALONE + 1)] == [True] * MAX_STEPS_ALONE + [False]
+        burst = [asyncio.ensure_future(take_step(b"greedy")) for _ in range(4 * MAX_STEPS_ALONE)]
+        await asyncio.ensure_future(take_step(b"modest"))
+        assert sum(turn.done() for turn in burst) <= 2 * MAX_STEPS_ALONE
+        await asyncio.wait_for(asyncio.gather(*burst), 60)
+        monkeypatch.setattr(fairness, "SHARED_SECONDS", 60.0)
+        company.append(True)
+        while queue.begin_step():
+            pass
+        await asyncio.sleep(0.01)
+        assert [queue.begin_step() for _ in range(MAX_STEPS + 1)] == [True] * MAX_STEPS + [False]
+
+    asyncio.run(step())

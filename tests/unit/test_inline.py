@@ -23,7 +23,7 @@ from zq.errors import Crowded, Unavailable
 from zq.http.app import create_app
 from zq.model import QueueRef
 from zq.serving import pool as pool_module
-from zq.serving.pool import Deadlines, Pool, Settling, Share
+from zq.serving.pool import Deadlines, DurabilityWaiter, Pool, ThreadLimit
 from zq.storage import connect, inline
 from zq.storage.inline import Ticket
 
@@ -80,7 +80,7 @@ def in_loop(test: Callable[[asyncio.AbstractEventLoop], Any]) -> None:
 
 def test_one_wait_settles_all_that_came_meanwhile() -> None:
     async def settle_three(loop: asyncio.AbstractEventLoop) -> None:
-        settling, go, waits = Settling(loop), threading.Event(), []
+        waiter, go, waits = DurabilityWaiter(loop), threading.Event(), []
 
         def wait() -> None:
             waits.append(1)
@@ -89,13 +89,13 @@ def test_one_wait_settles_all_that_came_meanwhile() -> None:
         def settled() -> "asyncio.Future[Any]":
             ticket = Ticket()
             ticket.defer(wait)
-            return settling.settle(ticket)
+            return waiter.wait_for(ticket)
 
         first = settled()
         await asyncio.to_thread(wait_for, lambda: waits, 60, "the first wait has begun")
         others = [settled(), settled()]
         await asyncio.sleep(0.05)
-        assert settling.waits() > 0.04
+        assert waiter.seconds_waiting() > 0.04
         go.set()
         await asyncio.wait_for(asyncio.gather(first, *others), 60)
         assert len(waits) == 2
@@ -105,7 +105,7 @@ def test_one_wait_settles_all_that_came_meanwhile() -> None:
 
 def test_what_cannot_be_made_durable_is_refused_and_released() -> None:
     async def settle_two(loop: asyncio.AbstractEventLoop) -> None:
-        settling, released = Settling(loop), []
+        waiter, released = DurabilityWaiter(loop), []
 
         def fail() -> None:
             raise OSError("disk full")
@@ -116,9 +116,9 @@ def test_what_cannot_be_made_durable_is_refused_and_released() -> None:
             assert ticket.keep_open(lambda: released.append(1))
             if wait is fail:
                 with pytest.raises(Unavailable):
-                    await settling.settle(ticket)
+                    await waiter.wait_for(ticket)
             else:
-                await settling.settle(ticket)
+                await waiter.wait_for(ticket)
         assert released == [1, 1]
 
     in_loop(settle_two)
@@ -216,7 +216,7 @@ def test_each_late_job_is_refused_however_late_its_removal(monkeypatch: pytest.M
 
 
 def test_a_share_shrinks_while_the_processor_is_busy_and_grows_again() -> None:
-    share, threads = Share(6), list[int]()
+    share, threads = ThreadLimit(6), list[int]()
     share.begin(0.0, 0.0)
     moments = [(1, 0.1), (2, 0.2), (3, 1.1), (4, 2.0), (5, 2.9), (6, 3.0)]
     for now, used in moments:
@@ -225,7 +225,7 @@ def test_a_share_shrinks_while_the_processor_is_busy_and_grows_again() -> None:
     assert threads == [3, 4, 3, 2, 2, 3]
     share.adapt(7, 4.0, is_slow=True)
     assert share.threads == 4, "jobs that wait for long get a thread even if the processor is busy"
-    assert Share(1).threads == 1
+    assert ThreadLimit(1).threads == 1
 
 
 def test_a_queued_job_of_a_caller_is_refused_in_time() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What authentication tells engines of a head: whose body is to be read (attack A4, ``zq.http.heads.Judge``)."""
+"""Authentication by the request head, before the edge reads the body (``zq.http.heads.HeadAuthenticator``)."""
 
 import time
 from io import BytesIO
@@ -13,10 +13,10 @@ from botocore.credentials import Credentials
 from falcon.testing import create_environ
 
 from tests.http.stores import BrokenStore, down, untouched
-from zq.auth.credentials import BURST, Bearers
+from zq.auth.credentials import BURST, BearerStrategy
 from zq.auth.proxy import ProxySecrets
 from zq.auth.signatures import Signatures
-from zq.auth.tokens import Grant, Tokens, TokenVerifier, write
+from zq.auth.tokens import Grant, Tokens, TokenVerifier, format_token
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.errors import NotAuthenticated, TooManyRequests
@@ -36,7 +36,7 @@ def head(credential: str = "", path: str = "/v2/queues/jobs/messages") -> dict[s
     return {"REQUEST_METHOD": "POST", "PATH_INFO": path, "REMOTE_ADDR": PEER, **said}
 
 
-def judging(strategy: Bearers | None, proxy: ProxySecrets | None = None) -> Authentication:
+def judging(strategy: BearerStrategy | None, proxy: ProxySecrets | None = None) -> Authentication:
     """Where nobody signs."""
     storage = connect("memory:")
     signatures = Signatures(ShareOptions, storage.documents, ManualClock(1_700_000_000.0))
@@ -47,8 +47,8 @@ def test_only_what_is_remembered_is_known() -> None:
     """The first time a credential comes the store must be asked; then it is known, a valid one and another."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
     valid = f"Bearer {Tokens(storage.documents, clock).create(Grant(project='acme')).text}"
-    other = f"Bearer {write('0' * 10, '0' * 43)}"
-    judge = judging(Bearers(TokenVerifier(storage.documents, clock), bare=True))
+    other = f"Bearer {format_token('0' * 10, '0' * 43)}"
+    judge = judging(BearerStrategy(TokenVerifier(storage.documents, clock), bare=True))
     for credential, expected in ((valid, True), (other, False)):
         assert judge.known(head(credential)) is None
         assert judge.look_up(head(credential)) is expected
@@ -59,7 +59,7 @@ def test_only_what_is_remembered_is_known() -> None:
 @pytest.mark.parametrize("credential", ["", "Basic YTpi", "Bearer nonsense"])
 def test_what_is_no_credential_is_known_without_the_store(credential: str) -> None:
     store = BrokenStore(untouched)
-    strategy = Bearers(TokenVerifier(store, ManualClock(1_700_000_000.0)), bare=True)
+    strategy = BearerStrategy(TokenVerifier(store, ManualClock(1_700_000_000.0)), bare=True)
     judge = judging(strategy)
     assert judge.known(head(credential)) is False
     assert judge.known(head(credential, "/healthz")) is True, "who needs no credential may send a body"
@@ -68,7 +68,7 @@ def test_what_is_no_credential_is_known_without_the_store(credential: str) -> No
 def test_judging_counts_no_failure_and_goes_by_those_that_were_counted() -> None:
     """The application counts: else each request would fail twice. Beyond the bound nothing is looked up."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
-    strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
+    strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True, monotonic=lambda: 1000.0)
     judge = judging(strategy)
     for _ in range(2 * BURST):
         assert judge.known(head()) is False
@@ -77,7 +77,7 @@ def test_judging_counts_no_failure_and_goes_by_those_that_were_counted() -> None
             strategy.authenticate(head(), PEER)
     with pytest.raises(TooManyRequests):
         strategy.authenticate(head(), PEER)
-    assert judge.known(head(f"Bearer {write('0' * 10, '0' * 43)}")) is False
+    assert judge.known(head(f"Bearer {format_token('0' * 10, '0' * 43)}")) is False
     storage.close()
 
 
@@ -94,8 +94,8 @@ def test_a_credential_of_a_store_that_does_not_answer_is_neither_valid_nor_inval
     """For tokens, signatures and keys of SQS: who is answered 401 throws a credential away."""
     store, clock = BrokenStore(down), ManualClock(1_700_000_000.0)
     documents: Any = store.documents
-    token = head(f"Bearer {write('0' * 10, '0' * 43)}")
-    assert judging(Bearers(TokenVerifier(documents, clock), bare=True)).look_up(token) is None
+    token = head(f"Bearer {format_token('0' * 10, '0' * 43)}")
+    assert judging(BearerStrategy(TokenVerifier(documents, clock), bare=True)).look_up(token) is None
     signatures = Signatures(lambda: ShareOptions(secrets=("s" * 32,)), documents, clock)
     signed = {"HTTP_URL_SIGNATURE": "0" * 64, "HTTP_X_PROJECT_ID": "acme", "HTTP_URL_PATHS": "/v2/queues/q/messages"}
     assert Authentication(None, None, False, signatures).look_up(head() | signed) is None
@@ -112,7 +112,9 @@ def test_a_body_that_was_withheld_of_a_valid_caller_is_503(mark: object, length:
     """The store has hesitated when the head was judged, and answers now: the caller is to come again."""
     storage, clock = connect("memory:"), ManualClock(1_700_000_000.0)
     token = Tokens(storage.documents, clock).create(Grant(project="acme")).text
-    app = create_app(Broker(storage, clock), strategy=Bearers(TokenVerifier(storage.documents, clock), bare=True))
+    app = create_app(
+        Broker(storage, clock), strategy=BearerStrategy(TokenVerifier(storage.documents, clock), bare=True)
+    )
     said = {"Authorization": f"Bearer {token}", "Client-ID": "30387f00c63a4a30ac1f3e2cf1b0c3a1", "Host": "localhost"}
     environ = create_environ(path="/v2/queues/q/messages", method="POST", headers=said)
     environ |= {"CONTENT_TYPE": "application/json", heads.WITHHELD: mark, "wsgi.input": BytesIO(), **length}

@@ -22,9 +22,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from tests.certificates import issue
-from zq.auth import check_jwt, jwks, strategy_of
-from zq.auth.credentials import Bearers
-from zq.auth.jwks import MAX_SIZE, KeySet, fetched, is_public
+from zq.auth import check_jwt, create_strategy, jwks
+from zq.auth.credentials import BearerStrategy
+from zq.auth.jwks import MAX_SIZE, KeySet, fetch_https, is_public
 from zq.auth.jwt import JwtVerifier
 from zq.auth.tokens import Grant, Tokens
 from zq.clock import ManualClock
@@ -401,7 +401,7 @@ def test_only_public_addresses_are_connected_to() -> None:
 
 def test_every_algorithm_that_may_be_allowed_has_its_keys() -> None:
     """The two tables agree."""
-    assert set(jwks.FITS) == set(KNOWN)
+    assert set(jwks.KEY_REQUIREMENTS) == set(KNOWN)
 
 
 class Pages(BaseHTTPRequestHandler):
@@ -456,23 +456,23 @@ def issuer_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 def test_keys_are_fetched_by_https(issuer_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole, and within bounds: what hangs, grows or leads elsewhere is given up, and not followed."""
     with pytest.raises(ValueError, match="not public"):
-        fetched(f"{issuer_url}/keys")
+        fetch_https(f"{issuer_url}/keys")
     monkeypatch.setattr(jwks, "is_public", lambda _: True)
-    assert fetched(f"{issuer_url}/keys") == published()
+    assert fetch_https(f"{issuer_url}/keys") == published()
     Pages.seen.clear()
     with pytest.raises(ValueError, match="302"):
-        fetched(f"{issuer_url}/moved")
+        fetch_https(f"{issuer_url}/moved")
     assert Pages.seen == ["/moved"]
     with pytest.raises(ValueError, match="larger"):
-        fetched(f"{issuer_url}/large")
+        fetch_https(f"{issuer_url}/large")
     monkeypatch.setattr(jwks, "TIMEOUT", 0.5)
     for path in ("/slow", "/slow-head"):
         begun = time.monotonic()
         with pytest.raises(TimeoutError):
-            fetched(issuer_url + path)
+            fetch_https(issuer_url + path)
         assert time.monotonic() - begun < 25
     with pytest.raises(ValueError, match="no user"):
-        fetched("https://u:p@localhost/keys")
+        fetch_https("https://u:p@localhost/keys")
 
 
 def test_both_strategies_at_once(storage: Storage, clock: ManualClock, file: Path) -> None:
@@ -480,9 +480,9 @@ def test_both_strategies_at_once(storage: Storage, clock: ManualClock, file: Pat
     options = JwtOptions(issuer=OPTIONS.issuer, audience="zq", jwks=str(file))
     token = Tokens(storage.documents, clock).create(Grant(project="ours")).text
 
-    def strategy(name: str) -> Bearers:
-        found = strategy_of(lambda: AuthOptions(strategy=name, jwt=options), storage.documents, clock)
-        assert isinstance(found, Bearers)
+    def strategy(name: str) -> BearerStrategy:
+        found = create_strategy(lambda: AuthOptions(strategy=name, jwt=options), storage.documents, clock)
+        assert isinstance(found, BearerStrategy)
         return found
 
     both, alone = strategy("token,jwt"), strategy("jwt")

@@ -13,8 +13,8 @@ from zq.clock import ManualClock
 from zq.errors import Unavailable
 from zq.model import Claim, Committed, Draft, Message, Outcome, Page, Queue, QueueRef
 from zq.model.stats import Depth, Measure
-from zq.serving.metrics.collector import PAGE, Cached
-from zq.serving.metrics.counting import MAX_BUFFERED, Metrics, spread
+from zq.serving.metrics.collector import PAGE, CachedCall
+from zq.serving.metrics.counting import MAX_BUFFERED, Metrics, observe_into
 from zq.serving.metrics.definitions import Options
 
 NOW = 1000.0
@@ -24,7 +24,7 @@ A, B, C = QueueRef("acme", "a"), QueueRef("acme", "b"), QueueRef("other", "a")
 @pytest.fixture(autouse=True)
 def each_page_is_rendered(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test looks more than once in a second."""
-    monkeypatch.setattr("zq.serving.metrics.counting.FRESH", 0.0)
+    monkeypatch.setattr("zq.serving.metrics.counting.PAGE_TTL", 0.0)
 
 
 class Figures:
@@ -144,7 +144,7 @@ def test_values_added_together_make_the_histogram_that_they_make_one_by_one() ->
     one, other = (Histogram(name, "", buckets=bounds, registry=registry) for name in "ab")
     for value in values:
         one.observe(value)
-    spread(other)(values)
+    observe_into(other)(values)
     assert [value for _, _, value, *_ in one._samples()][:5] == [value for _, _, value, *_ in other._samples()][:5]
 
 
@@ -326,7 +326,7 @@ def test_an_answer_is_remembered_for_its_time_and_a_failure_for_a_second() -> No
             raise answer
         return answer
 
-    remembered = Cached(ask, 10.0, lambda: moment[0])
+    remembered = CachedCall(ask, 10.0, lambda: moment[0])
     got = []
     for moment[0] in (0.0, 9.9, 10.0, 15.9, 16.0, 25.9):
         got.append(remembered.get())
@@ -344,7 +344,7 @@ def test_what_takes_long_to_ask_is_asked_seldom() -> None:
         moment[0] += 2.0
         return asked
 
-    remembered = Cached(ask, 10.0, lambda: moment[0])
+    remembered = CachedCall(ask, 10.0, lambda: moment[0])
     got = []
     for moment[0] in (0.0, 41.9, 42.0):
         got.append(remembered.get())
@@ -373,10 +373,10 @@ def test_a_store_that_hangs_holds_up_no_request(store: Figures, metrics: Metrics
 
 def test_a_page_is_rendered_once_a_second_for_all_readers(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     """S7: others get the same bytes, also those who ask at the same time, and then a new page."""
-    monkeypatch.setattr("zq.serving.metrics.counting.FRESH", 3600.0)
+    monkeypatch.setattr("zq.serving.metrics.counting.PAGE_TTL", 3600.0)
     page = metrics.page()
     metrics.woken(True)
     with ThreadPoolExecutor(8) as pool:
         assert {*pool.map(lambda _: metrics.page(), range(50))} == {page}
-    monkeypatch.setattr("zq.serving.metrics.counting.FRESH", 0.0)
+    monkeypatch.setattr("zq.serving.metrics.counting.PAGE_TTL", 0.0)
     assert metrics.page() != page

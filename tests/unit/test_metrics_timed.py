@@ -9,7 +9,7 @@ from tests.http.stores import BrokenStore, down
 from zq.errors import Unavailable
 from zq.events import NO_EVENTS, Events
 from zq.model import ListFilter, Page, QueueRef
-from zq.serving.metrics.timed import CONTROLLERS, timed
+from zq.serving.metrics.timed import CONTROLLERS, measure_verbs
 
 QUEUE = QueueRef("acme", "jobs")
 
@@ -53,7 +53,7 @@ class ListedMessages:
 def test_each_verb_is_reported_with_its_time() -> None:
     """Arguments and answers go through; every listener is told."""
     one, other = Listener(), Listener()
-    storage = timed(Shelf(), one, other)
+    storage = measure_verbs(Shelf(), one, other)
     assert storage.messages.post(QUEUE, [], 1.0, once=None) == ("post", (QUEUE, [], 1.0), {"once": None})
     assert storage.claims.get(QUEUE, "c", 1.0)[0] == "get"
     assert one.verbs == other.verbs == ["messages.post", "claims.get"]
@@ -63,7 +63,7 @@ def test_each_verb_is_reported_with_its_time() -> None:
 def test_a_verb_that_fails_is_reported_too() -> None:
     """And still fails."""
     listener = Listener()
-    storage = timed(BrokenStore(down), listener)
+    storage = measure_verbs(BrokenStore(down), listener)
     with pytest.raises(Unavailable):
         storage.queues.get(QUEUE)
     assert listener.verbs == ["queues.get"]
@@ -75,21 +75,21 @@ def test_every_verb_of_the_interface_is_there(controller: str) -> None:
     interface = CONTROLLERS[controller]
     promised = {name for name, _ in inspect.getmembers(interface, inspect.isfunction) if name[0] != "_"}
     promised |= set(inspect.get_annotations(interface))
-    assert set(vars(getattr(timed(Shelf(), NO_EVENTS), controller))) == promised
+    assert set(vars(getattr(measure_verbs(Shelf(), NO_EVENTS), controller))) == promised
 
 
 def test_a_verb_keeps_its_signature() -> None:
     """Whoever looks at it sees the driver's."""
     store = Shelf()
     store.messages = type("Both", (type(store.queues),), {"list": ListedMessages.list})()
-    listing = timed(store, NO_EVENTS).messages.list
+    listing = measure_verbs(store, NO_EVENTS).messages.list
     assert inspect.signature(listing) == inspect.signature(ListedMessages().list)
 
 
 def test_the_rest_is_the_stores_own() -> None:
     """Told to the store itself."""
     store = Shelf()
-    same = timed(store, NO_EVENTS)
+    same = measure_verbs(store, NO_EVENTS)
     assert same.prompt
     same.close()
     assert store.closed

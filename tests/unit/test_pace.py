@@ -123,7 +123,7 @@ def test_what_requests_take_during_a_round_is_not_taken_for_usual(world: World) 
     world.sweep(500, 0.001, lambda: world.requests(0.002))
     world.monitor.begin()
     world.requests(0.002)
-    world.monitor.judge()
+    world.monitor.adjust_share()
     assert world.monitor.share == INCREASE
 
 
@@ -133,10 +133,10 @@ def test_too_few_requests_judge_nothing(world: World) -> None:
     world.sweep(60, 0.001, lambda: world.requests(0.001))
     world.monitor.begin()
     world.requests(1.0, SAMPLES - 1)
-    world.monitor.judge()
+    world.monitor.adjust_share()
     assert world.monitor.share == MAX_SHARE
     world.requests(1.0, 1)
-    world.monitor.judge()
+    world.monitor.adjust_share()
     assert world.monitor.share < MAX_SHARE
 
 

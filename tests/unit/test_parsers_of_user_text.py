@@ -19,7 +19,7 @@ from zq.storage.mongodb import startup
 from zq.storage.redis import address
 from zq.subscriptions.delivery.targets import Judge, TargetPolicy
 from zq.subscriptions.subscribers import TYPES, check_options, check_subscriber
-from zq.wire.extensions import moment
+from zq.wire.extensions import parse_time
 
 MARKS = "@<>()[]{}:;,.%?#&=+-*/\\\"' \t0129abTZ\u0660é\0"
 TEXTS = st.one_of(st.text(MARKS, max_size=40), st.text(max_size=40))
@@ -68,7 +68,7 @@ def test_options_are_returned_or_refused(name: str, value: str) -> None:
 @example("0001-01-01T00:00:00+14:00")
 @example("9999-12-31T23:59:59-14:00")
 def test_a_moment_is_read_or_none(text: str) -> None:
-    found = moment(text)
+    found = parse_time(text)
     assert found is None or found >= 0
 
 
@@ -78,10 +78,10 @@ def test_a_moment_is_read_or_none(text: str) -> None:
 @example("9999-12-31T23:59:59-14:00")
 def test_an_expiry_of_a_signed_url_is_read_and_written_or_refused(text: str) -> None:
     try:
-        found = signatures.moment(text)
+        found = signatures.parse_time(text)
     except ValueError:
         return
-    assert signatures.shown(found)
+    assert signatures.format_time(found)
 
 
 @quick

@@ -11,7 +11,16 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tests.blocks import only
 from tests.rotation import SEED
-from zq.auth.signatures import CACHE_TTL, Signatures, derived, key_of, moment, scope_of, shown, signature
+from zq.auth.signatures import (
+    CACHE_TTL,
+    Signatures,
+    derive_key,
+    derive_signing_key,
+    format_time,
+    make_scope,
+    parse_time,
+    signature,
+)
 from zq.clock import ManualClock
 from zq.model.identity import ShareOptions
 from zq.storage import connect
@@ -22,15 +31,15 @@ VECTOR = "302e54ae1be123644775d85a02149fc91f8da5bac5f243456fad6c740c9ac6f4"
 def test_the_vector_of_the_contract() -> None:
     """10.1, 10.2: for the key ``test``, as long as the project has revoked nothing."""
     signed = (["/v2/queues/q/messages"], ["GET"], "p1", "2030-01-01T00:00:00")
-    assert signature(key_of("test", "p1", 0), *signed) == VECTOR
-    assert signature(key_of("test", "p1", 1), *signed) != VECTOR
+    assert signature(derive_signing_key("test", "p1", 0), *signed) == VECTOR
+    assert signature(derive_signing_key("test", "p1", 1), *signed) != VECTOR
 
 
 def test_the_page_shows_the_vector() -> None:
     """So that it can be computed by its readers."""
-    shown = json.loads(only("api-ref/signed-urls.md", "json"))
-    assert shown["signature"] == VECTOR
-    assert signature(b"test", *(shown[name] for name in ("paths", "methods", "project", "expires"))) == VECTOR
+    format_time = json.loads(only("api-ref/signed-urls.md", "json"))
+    assert format_time["signature"] == VECTOR
+    assert signature(b"test", *(format_time[name] for name in ("paths", "methods", "project", "expires"))) == VECTOR
 
 
 def test_keys_are_derived_as_rfc_5869_says() -> None:
@@ -38,8 +47,8 @@ def test_keys_are_derived_as_rfc_5869_says() -> None:
     source = random.Random(SEED)
     for label in ("", "a", "share 1 acme", "é" * 50):
         secret = source.randbytes(source.randrange(1, 100))
-        assert derived(secret, label) == HKDF(SHA256(), 32, None, label.encode()).derive(secret)
-    assert len({key_of("k" * 32, project, epoch) for project in ("a", "b") for epoch in (1, 2)}) == 4
+        assert derive_key(secret, label) == HKDF(SHA256(), 32, None, label.encode()).derive(secret)
+    assert len({derive_signing_key("k" * 32, project, epoch) for project in ("a", "b") for epoch in (1, 2)}) == 4
 
 
 @pytest.mark.parametrize(
@@ -54,21 +63,21 @@ def test_keys_are_derived_as_rfc_5869_says() -> None:
 )
 def test_moments_are_of_utc_and_whole(text: str, seen: str) -> None:
     """10.1: offsets are converted, fractions cut."""
-    assert shown(moment(text)) == seen
+    assert format_time(parse_time(text)) == seen
 
 
 @pytest.mark.parametrize("text", ["", "20300101", "1893456000", "2030-01-01", "2030-13-01T00:00:00", "soon", "٢030"])
 def test_what_is_no_moment_is_refused(text: str) -> None:
     """10.1: an integer-looking text, too."""
     with pytest.raises(ValueError, match=r"."):
-        moment(text)
+        parse_time(text)
 
 
 def test_a_signature_is_worth_its_methods_on_its_queue() -> None:
     """Reading does not delete, and deleting does not read."""
-    assert scope_of("q", ["GET", "HEAD"]) == "observe:queue/q"
-    assert scope_of("q", ["DELETE"]) == "consume+manage:queue/q"
-    assert scope_of("q", ["POST"]) == "consume+produce:queue/q"
+    assert make_scope("q", ["GET", "HEAD"]) == "observe:queue/q"
+    assert make_scope("q", ["DELETE"]) == "consume+manage:queue/q"
+    assert make_scope("q", ["POST"]) == "consume+produce:queue/q"
 
 
 def test_a_revocation_holds_everywhere_within_five_seconds() -> None:
@@ -87,7 +96,7 @@ def test_a_revocation_holds_everywhere_within_five_seconds() -> None:
             "HTTP_URL_SIGNATURE": here.sign("p", [path], ["GET"], expires),
             "HTTP_URL_PATHS": path,
             "HTTP_URL_METHODS": "GET",
-            "HTTP_URL_EXPIRES": shown(expires),
+            "HTTP_URL_EXPIRES": format_time(expires),
         }
         elsewhere.sign("p", [path], ["GET"], expires)  # has read the number
         passed[0] += CACHE_TTL - 0.1

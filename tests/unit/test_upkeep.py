@@ -59,7 +59,7 @@ def upkeep(storage: OrderedStorage, expiry: Expiry, interval: float = 3600) -> t
 def test_a_round_ends_at_its_bound_and_says_so(storage: OrderedStorage) -> None:
     """250 messages in rounds of 100: two that had to end, and one that came to an end."""
     kept, heard = upkeep(storage, Expiry(sweep_batch_size=30, sweep_max_deletes=100))
-    assert [kept.round(), kept.round(), kept.round()] == [True, True, False]
+    assert [kept.run_round(), kept.run_round(), kept.run_round()] == [True, True, False]
     assert heard.rounds == [(100, True), (100, True), (50, False)]
     assert heard.gone == COUNT
     assert len(heard.shares) == 3
@@ -79,9 +79,9 @@ def test_a_round_that_had_to_end_is_followed_by_the_next_at_once(storage: Ordere
 def test_options_that_change_count_from_the_next_round_on(storage: OrderedStorage) -> None:
     """The bound of a round here."""
     kept, heard = upkeep(storage, Expiry(sweep_max_deletes=10))
-    kept.round()
+    kept.run_round()
     kept.configure(Expiry(sweep_max_deletes=1000), 3600)
-    kept.round()
+    kept.run_round()
     assert heard.rounds == [(10, True), (COUNT - 10, False)]
 
 

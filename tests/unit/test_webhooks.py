@@ -29,7 +29,7 @@ OTHER = "whsec_" + base64.b64encode(b"o" * 32).decode()
 
 
 def check(given: dict[str, str], body: bytes = BODY, now: float = MOMENT, secret: str = SECRET) -> str:
-    return webhooks.verified(secret, given, body, now, 300)
+    return webhooks.verify(secret, given, body, now, 300)
 
 
 def test_the_vector_of_the_specification() -> None:

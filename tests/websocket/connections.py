@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 from tests.servers import ZqServer
-from zq.auth.tokens import write
+from zq.auth.tokens import format_token
 
 HEADERS = {"Client-ID": "30387f00c63a4a30ac1f3e2cf1b0c3a1", "X-Project-ID": "acme"}
 WITHIN = 120.0
@@ -58,7 +58,7 @@ def notification(connection: ClientConnection, binary: bool) -> Any:
 @contextmanager
 def guarded(folder: Path, **options: str) -> Iterator[tuple[ZqServer, str, dict[str, str]]]:
     """A server that asks for tokens, its URL of WebSocket, and the headers of its administrator."""
-    token = write("A" * 10, "b" * 43)
+    token = format_token("A" * 10, "b" * 43)
     file = folder / "token"
     file.write_text(token)
     file.chmod(0o600)

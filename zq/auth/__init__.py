@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Authentication: the strategies of the option ``auth_strategy``. Each one yields an ``Identity``.
+"""Authentication strategies, selected by the option ``auth_strategy``. A strategy returns the caller's ``Identity``.
 
-The modules of a strategy are imported only if it is chosen, because the libraries for JSON Web Tokens and Keystone are
-large.
+The libraries for JSON Web Tokens and Keystone are large, so they are imported only if their strategy is configured.
 """
 
 import logging
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from zq.audit import Audit, Entry
 from zq.auth.certificates import Certificates, read_holders
-from zq.auth.credentials import Bearers
+from zq.auth.credentials import BearerStrategy
 from zq.auth.files import read_private
 from zq.auth.proxy import ProxySecrets, read_secrets
-from zq.auth.tokens import Tokens, TokenVerifier, default_bound, parse
+from zq.auth.tokens import Tokens, TokenVerifier, default_max_tokens, parse_token
 from zq.clock import Clock
 from zq.errors import StartRefused
 from zq.model.identity import ADMIN, ALGORITHMS, AuthOptions, JwtOptions
@@ -33,14 +32,14 @@ def open_tokens(
     documents: DocumentController,
     clock: Clock,
     audit: Audit,
-    most: Callable[[str], int] = default_bound,
+    max_tokens: Callable[[str], int] = default_max_tokens,
 ) -> Tokens:
-    """Return the tokens of all projects, and adopt the bootstrap token, which is audited.
+    """Create the store of tokens, and store the bootstrap token if one is configured.
 
-    ``most``: see ``Tokens``. Raises ``StartRefused``.
+    ``max_tokens`` is passed to ``Tokens``. Raises ``StartRefused`` if the bootstrap token cannot be read.
     """
     denied_for = options.jwt.max_age + 2 * options.jwt.leeway
-    tokens = Tokens(documents, clock, options.token_max_days, denied_for, most)
+    tokens = Tokens(documents, clock, options.token_max_days, denied_for, max_tokens)
     if options.bootstrap_token_file:
         text = _bootstrap_token(options.bootstrap_token_file)
         if tokens.adopt(text, ADMIN):
@@ -53,10 +52,10 @@ def open_tokens(
 
 
 def _bootstrap_token(path: str) -> str:
-    """Return the token in this file. Raises ``StartRefused``."""
+    """Read and check the bootstrap token. Raises ``StartRefused``."""
     option = "[auth] bootstrap_token_file"
     text = read_private(option, path).decode("ascii", "replace").strip()
-    if parse(text) is None:
+    if parse_token(text) is None:
         raise StartRefused(f"{option} must contain a token as printed by zq-server token create; {path} does not.")
     return text
 
@@ -79,7 +78,7 @@ def _jwt_verifier(options: JwtOptions, documents: DocumentController, clock: Clo
 
 
 def check(options: AuthOptions) -> None:
-    """Raise ``StartRefused`` for options under which no credential, or any credential, would be valid."""
+    """Check the authentication options and the files that they name. Raises ``StartRefused``."""
     if options.strategy == "proxy":
         read_secrets(options.proxy_secret_file)
     if "jwt" in options.strategy:
@@ -91,7 +90,7 @@ def check(options: AuthOptions) -> None:
 
 
 def check_jwt(options: JwtOptions) -> None:
-    """Raise ``StartRefused`` for invalid or missing options of JSON Web Tokens."""
+    """Check the options of JSON Web Tokens. Raises ``StartRefused``."""
     for name in ("issuer", "audience", "jwks"):
         if not getattr(options, name):
             raise StartRefused(f"[auth] jwt_{name} must be set for auth_strategy = jwt.")
@@ -103,10 +102,14 @@ def check_jwt(options: JwtOptions) -> None:
         )
 
 
-def strategy_of(
+def create_strategy(
     options: Callable[[], AuthOptions], documents: DocumentController, clock: Clock, path: str | None = None
-) -> "Bearers | Keystone | ProxySecrets | None":
-    """Return the configured strategy, or ``None`` for the empty one. ``path``: the configuration file.
+) -> "BearerStrategy | Keystone | ProxySecrets | None":
+    """Create the configured strategy. Return ``None`` if authentication is off.
+
+    Args:
+        options: Returns the current options, because some files can be changed at runtime.
+        path: Path of the configuration file, which Keystone's middleware reads.
 
     Raises ``StartRefused``.
     """
@@ -118,10 +121,12 @@ def strategy_of(
     tokens = TokenVerifier(documents, clock)
     if chosen.strategy == "token":
         certificates = Certificates(lambda: options().certificates, clock) if chosen.certificates else None
-        return Bearers(tokens, bare=True, certificates=certificates)
+        return BearerStrategy(tokens, bare=True, certificates=certificates)
     if chosen.strategy in ("jwt", "token,jwt"):
         verifier = _jwt_verifier(chosen.jwt, documents, clock)
-        bearers = Bearers(*([tokens] if "token" in chosen.strategy else []), verifier, bare="token" in chosen.strategy)
+        bearers = BearerStrategy(
+            *([tokens] if "token" in chosen.strategy else []), verifier, bare="token" in chosen.strategy
+        )
         verifier.listen(bearers.forget)
         verifier.start()
         return bearers

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client certificates as credentials (tenancy 9): a file maps their subjects to identities.
+"""Client certificates as credentials (tenancy 9), with a TOML file that maps certificate subjects to identities.
 
     ["CN=billing,O=Acme"]
     project = "acme"
@@ -25,8 +25,8 @@ from zq.model.identity import CERTIFICATE, MEMBER, Identity
 OPTION: Final = "[auth] certificates"
 
 
-class Holder(Struct, frozen=True, forbid_unknown_fields=True):
-    """The identity of a certificate subject. Without ``scopes``, it may access the whole project."""
+class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    """An entry of the file. Without ``scopes``, the certificate grants access to the whole project."""
 
     project: str
     roles: tuple[str, ...] = (MEMBER,)
@@ -34,9 +34,9 @@ class Holder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Certificates:
-    """The identities of certificate subjects, read from a file.
+    """The identities of certificate subjects, as last read from the file.
 
-    ``path`` returns the path that is currently configured. Raises ``StartRefused``.
+    ``path`` returns the configured path. The constructor raises ``StartRefused``.
     """
 
     def __init__(self, path: Callable[[], str], clock: Clock) -> None:
@@ -45,11 +45,11 @@ class Certificates:
         self._holders = read_holders(path())
 
     def reload(self) -> None:
-        """Read the file again. Raises ``StartRefused``, and keeps the former content in that case."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former content."""
         self._holders = read_holders(self._path())
 
     def identity(self, env: Mapping[str, Any]) -> Identity | None:
-        """Return the identity of the request's certificate, or ``None`` if it is unknown or has expired."""
+        """Return the identity of the request's certificate, or ``None`` if the certificate is unknown or expired."""
         subject, until = env.get(CERTIFICATE) or ("", 0.0)
         found = self._holders.get(subject)
         if found is None or until <= self._clock.now():
@@ -61,7 +61,7 @@ def read_holders(path: str) -> dict[str, Identity]:
     """Read the file and return identities by subject. Raises ``StartRefused``."""
     try:
         with open(path, "rb") as file:
-            given = msgspec.convert(tomllib.load(file), dict[str, Holder])
+            given = msgspec.convert(tomllib.load(file), dict[str, CertificateEntry])
         return {subject: _identity(subject, holder) for subject, holder in given.items()}
     except OSError as error:
         raise StartRefused(f"{OPTION} cannot be read: {path}: {error.strerror}.") from error
@@ -69,7 +69,7 @@ def read_holders(path: str) -> dict[str, Identity]:
         raise StartRefused(f"{OPTION} must define the project of each subject: {path}: {error}") from error
 
 
-def _identity(subject: str, holder: Holder) -> Identity:
+def _identity(subject: str, holder: CertificateEntry) -> Identity:
     project_id(holder.project)
     chosen = None if holder.scopes is None else tuple(holder.scopes)
     if chosen == ():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bearer credentials: extraction from requests, caching of lookups, and a limit on failures per address."""
+"""Bearer credentials: parsing, a cache of lookups, and a rate limit on failed attempts per address."""
 
 import math
 import threading
@@ -15,13 +15,13 @@ from zq.auth.certificates import Certificates
 from zq.errors import NotAuthenticated, TooManyRequests, Unavailable
 from zq.model.identity import Identity
 
-# Maximum number of credentials, and of addresses, in a cache. The oldest entries are evicted.
+# Maximum number of entries in a cache.
 CACHE_SIZE: Final = 10_000
 # Seconds for which an invalid credential is cached.
-NEGATIVE: Final = 1.0
-# Failures per second of one address above which its credentials are no longer looked up.
+NEGATIVE_CACHE_TTL: Final = 1.0
+# Allowed rate of failures of one address, per second.
 FAILURES: Final = 10.0
-# Failures allowed in a burst.
+# Allowed burst of failures.
 BURST: Final = 50
 BEARER: Final = "bearer "
 CHALLENGE: Final = 'Bearer realm="zq"'
@@ -29,13 +29,13 @@ NOT_VALID: Final = 'Bearer realm="zq", error="invalid_token"'
 NEEDED: Final = "A credential is required: Authorization: Bearer <token>."
 
 
-class Known(Struct, frozen=True):
+class CachedLookup(Struct, frozen=True):
     """The cached result of a credential lookup.
 
     Attributes:
-        identity: The identity; ``None`` if the credential is not valid.
+        identity: The identity, or ``None`` if the credential is not valid.
         until: Monotonic time at which the entry expires.
-        why: Reason why the credential is not valid.
+        why: The reason if the credential is not valid.
     """
 
     identity: Identity | None
@@ -44,51 +44,55 @@ class Known(Struct, frozen=True):
 
 
 class Verifier(Protocol):
-    """The verifier of one form of credential."""
+    """A verifier of credentials in one format."""
 
-    def takes(self, text: str) -> bool:
-        """Return whether the text has the form of this verifier's credentials."""
+    def matches(self, text: str) -> bool:
+        """Return whether the text has the verifier's format."""
         ...
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Return the identity and its cache time in seconds, or a reason for the audit log why the text is not valid.
+        """Verify a credential.
 
-        Raises ``Unavailable``.
+        Returns:
+            The identity and the seconds for which it may be cached. If the credential is not valid, the reason for the
+            audit log.
+
+        Raises ``Unavailable`` if the store or the issuer's keys are unavailable.
         """
         ...
 
 
 class FailureLimit:
-    """A limit on failures per address: ``FAILURES`` per second, with a burst of ``BURST``."""
+    """A rate limit on failed attempts per address: ``FAILURES`` per second, with bursts of ``BURST``."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # Monotonic time up to which an address has paid for its failures (GCRA).
+        # Theoretical arrival time (GCRA) by address, in monotonic time.
         self._debts: FIFOCache[str, float] = FIFOCache(CACHE_SIZE)
 
     def exceeded(self, peer: str) -> bool:
-        """Return whether the address has exceeded the limit."""
+        """Return whether the address exceeds the limit."""
         return self._debts.get(peer, 0.0) - self._monotonic() > (BURST - 0.5) / FAILURES
 
     def check(self, peer: str) -> None:
-        """Raise ``TooManyRequests`` if the address has exceeded the limit."""
+        """Raise ``TooManyRequests`` if the address exceeds the limit."""
         if self.exceeded(peer):
             raise TooManyRequests("This address has sent too many requests without a valid credential.")
 
     def count(self, peer: str) -> None:
-        """Count a failure of the address."""
+        """Count a failed attempt of the address."""
         with self._lock:
             now = self._monotonic()
             self._debts[peer] = max(self._debts.get(peer, 0.0), now) + 1 / FAILURES
 
 
-class Bearers:
-    """The strategies ``token``, ``jwt`` and both. The first verifier that accepts the credential's form decides.
+class BearerStrategy:
+    """The strategies ``token``, ``jwt`` and ``token,jwt``. The first verifier with a matching format decides.
 
     Args:
-        bare: Whether ``X-Auth-Token`` may contain the credential, as OpenStack clients send it.
-        certificates: Client certificates, used for requests without a credential.
+        bare: Accept the credential in ``X-Auth-Token``, as OpenStack clients send it.
+        certificates: Client certificates, for requests without a bearer credential.
     """
 
     def __init__(
@@ -104,11 +108,10 @@ class Bearers:
         self._monotonic = monotonic
         self._failures = FailureLimit(monotonic)
         self._lock = threading.Lock()
-        # Keys are digests, so that no secret is kept. A plain dictionary is fast, because every request reads it.
-        # Expired entries stay: a formerly valid credential is looked up again even if its address has exceeded the
-        # limit.
-        self._valid: dict[bytes, Known] = {}
-        self._invalid: FIFOCache[bytes, Known] = FIFOCache(CACHE_SIZE)
+        # Keys are digests, so that no secret stays in memory. Every request reads this cache, so it is a plain
+        # dictionary. Expired entries are kept, because a credential that was valid is exempt from the failure limit.
+        self._valid: dict[bytes, CachedLookup] = {}
+        self._invalid: FIFOCache[bytes, CachedLookup] = FIFOCache(CACHE_SIZE)
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
         """Return the caller's identity. Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``."""
@@ -129,7 +132,7 @@ class Bearers:
         return identity
 
     def known(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether ``authenticate`` would succeed; ``None`` if that requires a read of the store.
+        """Return whether the cached credential is valid, or ``None`` if the store must be queried.
 
         The call does not count as an authentication attempt.
         """
@@ -145,10 +148,10 @@ class Bearers:
             return False
         if key not in self._valid and self._failures.exceeded(peer):
             return False
-        return None if any(each.takes(text) for each in self._verifiers) else False
+        return None if any(each.matches(text) for each in self._verifiers) else False
 
     def look_up(self, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Look up the credential in the store. Return ``None`` if the store is unavailable."""
+        """Look up the credential in the store. Return whether it is valid, or ``None`` if the store is unavailable."""
         value: str = env.get("HTTP_AUTHORIZATION") or env.get("HTTP_X_AUTH_TOKEN", "")
         try:
             found = self._look_up(blake2b(value.encode()).digest(), self._text(env, value), peer)
@@ -159,38 +162,39 @@ class Bearers:
         return found.identity is not None
 
     def forget(self, credentials: Collection[str]) -> None:
-        """Invalidate the cached credentials with these names."""
+        """Expire the cache entries of the named credentials."""
         with self._lock:
             for key, known in list(self._valid.items()):
                 if known.identity is not None and known.identity.credential in credentials:
                     self._valid[key] = structs.replace(known, until=-math.inf)
 
     def _text(self, env: Mapping[str, Any], value: str) -> str:
-        """Return the credential in a header value; "" if the scheme is not ``Bearer``."""
+        """Return the credential in a header value, or "" if the scheme is not ``Bearer``."""
         if "HTTP_AUTHORIZATION" not in env or not env["HTTP_AUTHORIZATION"]:
             return value
         return value[len(BEARER) :].strip() if value[: len(BEARER)].lower() == BEARER else ""
 
-    def _look_up(self, key: bytes, text: str, peer: str) -> Known:
+    def _look_up(self, key: bytes, text: str, peer: str) -> CachedLookup:
         """Verify the credential and cache the result.
 
-        Raises ``TooManyRequests`` if the address has exceeded the limit and the credential was never valid in this
-        process, ``Unavailable``.
+        Raises:
+            TooManyRequests: The address exceeds the failure limit, and the credential is not known to have been valid.
+            Unavailable: The credential cannot be verified now.
         """
         if key not in self._valid:
             self._failures.check(peer)
         now = self._monotonic()
-        known: Known | None = self._invalid.get(key)
+        known: CachedLookup | None = self._invalid.get(key)
         if known is not None and now < known.until:
             return known
-        found = next((each.verify(text) for each in self._verifiers if each.takes(text)), "Its form is unknown.")
+        found = next((each.verify(text) for each in self._verifiers if each.matches(text)), "Its form is unknown.")
         with self._lock:
             if isinstance(found, str):
                 self._valid.pop(key, None)
-                known = self._invalid[key] = Known(None, now + NEGATIVE, found)
+                known = self._invalid[key] = CachedLookup(None, now + NEGATIVE_CACHE_TTL, found)
             else:
                 self._valid.pop(key, None)
                 if len(self._valid) >= CACHE_SIZE:
                     del self._valid[next(iter(self._valid))]  # the oldest
-                known = self._valid[key] = Known(found[0], now + found[1])
+                known = self._valid[key] = CachedLookup(found[0], now + found[1])
         return known

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secret files of the operator, which other users must not be able to read."""
+"""Access to secret files, which other users must not be able to read."""
 
 import os
 import stat
@@ -14,7 +14,10 @@ MAX_SIZE: Final = 65536
 
 
 def read_private(option: str, path: str) -> bytes:
-    """Return the content of the file that the option names. Raises ``StartRefused``."""
+    """Read the secret file that ``option`` names.
+
+    Raises ``StartRefused`` if the file cannot be read, or if its mode allows access by other users.
+    """
     try:
         with open(path, "rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key sets (JWKS) of JSON Web Token issuers, read from a file or fetched over HTTPS in the background."""
+"""The key set (JWKS) of a JSON Web Token issuer, read from a file or fetched over HTTPS in the background."""
 
 import json
 import logging
@@ -25,13 +25,13 @@ MAX_SIZE: Final = 262_144
 # Timeout of a fetch in seconds.
 TIMEOUT: Final = 5.0
 # Seconds between regular fetches.
-REFRESH: Final = 600.0
-# Minimum seconds between fetches after a failure or for an unknown key.
-HURRY: Final = 60.0
+REFRESH_INTERVAL: Final = 600.0
+# Seconds between fetches after a failure, or while tokens with unknown keys arrive.
+RETRY_INTERVAL: Final = 60.0
 # Minimum size of an RSA key in bits.
 MIN_RSA: Final = 2048
-# Key type and curves that each algorithm requires.
-FITS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
+# Required key type and curves by algorithm.
+KEY_REQUIREMENTS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", ())),
     "ES256": ("EC", ("P-256",)),
     "ES384": ("EC", ("P-384",)),
@@ -41,7 +41,7 @@ FITS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 class Key(Struct, frozen=True):
-    """A key of a set. ``algorithm`` is the only algorithm for which the key is valid; "" = any matching one."""
+    """A public key of the issuer. If ``algorithm`` is set, the key is valid for this algorithm only."""
 
     id: str
     kind: str
@@ -51,12 +51,12 @@ class Key(Struct, frozen=True):
 
     def fits(self, algorithm: str) -> bool:
         """Return whether the key can verify signatures of this algorithm."""
-        kind, curves = FITS.get(algorithm, ("", ()))
+        kind, curves = KEY_REQUIREMENTS.get(algorithm, ("", ()))
         return self.kind == kind and (not curves or self.curve in curves) and self.algorithm in ("", algorithm)
 
 
 def parse(raw: bytes) -> list[Key]:
-    """Return the keys of a set that can verify signatures. Raises ``ValueError`` for an invalid set."""
+    """Parse a key set and return its usable keys. Raises ``ValueError`` if it is not a JSON Web Key Set."""
     document = json.loads(raw)
     if not isinstance(document, dict) or not isinstance(document.get("keys"), list):
         raise ValueError("it is not a JSON Web Key Set")
@@ -76,13 +76,17 @@ def _key(given: dict[str, Any]) -> Key | None:
 
 
 def _reading_algorithm(given: dict[str, Any]) -> str:
-    """Return an algorithm with which the library can read a key of this type."""
-    fitting = [name for name, (kind, curves) in FITS.items() if kind == given["kty"]]
-    return next((name for name in fitting if given.get("crv") in FITS[name][1]), fitting[0])
+    """Return an algorithm with which PyJWT can parse a key of this type."""
+    fitting = [name for name, (kind, curves) in KEY_REQUIREMENTS.items() if kind == given["kty"]]
+    return next((name for name in fitting if given.get("crv") in KEY_REQUIREMENTS[name][1]), fitting[0])
 
 
 class KeySet:
-    """The keys of one issuer, as last read from ``source``, a file or https URL. Raises ``StartRefused``."""
+    """The keys of one issuer, as last read from ``source``: a file or an https URL.
+
+    If no key set can be fetched, the last one stays valid for ``max_stale`` seconds longer than ``REFRESH_INTERVAL``.
+    The constructor raises ``StartRefused`` for an invalid file or another URL.
+    """
 
     def __init__(
         self,
@@ -95,7 +99,7 @@ class KeySet:
         self._max_stale = max_stale
         self._monotonic = monotonic
         self._remote = "://" in source
-        self._fetch = fetch or (fetched if self._remote else _read)
+        self._fetch = fetch or (fetch_https if self._remote else _read)
         self._keys: Sequence[Key] = ()
         self._had: float | None = None
         self._asked = 0.0
@@ -110,11 +114,11 @@ class KeySet:
         threading.Thread(target=self._run, name="zq-jwks", daemon=True).start()
 
     def find(self, id: str, algorithm: str) -> list[Key]:
-        """Return the keys that may have made a signature; without ``id``, all keys that match the algorithm.
+        """Return the keys that match a token's key id and algorithm. Without ``id``, only the algorithm must match.
 
-        Raises ``Unavailable`` if the key set is older than allowed.
+        Raises ``Unavailable`` if there is no key set or it is stale.
         """
-        if self._had is None or self._monotonic() - self._had > REFRESH + self._max_stale:
+        if self._had is None or self._monotonic() - self._had > REFRESH_INTERVAL + self._max_stale:
             self._wanted.set()
             raise Unavailable("The keys of the issuer are temporarily unavailable. Try again later.")
         found = [key for key in self._keys if key.fits(algorithm) and id in ("", key.id)]
@@ -123,7 +127,7 @@ class KeySet:
         return found
 
     def refresh(self) -> bool:
-        """Read the key set again. Return ``False``, and keep the former one, if that fails."""
+        """Read the key set again. On failure, keep the former one and return ``False``."""
         self._asked = self._monotonic()
         self._wanted.clear()
         try:
@@ -135,13 +139,9 @@ class KeySet:
         return True
 
     def pause(self, had: bool) -> float:
-        """Return the seconds until the next refresh: ``HURRY`` after a failure or for an unknown key, else ``REFRESH``.
-
-        Args:
-            had: Whether the last refresh succeeded.
-        """
+        """Return the seconds until the next refresh. ``had``: whether the last refresh succeeded."""
         hurried = self._wanted.is_set() or not had
-        return max(0.0, self._asked + (HURRY if hurried else REFRESH) - self._monotonic())
+        return max(0.0, self._asked + (RETRY_INTERVAL if hurried else REFRESH_INTERVAL) - self._monotonic())
 
     def _run(self) -> None:
         had = self.refresh() if self._remote else True
@@ -160,13 +160,15 @@ def _read(path: str) -> bytes:
         return file.read(MAX_SIZE)
 
 
-def fetched(url: str) -> bytes:
-    """Fetch an https URL and return its content. Raises ``OSError``, ``HTTPException``, ``ValueError``."""
+def fetch_https(url: str) -> bytes:
+    """Fetch an https URL and return the response body. Raises ``OSError``, ``HTTPException`` or ``ValueError``."""
     parts = urlsplit(url)
     if parts.username is not None or not parts.hostname:
         raise ValueError("the URL must have a host and no user")
     deadline = time.monotonic() + TIMEOUT
-    connection = _Pinned(parts.hostname, parts.port or 443, timeout=TIMEOUT, context=ssl.create_default_context())
+    connection = _PinnedConnection(
+        parts.hostname, parts.port or 443, timeout=TIMEOUT, context=ssl.create_default_context()
+    )
     watch = threading.Timer(TIMEOUT, connection.hang_up)  # a socket's timeout applies to each read separately
     watch.daemon = True
     watch.start()
@@ -175,8 +177,8 @@ def fetched(url: str) -> bytes:
         connection.request("GET", f"{target}?{parts.query}" if parts.query else target, headers={"Accept": "*/*"})
         reply = connection.getresponse()
         if reply.status != 200:
-            raise ValueError(f"status {reply.status}")  # includes redirects
-        return _whole(reply, connection, deadline)
+            raise ValueError(f"status {reply.status}")  # redirects are not followed
+        return _read_body(reply, connection, deadline)
     except (OSError, HTTPException) as error:
         if time.monotonic() >= deadline:
             raise TimeoutError("it takes too long") from error
@@ -186,7 +188,7 @@ def fetched(url: str) -> bytes:
         connection.close()
 
 
-def _whole(reply: Any, connection: HTTPSConnection, deadline: float) -> bytes:
+def _read_body(reply: Any, connection: HTTPSConnection, deadline: float) -> bytes:
     raw = bytearray()
     while piece := reply.read1(65536):
         raw += piece
@@ -202,8 +204,8 @@ def _whole(reply: Any, connection: HTTPSConnection, deadline: float) -> bytes:
     return bytes(raw)
 
 
-class _Pinned(HTTPSConnection):
-    """A connection to the verified address. The host name is resolved only once."""
+class _PinnedConnection(HTTPSConnection):
+    """A connection to a public address. The host is resolved once, so DNS cannot replace the checked address."""
 
     def connect(self) -> None:
         addresses = [each[4][0] for each in socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)]
@@ -216,7 +218,7 @@ class _Pinned(HTTPSConnection):
         self.sock.do_handshake()
 
     def hang_up(self) -> None:
-        """Shut down the socket, which ends a blocking read in another thread."""
+        """Shut down the socket, which aborts a blocking read in another thread."""
         if self.sock is not None:
             with suppress(OSError):
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy ``jwt``: JSON Web Tokens of a trusted issuer, verified as RFC 8725 requires."""
+"""The strategy ``jwt``: JSON Web Tokens of a trusted issuer, verified according to RFC 8725."""
 
 import logging
 import threading
@@ -20,9 +20,9 @@ from zq.storage.api import DocumentController
 
 LOG = logging.getLogger(__name__)
 # Maximum seconds for which a valid token is cached.
-POSITIVE: Final = 300.0
-# Seconds between two reads of the list of revoked tokens.
-DENIED_EVERY: Final = 5.0
+MAX_CACHE_TTL: Final = 300.0
+# Seconds between two reads of the revoked tokens.
+DENIED_INTERVAL: Final = 5.0
 # Number of revoked tokens read at a time.
 PAGE_SIZE: Final = 500
 # Maximum number of keys tried for a token without a key id.
@@ -32,7 +32,7 @@ MAX_TEXT: Final = 256
 
 
 class JwtVerifier:
-    """The verifier of JSON Web Tokens."""
+    """A verifier of JSON Web Tokens."""
 
     def __init__(self, options: JwtOptions, keys: KeySet, documents: DocumentController, clock: Clock) -> None:
         self._options = options
@@ -41,25 +41,25 @@ class JwtVerifier:
         self._clock = clock
         self._denied: frozenset[str] | None = None
         """Ids of revoked tokens; ``None`` = not read yet."""
-        self._forget: list[Callable[[Collection[str]], object]] = []
+        self._listeners: list[Callable[[Collection[str]], object]] = []
 
     def listen(self, forget: Callable[[Collection[str]], object]) -> None:
-        """Register ``forget``, which is called with the names of revoked credentials after each read."""
-        self._forget.append(forget)
+        """Register a function to call with the names of the revoked credentials after each read."""
+        self._listeners.append(forget)
 
     def start(self) -> None:
-        """Start to refresh the keys and the revoked tokens in the background."""
+        """Start the threads that refresh the keys and the revoked tokens."""
         self._keys.start()
         threading.Thread(target=self._run, name="zq-jwt", daemon=True).start()
 
-    def takes(self, text: str) -> bool:
-        """Return whether the text has the form of a signed token. Encrypted tokens have more parts."""
+    def matches(self, text: str) -> bool:
+        """Return whether the text has the three parts of a signed token."""
         return text.count(".") == 2
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Return the identity and its cache time in seconds, or a reason for the audit log why the token is not valid.
+        """Verify a token; see ``zq.auth.credentials.Verifier``.
 
-        Raises ``Unavailable`` if the keys or the revoked tokens are not available.
+        Raises ``Unavailable`` if the issuer's keys or the revoked tokens are not available.
         """
         if self._denied is None:
             self.read_denied()
@@ -69,10 +69,10 @@ class JwtVerifier:
             return f"{type(error).__name__}: {str(error)[:MAX_TEXT]}"
 
     def read_denied(self) -> None:
-        """Read the revoked tokens and evict them from caches. Raises ``Unavailable``.
+        """Read the revoked tokens and remove them from caches. Raises ``Unavailable``.
 
-        They are evicted after each read, because a token may have been verified with the former list and cached
-        afterwards.
+        Each call removes all of them, not only the new ones: a concurrent ``verify`` may use the former list and cache
+        a revoked token after this call.
         """
         found: set[str] = set()
         after, now = "", self._clock.now()
@@ -81,14 +81,11 @@ class JwtVerifier:
             after = page.next
         self._denied = frozenset(found)
         if found:
-            for forget in self._forget:
+            for forget in self._listeners:
                 forget({credential_name(id) for id in found})
 
     def _claims(self, text: str) -> Mapping[str, Any]:
-        """Return the token's claims if it is signed by the issuer for this audience.
-
-        Raises ``ValueError``, ``PyJWTError``.
-        """
+        """Verify signature, issuer and audience, and return the claims. Raises ``ValueError`` or ``PyJWTError``."""
         header, options = jwt.get_unverified_header(text), self._options
         algorithm, kind = header.get("alg"), str(header.get("typ", ""))
         if algorithm not in options.algorithms or "crit" in header or "cty" in header or "enc" in header:
@@ -97,12 +94,12 @@ class JwtVerifier:
             raise ValueError("typ is not the required one")
         for key in self._keys.find(str(header.get("kid", "")), algorithm)[:MAX_TRIED]:
             try:
-                return self._decoded(text, key.key, algorithm)
+                return self._decode(text, key.key, algorithm)
             except jwt.InvalidSignatureError:
                 continue
         raise ValueError("it is not signed by a key of the issuer")
 
-    def _decoded(self, text: str, key: Any, algorithm: str) -> Mapping[str, Any]:
+    def _decode(self, text: str, key: Any, algorithm: str) -> Mapping[str, Any]:
         options = self._options
         claims: dict[str, Any] = jwt.decode(
             text,
@@ -117,11 +114,11 @@ class JwtVerifier:
     def _identity(self, claims: Mapping[str, Any]) -> tuple[Identity, float]:
         """Return the identity in the claims, and the seconds for which to cache it.
 
-        Raises ``ValueError``, ``Invalid``.
+        Raises ``ValueError`` or ``Invalid``.
         """
         options, now = self._options, self._clock.now()
-        expires, begins = _time(claims["exp"]), _time(claims.get("nbf", 0))
-        issued = _time(claims.get("iat", now))
+        expires, begins = _parse_time(claims["exp"]), _parse_time(claims.get("nbf", 0))
+        issued = _parse_time(claims.get("iat", now))
         if expires + options.leeway <= now or max(begins, issued) > now + options.leeway:
             raise ValueError("it has expired, or is not valid yet")
         if expires - issued > options.max_age:
@@ -131,10 +128,10 @@ class JwtVerifier:
             raise ValueError("it has no project")
         if id in (self._denied or ()):
             raise ValueError("it was revoked")
-        scopes = _words(at_path(claims, options.scope_claim))
+        scopes = _parse_list(at_path(claims, options.scope_claim))
         if scopes is not None and parse(scopes) is None:
             raise ValueError("its scopes are not valid")
-        roles = _words(at_path(claims, options.roles_claim))
+        roles = _parse_list(at_path(claims, options.roles_claim))
         user = str(claims.get("sub", ""))[:MAX_TEXT]
         identity = Identity(
             project=project,
@@ -144,7 +141,7 @@ class JwtVerifier:
             credential=credential_name(id if isinstance(id, str) else user),
             expires=expires + options.leeway,
         )
-        return identity, min(POSITIVE, expires + options.leeway - now)
+        return identity, min(MAX_CACHE_TTL, expires + options.leeway - now)
 
     def _run(self) -> None:
         while True:
@@ -152,18 +149,18 @@ class JwtVerifier:
                 self.read_denied()
             except ZqError as error:
                 LOG.debug("The list of revoked tokens cannot be read: %s", error)
-            except Exception:  # the thread must survive, otherwise revocations would no longer take effect
+            except Exception:  # the thread must survive, because revocations depend on it
                 LOG.exception("The list of revoked tokens cannot be read.")
-            time.sleep(DENIED_EVERY)
+            time.sleep(DENIED_INTERVAL)
 
 
 def credential_name(id: str) -> str:
-    """Return the name of the credential with this token id."""
+    """Return the credential name for a token id."""
     return f"jwt:{id}"[:MAX_TEXT]
 
 
 def at_path(claims: Mapping[str, Any], path: str) -> Any:
-    """Return the claim with this name, or the nested claim at the dotted path; ``None`` if there is none."""
+    """Return the claim named ``path``, or the nested claim at this dotted path. Return ``None`` if there is none."""
     if path in claims:
         return claims[path]
     found: Any = claims
@@ -174,15 +171,15 @@ def at_path(claims: Mapping[str, Any], path: str) -> Any:
     return found
 
 
-def _time(value: Any) -> float:
-    """Convert a time claim to seconds. Raises ``ValueError``."""
+def _parse_time(value: Any) -> float:
+    """Check a time claim and return it in seconds. Raises ``ValueError``."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**53:
         raise ValueError("no moment")
     return float(value)
 
 
-def _words(value: Any) -> list[str] | None:
-    """Return the words of a claim that is a list or a space-separated string; ``None`` if it is absent.
+def _parse_list(value: Any) -> list[str] | None:
+    """Return the items of a claim that is a list or a space-separated string. Return ``None`` if it is absent.
 
     Raises ``ValueError``.
     """

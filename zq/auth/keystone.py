@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The strategy ``keystone``: keystonemiddleware in front of the application, configured in ``[keystone_authtoken]``.
 
-The middleware passes the identity in headers. A client's own headers of this kind are removed before the middleware
-runs. The middleware's headers are converted to an ``Identity`` and removed after it.
+The client's own identity headers are removed before the middleware runs. The middleware adds identity headers, which
+are converted to an ``Identity`` and removed before the application runs.
 """
 
 import logging
@@ -26,7 +26,7 @@ from zq.model.identity import MEMBER, Identity
 LOG = logging.getLogger(__name__)
 # Environment key of the middleware's result: an identity or an error.
 RESULT_KEY: Final = "zq.keystone"
-# Environment key that is set once the application has read the result.
+# Environment key that is set after the application has read the result.
 READ_KEY: Final = "zq.keystone.asked"
 # Paths that need no token.
 OPEN: Final = frozenset({"/", "/healthz", "/readyz"})
@@ -42,13 +42,10 @@ Application = Callable[..., Iterable[bytes]]
 
 
 class Keystone:
-    """The adapter of the middleware: ``wrapped`` runs in front of it, ``authenticate`` after it.
-
-    Raises ``StartRefused``.
-    """
+    """The adapter of the middleware: ``wrap`` installs it, and ``authenticate`` returns its result."""
 
     def __init__(self, path: str | None, clock: Clock) -> None:
-        """Load the middleware with the configuration file ``path`` and the environment."""
+        """Configure the middleware from the file ``path`` and the environment. Raises ``StartRefused``."""
         self._clock = clock
         self._failures = FailureLimit()
         self._lock = threading.Lock()
@@ -58,18 +55,18 @@ class Keystone:
         self._refused: Callable[[Mapping[str, Any], str], None] = lambda _, __: None
         conf = {"oslo_config_project": "zq", "oslo_config_file": path, "delay_auth_decision": False}
         try:
-            self._middleware = AuthProtocol(self._behind, conf)
+            self._middleware = AuthProtocol(self._run_application, conf)
             cached = self._middleware._conf.get("token_cache_time")
-        except Exception as error:  # the middleware loads a plugin named in the file, which may raise anything
+        except Exception as error:  # the configured authentication plugin may raise anything
             raise StartRefused(f"[keystone_authtoken] cannot be used: {error}.") from error
         if not 0 <= cached <= MAX_CACHED:
             raise StartRefused(f"[keystone_authtoken] token_cache_time must be from 0 to {MAX_CACHED}; it is {cached}.")
 
-    def wrapped(
+    def wrap(
         self,
         app: Application,
         set_aside: Callable[[dict[str, Any]], None],
-        peer_of: Callable[[Mapping[str, Any]], str],
+        get_peer: Callable[[Mapping[str, Any]], str],
         refused: Callable[[Mapping[str, Any], str], None],
         public: Sequence[str] = (),
     ) -> Application:
@@ -77,8 +74,8 @@ class Keystone:
 
         Args:
             set_aside: Removes the client's own identity headers from the environment.
-            peer_of: Returns the caller's address.
-            refused: Called with the environment and the address of each request that the middleware refuses.
+            get_peer: Returns the caller's address.
+            refused: Called with the environment and the caller's address if the middleware rejects a request.
             public: Path prefixes that need no token.
         """
         self._app, self._refused = app, refused
@@ -89,11 +86,11 @@ class Keystone:
             if path in OPEN or path.startswith(prefixes) or environ.get("HTTP_URL_SIGNATURE"):
                 return app(environ, start_response)
             set_aside(environ)
-            peer = peer_of(environ)
+            peer = get_peer(environ)
             try:
                 if _digest(environ) not in self._valid:
                     self._failures.check(peer)
-                return self._middleware(environ, self._counting(environ, start_response, peer))  # type: ignore[no-any-return]
+                return self._middleware(environ, self._count_failures(environ, start_response, peer))  # type: ignore[no-any-return]
             except TooManyRequests as error:
                 environ[RESULT_KEY] = error
             except ClientException as error:
@@ -109,10 +106,11 @@ class Keystone:
         return self._middleware
 
     def authenticate(self, env: Mapping[str, Any], peer: str) -> Identity:
-        """Return the identity that the middleware has found.
+        """Return the identity that the middleware found.
 
-        Raises ``NotAuthenticated``, ``TooManyRequests``, ``Unavailable``. For a long-running request, the middleware
-        validates the token again on each call.
+        If this method is called again for a long-running request, the middleware validates the token again.
+
+        Raises ``NotAuthenticated``, ``TooManyRequests`` or ``Unavailable``.
         """
         found = env.get(RESULT_KEY)
         if isinstance(found, ZqError):
@@ -127,10 +125,7 @@ class Keystone:
         return found
 
     def _validate_again(self, token: str) -> None:
-        """Raise ``NotAuthenticated`` once the middleware knows that the token is no longer valid.
-
-        While Keystone is unavailable, the token is treated as valid.
-        """
+        """Raise ``NotAuthenticated`` if the token is no longer valid. If Keystone is unavailable, do nothing."""
         try:
             self._middleware.fetch_token(token)
         except ksm_exceptions.InvalidToken as error:
@@ -139,12 +134,12 @@ class Keystone:
             LOG.debug("A token is treated as valid because Keystone is unavailable: %r", error)
 
     def known(self, _env: Mapping[str, Any], _peer: str) -> bool:
-        """Return ``True``, because the middleware has already validated the token."""
+        """Return ``True``: the middleware has already rejected requests without a valid token."""
         return True
 
     look_up = known
 
-    def _behind(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def _run_application(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Run the application for a request with a valid token. Called by the middleware."""
         environ[RESULT_KEY] = identity(environ)
         with self._lock:
@@ -153,10 +148,10 @@ class Keystone:
             del environ[name]
         return self._app(environ, start_response)
 
-    def _counting(
+    def _count_failures(
         self, environ: Mapping[str, Any], start_response: Callable[..., Any], peer: str
     ) -> Callable[..., Any]:
-        """Wrap ``start_response``: count failures, and close the connection if the middleware leaves a body unread."""
+        """Wrap ``start_response`` to count rejected tokens, and to close the connection if the body is unread."""
 
         def begin(status: str, headers: list[tuple[str, str]], *error: Any) -> Any:
             if status.startswith(("401", "503")) and RESULT_KEY not in environ:
@@ -173,13 +168,13 @@ class Keystone:
 
 
 def _digest(environ: Mapping[str, Any]) -> bytes:
-    """Return a digest of the request's token, so that the secret is not kept."""
+    """Return a digest of the request's token, which may be cached instead of the secret."""
     token: str = environ.get("HTTP_X_AUTH_TOKEN") or environ.get("HTTP_X_STORAGE_TOKEN", "")
     return blake2b(token.encode()).digest()
 
 
 def identity(environ: MutableMapping[str, Any]) -> Identity | None:
-    """Return the identity in the middleware's headers; ``None`` for a token without a valid project id."""
+    """Return the identity in the middleware's headers, or ``None`` if the token has no valid project id."""
     project = environ.get("HTTP_X_PROJECT_ID") or ""
     if environ.get("HTTP_X_IDENTITY_STATUS") != "Confirmed" or PROJECT_ID.fullmatch(project) is None:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Key files: master keys that encrypt data keys (contract 7.9) and other stored secrets."""
+"""Files with master keys, which encrypt data keys (contract 7.9) and other stored secrets."""
 
 import binascii
 import re
@@ -20,7 +20,7 @@ ID: Final = re.compile(r"[A-Za-z0-9_.-]{1,32}", re.ASCII)
 
 
 class MasterKeys:
-    """A key file. ``use`` is called with the keys after each read."""
+    """A key file that can be reloaded. ``use`` is called with the keys after each reload."""
 
     def __init__(self, path: str, use: Callable[[Mapping[str, bytes]], object], option: str = OPTION) -> None:
         self._path = path
@@ -28,12 +28,12 @@ class MasterKeys:
         self._option = option
 
     def reload(self) -> None:
-        """Read the file again. Raises ``StartRefused``, and keeps the former keys in that case."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former keys."""
         self._use(read_keys(self._path, self._option))
 
 
 def read_keys(path: str, option: str = OPTION) -> dict[str, bytes]:
-    """Return the keys of the file by id, in file order; empty if ``path`` is "". Raises ``StartRefused``.
+    """Read a key file. Return the keys by id, in file order, or no keys if ``path`` is empty. Raises ``StartRefused``.
 
     Each line has an id, a space and 32 bytes in base64. Blank lines and lines that begin with # are ignored.
     """

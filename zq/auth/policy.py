@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The roles that each rule requires (tenancy 4), from a table or an oslo.policy file.
+"""The policy: which roles may use which rules (tenancy 4), from a table or an oslo.policy file.
 
-oslo.policy silently accepts invalid files: it denies an unparsable rule and ignores an unknown one. A file is therefore
-validated here first, and refused as a whole. The library is imported only if a file is configured.
+oslo.policy accepts invalid files silently: it denies an unparsable rule and ignores an unknown one. This module
+therefore validates a file first, and rejects the whole file if it has an error. The library is imported only if a file
+is configured.
 """
 
 import logging
@@ -30,16 +31,17 @@ class Rule(Struct, frozen=True):
     """The requirements of a rule.
 
     Attributes:
-        check: The roles, in oslo.policy syntax.
-        verb: Scope verb that a scoped credential requires. ``None`` = none, or several, which the resource checks.
-        everywhere: Whether the scope must cover the whole project instead of one name.
-        most: The strongest of several verbs. ``/v2/me`` lists the rule only for callers that have it.
+        check: The required roles, in oslo.policy syntax.
+        verb: The scope verb that a scoped credential needs. ``None`` if it needs no verb, or if the resource checks
+            several verbs.
+        everywhere: Whether the scope must cover the whole project, not only one name.
+        strongest: The strongest of several verbs. ``/v2/me`` lists the rule only for callers with this verb.
     """
 
     check: str = EVERYONE
     verb: Verb | None = None
     everywhere: bool = False
-    most: Verb | None = None
+    strongest: Verb | None = None
 
 
 def _rules(word: str, verbs: Mapping[str, Verb]) -> dict[str, Rule]:
@@ -54,18 +56,18 @@ _METADATA: Final = {
     **{"get_all": Verb.OBSERVE, "get": Verb.OBSERVE, "create": Verb.MANAGE, "update": Verb.MANAGE},
     **{"delete": Verb.MANAGE, "stats": Verb.OBSERVE, "purge": Verb.MANAGE},
 }
-_THINGS: Final = ("get_all", "get", "create", "update", "delete")
+_CRUD: Final = ("get_all", "get", "create", "update", "delete")
 
 RULES: Final[dict[str, Rule]] = {
     **_rules("queues", _METADATA | {"share": Verb.MANAGE}),
     **_rules("messages", {"create": Verb.PRODUCE, "get_all": Verb.OBSERVE, "get": Verb.OBSERVE}),
     "messages:delete": Rule(verb=Verb.CONSUME),
-    "messages:delete_all": Rule(most=Verb.MANAGE),
+    "messages:delete_all": Rule(strongest=Verb.MANAGE),
     **_rules("claims", dict.fromkeys(("create", "get", "update", "delete"), Verb.CONSUME)),
     "claims:get_all": Rule(verb=Verb.OBSERVE),
     **_rules("topics", _METADATA | {"publish": Verb.PRODUCE}),
     **_rules("topics", dict.fromkeys(("get_messages", "get_message", "stream"), Verb.OBSERVE)),
-    **_rules("subscription", dict.fromkeys((*_THINGS, "confirm"), Verb.MANAGE)),
+    **_rules("subscription", dict.fromkeys((*_CRUD, "confirm"), Verb.MANAGE)),
     "audit:get_all": Rule(verb=Verb.OBSERVE, everywhere=True),
     "ping:get": Rule(),
     "limits:get": Rule(),
@@ -75,33 +77,33 @@ RULES: Final[dict[str, Rule]] = {
     **{f"tokens:{name}": Rule(verb=Verb.MANAGE, everywhere=True) for name in ("get_all", "get", "create", "delete")},
     "flavors:get_all": Rule(),
     "flavors:get": Rule(),
-    **_administration("health:get", *(f"pools:{name}" for name in _THINGS)),
+    **_administration("health:get", *(f"pools:{name}" for name in _CRUD)),
     **_administration(*(f"flavors:{name}" for name in ("create", "update", "delete"))),
     **_administration("admin:projects", "admin:project", "admin:project_update", "admin:project_delete", "admin:rekey"),
     **_administration("admin:tokens", "admin:server", "admin:sqs_keys"),
 }
-"""All rules that routes may name. Other rules are denied.
+"""All rules. Unknown rules are denied.
 
-The rules of features are included, because a policy file is validated before features exist. A file may also name rules
-of features that the server does not have.
+Rules of features are included, because a policy file is validated before features are created, and may name rules of
+features that the server does not have.
 """
 
-# Attributes of a caller that a check may use.
+# Caller attributes that a check may use.
 CREDENTIALS: Final = frozenset({"project_id", "user_id"})
 _TARGET: Final = re.compile(r"%\((\w*)\)s")
 _CHECKS: Final = frozenset({"TrueCheck", "FalseCheck", "AndCheck", "OrCheck", "NotCheck", "RoleCheck", "RuleCheck"})
 
-# Decides from rule, roles, user and project whether a request is permitted.
+# Returns whether a request with this rule, roles, user and project is permitted.
 Decide = Callable[[str, frozenset[str], str, str], bool]
 
 
 class Policy:
-    """The policy that decides whether a caller's roles permit a rule.
+    """The current policy. Call it with a rule and an identity to check whether the caller's roles permit the rule.
 
     Args:
-        path: Path of a policy file; "" = the table.
+        path: Path of a policy file, "" for the table.
 
-    Raises ``StartRefused``.
+    Raises ``StartRefused`` if the file is invalid.
     """
 
     def __init__(self, path: str = "") -> None:
@@ -110,13 +112,13 @@ class Policy:
         self.load(path)
 
     def listen(self, changed: Callable[[], object]) -> None:
-        """Register ``changed``, which is called after each change of the rules."""
+        """Register a function to call after each load of the rules."""
         self._listeners.append(changed)
 
     def load(self, path: str) -> bool:
-        """Load the file and return whether its rules differ from the former ones.
+        """Load the rules. Return whether they differ from the former rules.
 
-        Raises ``StartRefused`` for an invalid file, and keeps the former rules in that case.
+        If the file is invalid, raise ``StartRefused`` and keep the former rules.
         """
         texts = _read(path) if path else None
         decide = _by_table if texts is None else _by_file(path, texts)
@@ -127,7 +129,7 @@ class Policy:
         return former != texts
 
     def reload(self, path: str, audit: Audit) -> None:
-        """Load the file again. If it is not valid, keep the former rules and log the reason."""
+        """Load the rules again and audit a change. If the file is invalid, keep the former rules and log the error."""
         try:
             changed = self.load(path)
         except StartRefused as refusal:
@@ -152,8 +154,8 @@ def _by_file(path: str, given: Mapping[str, str]) -> Decide:
         from oslo_config.cfg import ConfigOpts
         from oslo_policy.policy import Enforcer, Rules
     except ImportError as error:
-        raise _missing() from error
-    # If it gets all rules, the library neither reads nor watches a file.
+        raise _missing_library() from error
+    # With ``rules`` and ``use_conf=False``, the library neither reads nor watches a file.
     enforcer = Enforcer(ConfigOpts(), rules=Rules(checks), use_conf=False)
 
     def decide(rule: str, roles: frozenset[str], user: str, project: str) -> bool:
@@ -163,22 +165,25 @@ def _by_file(path: str, given: Mapping[str, str]) -> Decide:
     return decide
 
 
-def _missing() -> StartRefused:
+def _missing_library() -> StartRefused:
     return StartRefused("[oslo_policy] policy_file requires oslo.policy: pip install 'zq-queue[policy]'.")
 
 
 def _checks(path: str, given: Mapping[str, str]) -> dict[str, Any]:
-    """Return the check of every rule, from the file or the table. Raises ``StartRefused``."""
+    """Parse and validate the checks of all rules. Rules that ``given`` lacks come from the table.
+
+    Raises ``StartRefused``.
+    """
     texts = {name: rule.check for name, rule in RULES.items()} | dict(given)
     try:
         from oslo_policy.policy import RuleDefault
     except ImportError as error:
-        raise _missing() from error
+        raise _missing_library() from error
     checks = {name: RuleDefault(name, text).check for name, text in texts.items()}
     for name, check in checks.items():
-        if fault := next(_faults(check, texts[name]), None):
+        if fault := next(_find_errors(check, texts[name]), None):
             raise _refusal(path, f"the rule {name}: {fault}")
-    _refuse_circles(path, {name: set(_references(check)) for name, check in checks.items()})
+    _refuse_cycles(path, {name: set(_references(check)) for name, check in checks.items()})
     return checks
 
 
@@ -186,7 +191,7 @@ def _read(path: str) -> dict[str, str]:
     try:
         from oslo_policy.policy import parse_file_contents
     except ImportError as error:
-        raise _missing() from error
+        raise _missing_library() from error
     try:
         given = parse_file_contents(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -201,8 +206,8 @@ def _read(path: str) -> dict[str, str]:
     return given
 
 
-def _faults(check: Any, text: str) -> Iterator[str]:
-    """Yield the errors of a check that oslo.policy has parsed from ``text``."""
+def _find_errors(check: Any, text: str) -> Iterator[str]:
+    """Yield the errors in ``check``, which oslo.policy parsed from ``text``."""
     parts = list(_parts(check))
     kinds = [type(part).__name__ for part in parts]
     if kinds.count("FalseCheck") != text.split().count("!"):
@@ -228,7 +233,7 @@ def _references(check: Any) -> Iterator[str]:
     return (part.match for part in _parts(check) if type(part).__name__ == "RuleCheck")
 
 
-def _refuse_circles(path: str, references: Mapping[str, set[str]]) -> None:
+def _refuse_cycles(path: str, references: Mapping[str, set[str]]) -> None:
     for name in references:
         reached: set[str] = set()
         waiting = set(references[name])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy ``proxy``: an authenticating proxy passes the caller's identity in headers, with a shared secret."""
+"""The strategy ``proxy``: an authenticating proxy sends the caller's identity in headers, and a shared secret."""
 
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
@@ -17,20 +17,20 @@ MIN_LENGTH: Final = 32
 
 
 class ProxySecrets:
-    """The check that a request passed the proxy, whose identity headers are trusted."""
+    """The secrets by which the server recognizes requests from the proxy."""
 
     def __init__(self, path: Callable[[], str]) -> None:
-        """Read the secrets. ``path`` returns the currently configured path. Raises ``StartRefused``."""
+        """Read the secrets. ``path`` returns the configured path. Raises ``StartRefused``."""
         self._path = path
         self._failures = FailureLimit()
         self._secrets = read_secrets(path())
 
     def reload(self) -> None:
-        """Read the file again. Raises ``StartRefused``, and keeps the former secrets in that case."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former secrets."""
         self._secrets = read_secrets(self._path())
 
     def check(self, env: Mapping[str, Any], peer: str) -> None:
-        """Raise ``NotAuthenticated`` or ``TooManyRequests`` unless the request has a valid secret."""
+        """Check the request's secret. Raises ``NotAuthenticated`` or ``TooManyRequests``."""
         if self.known(env):
             return
         self._failures.check(peer)
@@ -40,13 +40,12 @@ class ProxySecrets:
     def known(self, env: Mapping[str, Any]) -> bool:
         """Return whether the request has a valid secret."""
         given = env.get(HEADER, "").encode("latin-1")
-        return True in [
-            compare_digest(given, secret) for secret in self._secrets
-        ]  # compares with all secrets in constant time
+        # The list compares with all secrets, so that the duration reveals nothing.
+        return True in [compare_digest(given, secret) for secret in self._secrets]
 
 
 def read_secrets(path: str) -> tuple[bytes, ...]:
-    """Return the lines of the file. Raises ``StartRefused``."""
+    """Read the secrets, one per line. Raises ``StartRefused``."""
     option = "[auth] proxy_secret_file"
     if not path:
         raise StartRefused(f"{option} must name a file for auth_strategy = proxy.")

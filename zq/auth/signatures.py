@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pre-signed URLs: credentials for some paths of one queue, for clients without an account (contract 10).
+"""Pre-signed URLs, which give clients without an account access to paths of one queue (contract 10).
 
-The signed text consists of paths, methods, project and expiry. Parts that contain a separator are refused, because the
-text would be ambiguous. The store holds only each project's revocation count, from which the key is derived. A
-revocation therefore invalidates all earlier signatures, on every server within five seconds.
+The signed text consists of paths, methods, project and expiry. Parts that contain a separator are rejected, because
+they would make the text ambiguous.
+
+Signatures are not stored. The signing key is derived from the project's revocation count, which is in the store. A
+revocation therefore invalidates all earlier signatures, on all servers within ``CACHE_TTL`` seconds.
 """
 
 import hmac
@@ -31,7 +33,7 @@ from zq.storage.api import DocumentController
 
 # Paths below a queue that may be shared.
 PATHS: Final = ("messages", "subscriptions", "claims")
-# Methods that may be shared, with the scope verbs that each grants.
+# Scope verbs by method that may be shared.
 METHODS: Final = {
     "GET": (Verb.OBSERVE,),
     "HEAD": (Verb.OBSERVE,),
@@ -40,36 +42,36 @@ METHODS: Final = {
     "PATCH": (Verb.CONSUME,),
     "DELETE": (Verb.CONSUME, Verb.MANAGE),
 }
-# Kind of the documents with the revocation counts of projects.
+# Kind of the documents with projects' revocation counts.
 REVOCATIONS_KIND: Final = "share-epoch"
 # Seconds for which signatures and revocation counts are cached.
 CACHE_TTL: Final = 5.0
-# Maximum number of signatures, and of projects, in a cache.
+# Maximum number of entries in a cache.
 CACHE_SIZE: Final = 10_000
 # The signed text. The separator is a backslash and an n, as in Zaqar.
 SIGNED_TEXT: Final = "\\n".join(["{paths}", "{methods}", "{project}", "{expires}"])
 _PATH: Final = re.compile(rf"/v2/queues/({limits.LONG_QUEUE_NAME.pattern})/(?:{'|'.join(PATHS)})", re.ASCII)
-# The path that confirms a subscription. Its signature covers nothing else.
+# A path that confirms a subscription. It is always signed alone.
 _CONFIRM: Final = re.compile(
     rf"/v2/(?:queue|topic)s/{limits.LONG_QUEUE_NAME.pattern}/subscriptions/[0-9a-f]{{32}}/confirm", re.ASCII
 )
 _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?([.,]\d+)?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 # Environment keys of the signed parts.
 FIELDS: Final = ("HTTP_URL_SIGNATURE", "HTTP_URL_PATHS", "HTTP_URL_METHODS", "HTTP_URL_EXPIRES")
-# Replaces malformed parts, so that their verification takes as long as that of valid ones.
+# Substitute for malformed parts, so that their verification takes equally long.
 NOTHING: Final = ("-", ("/v2/queues/-/messages",), frozenset({"GET"}), 0.0)
 
 
-def scope_of(queue: str, methods: Iterable[str]) -> str:
-    """Return the scope that a signature for these methods grants."""
+def make_scope(queue: str, methods: Iterable[str]) -> str:
+    """Return the scope of a signature for these methods."""
     verbs = {verb for method in methods for verb in METHODS[method]}
     return f"{'+'.join(sorted(verbs))}:queue/{queue}"
 
 
-def moment(text: str) -> Seconds:
-    """Parse an ISO 8601 date and time to the second, in UTC by default.
+def parse_time(text: str) -> Seconds:
+    """Parse an ISO 8601 date and time, truncated to seconds. Without an offset, the time is in UTC.
 
-    Raises ``ValueError``, even for a time outside the years 1 to 9999 in UTC, which ``shown`` cannot format.
+    Raises ``ValueError`` for invalid text, and for a time outside the years 1 to 9999, which cannot be formatted.
     """
     if _MOMENT.fullmatch(text) is None:
         raise ValueError("not a date and time")
@@ -81,13 +83,13 @@ def moment(text: str) -> Seconds:
         raise ValueError("the year must be 1 to 9999 in UTC") from None
 
 
-def shown(expires: Seconds) -> str:
-    """Format a time as in the signed text."""
+def format_time(expires: Seconds) -> str:
+    """Format a time for the signed text."""
     return datetime.fromtimestamp(expires, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def derived(secret: bytes, label: str) -> bytes:
-    """Derive a 32-byte key for one use: HKDF-SHA256 (RFC 5869) without salt."""
+def derive_key(secret: bytes, label: str) -> bytes:
+    """Derive a 32-byte key for the purpose ``label``: HKDF-SHA256 (RFC 5869) without salt."""
     extracted = hmac.digest(bytes(32), secret, "sha256")
     return hmac.digest(extracted, label.encode() + b"\x01", "sha256")
 
@@ -100,8 +102,8 @@ def signature(key: bytes, paths: Iterable[str], methods: Iterable[str], project:
     return hmac.digest(key, text.encode(), "sha256").hex()
 
 
-class Share(Struct, frozen=True):
-    """A valid signature. ``until`` is the monotonic time at which it must be verified again."""
+class CachedSignature(Struct, frozen=True):
+    """A valid signature in the cache. ``until`` is the monotonic time at which it must be verified again."""
 
     identity: Identity
     paths: tuple[str, ...]
@@ -110,9 +112,9 @@ class Share(Struct, frozen=True):
     until: float
 
     def covers(self, method: str, path: str) -> bool:
-        """Return whether the signature permits the request, which must be for a signed path or a path below it.
+        """Return whether the signature permits the method on the path.
 
-        A path that confirms a subscription must be signed itself.
+        A signature also covers paths below a signed path, except those that confirm a subscription.
         """
         return (
             method in self.methods
@@ -122,10 +124,10 @@ class Share(Struct, frozen=True):
 
 
 class Signatures:
-    """Signing and verification of URLs for all projects.
+    """Signer and verifier of URLs for all projects.
 
     Args:
-        options: Returns the current options; called for each operation, because the secrets may change.
+        options: Returns the current options. Called for each operation, because the secrets may change.
     """
 
     def __init__(
@@ -141,67 +143,74 @@ class Signatures:
         self._monotonic = monotonic
         self._failures = FailureLimit(monotonic)
         self._lock = threading.Lock()
-        self._shares: FIFOCache[tuple[str, ...], Share] = FIFOCache(CACHE_SIZE)
+        self._shares: FIFOCache[tuple[str, ...], CachedSignature] = FIFOCache(CACHE_SIZE)
         # Revocation count and expiry of the cache entry, by project.
         self._epochs: FIFOCache[str, tuple[int, float]] = FIFOCache(CACHE_SIZE)
 
     def sign(self, project: str, paths: Iterable[str], methods: Iterable[str], expires: Seconds) -> str:
-        """Sign with the first secret and return the signature. Raises ``Invalid`` without a secret, ``Unavailable``."""
+        """Return a signature with the first secret.
+
+        Raises:
+            Invalid: No secret is configured.
+            Unavailable: The revocation count cannot be read.
+        """
         secrets = self.options().secrets
         if not secrets:
             raise Invalid("This server cannot sign URLs: [signed_url] secret_key is not set.")
-        key = key_of(secrets[0], project, self._epoch(project)[0])
-        return signature(key, paths, methods, project, shown(expires))
+        key = derive_signing_key(secrets[0], project, self._epoch(project)[0])
+        return signature(key, paths, methods, project, format_time(expires))
 
     def sign_confirmation(self, project: str, path: str, expires: Seconds) -> str:
-        """Return a signature for PUT on a path that confirms a subscription; "" without a secret.
+        """Return a signature for PUT on a path that confirms a subscription, or "" if no secret is configured.
 
         Raises ``Unavailable``.
         """
         secrets = self.options().secrets
-        key = confirming_key_of(secrets[0], project, self._epoch(project)[0]) if secrets else b""
-        return signature(key, [path], ["PUT"], project, shown(expires)) if secrets else ""
+        key = derive_confirmation_key(secrets[0], project, self._epoch(project)[0]) if secrets else b""
+        return signature(key, [path], ["PUT"], project, format_time(expires)) if secrets else ""
 
     def authenticate(self, project: str, env: Mapping[str, Any], peer: str) -> Identity | None:
-        """Return the identity of a signed request for this project; ``None`` if the signature is not valid for it.
+        """Return the identity of a signed request, or ``None`` if the signature is not valid for it.
 
-        Raises ``Unavailable``, ``TooManyRequests`` if the address sent too many invalid signatures.
+        Raises:
+            TooManyRequests: The address has sent too many invalid signatures.
+            Unavailable: The revocation count cannot be read.
         """
         if not self.options().secrets:
             return None
         values = (project, *[env.get(name, "") for name in FIELDS])
-        share = self._fresh(values)
+        share = self._get_cached(values)
         if share is None:
-            # A formerly valid signature is verified again even if its address has exceeded the limit.
+            # A signature that was valid is exempt from the failure limit.
             if values not in self._shares:
                 self._failures.check(peer)
-            share = self._verified(values)
+            share = self._verify(values)
         if share is None or not self._covers(share, env):
             self._failures.count(peer)
             return None
         return share.identity
 
     def known(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Return whether ``authenticate`` would succeed; ``None`` if that requires a read of the store.
+        """Return whether the cached signature is valid, or ``None`` if the store must be queried.
 
         The call does not count as an authentication attempt.
         """
         values = (project, *[env.get(name, "") for name in FIELDS])
-        share = self._fresh(values)
+        share = self._get_cached(values)
         if share is not None:
             return self._covers(share, env)
         limited = values not in self._shares and self._failures.exceeded(peer)
         return None if self.options().secrets and not limited else False
 
     def look_up(self, project: str, env: Mapping[str, Any], peer: str) -> bool | None:
-        """Verify the signature. Return ``None`` if the store is unavailable."""
+        """Verify the signature. Return whether it is valid, or ``None`` if the store is unavailable."""
         try:
-            return self._covers(self._verified((project, *[env.get(name, "") for name in FIELDS])), env)
+            return self._covers(self._verify((project, *[env.get(name, "") for name in FIELDS])), env)
         except Unavailable:
             return None
 
     def revoke(self, project: str) -> None:
-        """Invalidate all existing signatures of the project. Raises ``MetadataConflict``, ``Unavailable``."""
+        """Invalidate all existing signatures of the project. Raises ``MetadataConflict`` or ``Unavailable``."""
         ref = DocumentRef("", REVOCATIONS_KIND, project)
         for _ in range(10):
             now = self.clock.now()
@@ -213,32 +222,32 @@ class Signatures:
         raise MetadataConflict("The project's signed URLs were revoked concurrently. Try again.")
 
     def forget(self) -> None:
-        """Invalidate all cached signatures and revocation counts."""
+        """Clear the cache of revocation counts and expire the cached signatures."""
         with self._lock:
             self._epochs.clear()
             for values, share in list(self._shares.items()):
                 self._shares[values] = structs.replace(share, until=-math.inf)
 
-    def _fresh(self, values: tuple[str, ...]) -> Share | None:
-        share: Share | None = self._shares.get(values)
+    def _get_cached(self, values: tuple[str, ...]) -> CachedSignature | None:
+        share: CachedSignature | None = self._shares.get(values)
         return None if share is None or share.until <= self._monotonic() else share
 
-    def _covers(self, share: Share | None, env: Mapping[str, Any]) -> bool:
+    def _covers(self, share: CachedSignature | None, env: Mapping[str, Any]) -> bool:
         return (
             share is not None
             and share.expires > self.clock.now()
             and share.covers(str(env["REQUEST_METHOD"]), env["PATH_INFO"])
         )
 
-    def _verified(self, values: tuple[str, ...]) -> Share | None:
-        """Verify a signature. A refusal takes equally long for every reason."""
+    def _verify(self, values: tuple[str, ...]) -> CachedSignature | None:
+        """Verify a signature. The duration does not reveal why a signature is not valid."""
         project, given, *_ = values
         parts = _read(values)
         named, paths, methods, expires = parts or NOTHING
         epoch, until = self._epoch(named)
-        key = confirming_key_of if _CONFIRM.fullmatch(paths[0]) else key_of
+        key = derive_confirmation_key if _CONFIRM.fullmatch(paths[0]) else derive_signing_key
         ours = [
-            signature(key(secret, named, epoch), paths, methods, named, shown(expires))
+            signature(key(secret, named, epoch), paths, methods, named, format_time(expires))
             for secret in self.options().secrets
         ]
         matches = [hmac.compare_digest(each.encode(), given.encode()) for each in ours]
@@ -248,15 +257,15 @@ class Signatures:
             return None
         _, _, things, queue, *_ = paths[0].split("/")
         name = f"share:{blake2b(given.encode(), digest_size=4).hexdigest()}"
-        scope = f"manage:{things[:-1]}/{queue}" if key is confirming_key_of else scope_of(queue, methods)
+        scope = f"manage:{things[:-1]}/{queue}" if key is derive_confirmation_key else make_scope(queue, methods)
         identity = Identity(project, scopes=(scope,), credential=name, expires=expires)
-        share = Share(identity, paths, methods, expires, until)
+        share = CachedSignature(identity, paths, methods, expires, until)
         with self._lock:
             self._shares[values] = share
         return share
 
     def _epoch(self, project: str) -> tuple[int, float]:
-        """Return the project's revocation count, and the expiry of the cache entry."""
+        """Return the project's revocation count, and the monotonic time at which its cache entry expires."""
         known: tuple[int, float] | None = self._epochs.get(project)
         if known is not None and known[1] > self._monotonic():
             return known
@@ -267,22 +276,22 @@ class Signatures:
         return known
 
 
-def key_of(secret: str, project: str, epoch: int) -> bytes:
-    """Return the key of a project's signatures. Before the first revocation, it is the secret itself, as in Zaqar."""
-    return derived(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
+def derive_signing_key(secret: str, project: str, epoch: int) -> bytes:
+    """Return the key that signs a project's URLs. Before the first revocation, it is the secret, as in Zaqar."""
+    return derive_key(secret.encode(), f"share {epoch} {project}") if epoch else secret.encode()
 
 
-def confirming_key_of(secret: str, project: str, epoch: int) -> bytes:
-    """Return the key of signatures that confirm a project's subscriptions."""
-    return derived(secret.encode(), f"confirm {epoch} {project}")
+def derive_confirmation_key(secret: str, project: str, epoch: int) -> bytes:
+    """Return the key that signs URLs for confirming a project's subscriptions."""
+    return derive_key(secret.encode(), f"confirm {epoch} {project}")
 
 
 def _read(values: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str], Seconds] | None:
-    """Return project, paths, methods and expiry; ``None`` if one of them is malformed."""
+    """Parse the signed parts: project, paths, methods and expiry. Return ``None`` if a part is malformed."""
     project, _, paths, methods, expires = values
     try:
         limits.project_id(project)
-        until = moment(expires)
+        until = parse_time(expires)
     except (InvalidName, ValueError):
         return None
     if _CONFIRM.fullmatch(paths) and methods == "PUT":

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The strategy ``token``: zq's own tokens, stored without their secrets.
+"""The strategy ``token``: zq's own tokens, stored as documents without their secrets.
 
-    zq_<id>_<secret>_<crc>     10, 43 and 6 characters of 0-9 A-Z a-z; crc: CRC-32 of all before its underscore
+Format of a token:
 
-They are documents, JSON unless empty. Each expires with its token:
+    zq_<id>_<secret>_<crc>     10, 43 and 6 characters of 0-9 A-Z a-z. The CRC-32 covers zq_<id>_<secret>.
 
-    ("", "token", id)          the token, with the SHA-256 of its secret
-    (project, "token", id)     empty: index entry for listings, written first and deleted last
-    ("", "token-admin", id)    empty: index entry of an administrator's token, which belongs to no project
-    ("", "token-used", id)     time of the last use, to the hour
-    ("", "token-revoked", id)  empty, never expires: an administrator's token of this id was revoked or rotated
-    ("", "token-denied", jti)  empty: a JSON Web Token of this id was revoked
+Documents, by (project, kind, name):
+
+    ("", "token", id)          the token with the SHA-256 of its secret, in JSON
+    (project, "token", id)     index entry for listings, written before the token and deleted after it
+    ("", "token-admin", id)    index entry of an administrator token, which belongs to no project
+    ("", "token-used", id)     hour of the last use
+    ("", "token-revoked", id)  mark of a revoked or rotated administrator token; never expires
+    ("", "token-denied", jti)  mark of a revoked JSON Web Token
+
+The first four expire with the token, the last one after the maximum lifetime of a JSON Web Token.
 """
 
 import hashlib
@@ -35,12 +39,12 @@ from zq.model.identity import ADMIN, MEMBER, Identity
 from zq.model.quotas import PROJECT
 from zq.storage.api import DocumentController
 
-# Kind of the documents of tokens, and of the index entries of a project.
+# Kind of the documents with tokens, and of the index entries of projects.
 KIND: Final = "token"
 ADMINS: Final = "token-admin"
 REVOKED: Final = "token-revoked"
 USED: Final = "token-used"
-# Kind of the documents that deny JSON Web Tokens by id.
+# Kind of the documents that mark revoked JSON Web Tokens.
 DENIED: Final = "token-denied"
 ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 ID_LENGTH: Final = 10
@@ -49,27 +53,27 @@ CRC_LENGTH: Final = 6
 FORM: Final = re.compile(r"(zq_([0-9A-Za-z]{10})_([0-9A-Za-z]{43}))_([0-9A-Za-z]{6})", re.ASCII)
 TOKEN_ID: Final = re.compile(r"[0-9A-Za-z]{10}", re.ASCII)
 # Seconds for which a valid token is cached.
-POSITIVE: Final = 5.0
+CACHE_TTL: Final = 5.0
 # Seconds after which a process records the use of a token again.
 USE_INTERVAL: Final = 3600.0
 # Seconds after which a rotated token expires.
-ROTATED: Final = 86400
+ROTATION_PERIOD: Final = 86400
 # Seconds in a day.
 DAY: Final = 86400
 # Default lifetime of a token in days.
 DEFAULT_DAYS: Final = 90
-# Default maximum of live tokens of a project, and maximum of administrators' tokens.
+# Default maximum number of tokens of a project, and maximum number of administrator tokens.
 MAX_TOKENS: Final = 100
 # Number of administrator tokens read at a time.
 PAGE_SIZE: Final = 100
 
 
-class Stored(Struct, frozen=True):
-    """A token as stored.
+class StoredToken(Struct, frozen=True):
+    """A token in the store.
 
     Attributes:
         hash: SHA-256 of the secret in hex.
-        by: The credential that created the token.
+        by: Name of the credential that created the token.
     """
 
     hash: str
@@ -84,26 +88,28 @@ class Stored(Struct, frozen=True):
 
 
 class Token(NamedTuple):
-    """A token as shown. ``used`` is the hour of the last use; ``None`` = never used."""
+    """A token with its id. ``used`` is the hour of the last use, ``None`` if the token was never used."""
 
     id: str
-    stored: Stored
+    stored: StoredToken
     used: Seconds | None = None
 
 
-class Made(NamedTuple):
-    """A new token and its text, which is shown only once."""
+class NewToken(NamedTuple):
+    """A new token and its text, which contains the secret and cannot be retrieved later."""
 
     token: Token
     text: str
 
 
 class Grant(Struct, frozen=True, kw_only=True):
-    """The terms of a new token.
+    """The properties of a new token.
 
     Attributes:
-        roles: Roles of the token; empty = the member role.
-        expires: Latest expiry, in addition to ``days``.
+        roles: Empty for the member role.
+        days: Lifetime in days.
+        expires: Latest expiry time, even if ``days`` end later.
+        by: Name of the credential that creates the token.
     """
 
     project: str
@@ -116,8 +122,8 @@ class Grant(Struct, frozen=True, kw_only=True):
     by: str = ""
 
 
-def encode(number: int, length: int) -> str:
-    """Return the number in base 62 with ``length`` digits."""
+def encode_base62(number: int, length: int) -> str:
+    """Return the last ``length`` digits of a number in base 62."""
     digits = []
     for _ in range(length):
         number, digit = divmod(number, len(ALPHABET))
@@ -125,39 +131,39 @@ def encode(number: int, length: int) -> str:
     return "".join(reversed(digits))
 
 
-def write(id: str, secret: str) -> str:
-    """Return the text of a token."""
+def format_token(id: str, secret: str) -> str:
+    """Format the text of a token."""
     text = f"zq_{id}_{secret}"
-    return f"{text}_{encode(zlib.crc32(text.encode()), CRC_LENGTH)}"
+    return f"{text}_{encode_base62(zlib.crc32(text.encode()), CRC_LENGTH)}"
 
 
-def parse(text: str) -> tuple[str, str] | None:
-    """Return the id and secret in a token's text; ``None`` if its form or checksum is not valid."""
+def parse_token(text: str) -> tuple[str, str] | None:
+    """Return the id and secret in the text of a token, or ``None`` if the format or checksum is not valid."""
     found = FORM.fullmatch(text)
-    if found is None or encode(zlib.crc32(found[1].encode()), CRC_LENGTH) != found[4]:
+    if found is None or encode_base62(zlib.crc32(found[1].encode()), CRC_LENGTH) != found[4]:
         return None
     return found[2], found[3]
 
 
-def digest(secret: str) -> str:
-    """Return the digest of a secret, as stored."""
+def hash_secret(secret: str) -> str:
+    """Return the SHA-256 of a secret in hex."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def default_bound(_project: str) -> int:
-    """Return the token limit of a project on a server without quotas."""
+def default_max_tokens(_project: str) -> int:
+    """Return the maximum number of tokens of a project on a server without quotas."""
     return MAX_TOKENS
 
 
 class Tokens:
     """The tokens of all projects.
 
-    A token with the administrator role belongs to no project, regardless of the project that it may access. It is not
-    listed for a project and does not count against its quota.
+    A token with the administrator role belongs to no project: it is not listed for its project and does not count
+    against the project's quota.
 
     Args:
         denied_for: Maximum lifetime of a JSON Web Token in seconds.
-        most: Returns the token limit of a project (0 = none); called for each creation.
+        max_tokens: Returns a project's maximum number of tokens, 0 for no limit. Called for each creation.
     """
 
     def __init__(
@@ -166,27 +172,24 @@ class Tokens:
         clock: Clock,
         max_days: int = 366,
         denied_for: int = 86460,
-        most: Callable[[str], int] = default_bound,
+        max_tokens: Callable[[str], int] = default_max_tokens,
     ) -> None:
         self._documents = documents
         self._clock = clock
-        self._max_live = most
+        self._max_tokens = max_tokens
         self._denied_for = denied_for
         self._creating = threading.Lock()
-        """Serializes counting and storing, so that concurrent creations in one process do not refuse each other."""
+        """Held while a token is counted and stored, so that concurrent creations do not reject each other."""
         self.max_days = max_days
 
-    def create(self, grant: Grant, secret: str = "", id: str = "") -> Made:
-        """Create a token. Raises ``QuotaExceeded``.
-
-        ``id`` and ``secret`` may be those of a token that was created elsewhere.
-        """
+    def create(self, grant: Grant, secret: str = "", id: str = "") -> NewToken:
+        """Create a token. ``id`` and ``secret`` are random by default. Raises ``QuotaExceeded``."""
         now = self._clock.now()
-        id = id or encode(int.from_bytes(os.urandom(16)), ID_LENGTH)
-        secret = secret or encode(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
+        id = id or encode_base62(int.from_bytes(os.urandom(16)), ID_LENGTH)
+        secret = secret or encode_base62(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
         expires = now + min(grant.days, self.max_days) * DAY
-        stored = Stored(
-            hash=digest(secret),
+        stored = StoredToken(
+            hash=hash_secret(secret),
             project=grant.project,
             user=grant.user,
             name=grant.name,
@@ -198,48 +201,48 @@ class Tokens:
         )
         with self._creating:
             self._put(id, stored, now)
-        return Made(Token(id, stored), write(id, secret))
+        return NewToken(Token(id, stored), format_token(id, secret))
 
     def get(self, id: str, project: str | None = None) -> Token:
-        """Return the token if it belongs to the project (``None`` = any). Raises ``NotFound``."""
+        """Return the token, which must belong to ``project`` unless that is ``None``. Raises ``NotFound``."""
         now = self._clock.now()
         stored = self._read(id, now)
-        if stored is None or not _is_of(stored, project):
+        if stored is None or not _belongs_to(stored, project):
             raise NotFound("There is no token with this id in the project.")
         used = self._documents.get(DocumentRef("", USED, id), now)
         return Token(id, stored, None if used is None else msgspec.json.decode(used.value, type=float))
 
     def list(self, project: str, after: str, limit: int) -> Page[Token]:
-        """Return a page of tokens of the project ("" = all projects) with ids greater than ``after``."""
+        """Return the tokens with ids greater than ``after``. If ``project`` is "", list all projects."""
         page = self._documents.list(project, KIND, "", after, limit, self._clock.now())
         tokens = []
         for entry in page.items:
             try:
                 tokens.append(self.get(entry.ref.name, project or None))
-            except NotFound:  # the token of the index entry is not written yet, or was deleted
+            except NotFound:  # the token is being created or deleted
                 continue
         return Page(tokens, page.next)
 
     def revoke(self, id: str, project: str | None = None) -> bool:
-        """Delete the token, so that all servers refuse it within seconds. Return ``False`` if it does not exist."""
+        """Delete the token, so that all servers reject it within seconds. Return ``False`` if it does not exist."""
         now = self._clock.now()
         stored = self._read(id, now)
-        if stored is None or not _is_of(stored, project):
+        if stored is None or not _belongs_to(stored, project):
             return False
-        self._remember_end(id, stored, now)
+        self._mark_revoked(id, stored, now)
         for ref in (DocumentRef("", KIND, id), DocumentRef("", USED, id), _index(id, stored)):
             self._documents.delete(ref, now)
         return True
 
     def deny(self, jti: str) -> None:
-        """Deny a JSON Web Token by its id on all servers within seconds, for its maximum lifetime."""
+        """Revoke a JSON Web Token by its id. All servers reject it within seconds."""
         now = self._clock.now()
         self._documents.put(DocumentRef("", DENIED, jti), b"{}", now, expires=now + self._denied_for)
 
-    def rotate(self, id: str, project: str | None = None, by: str = "", expires: Seconds | None = None) -> Made:
-        """Create a replacement with the same lifetime, at most until ``expires``. The old token expires within a day.
+    def rotate(self, id: str, project: str | None = None, by: str = "", expires: Seconds | None = None) -> NewToken:
+        """Create a replacement with the same rights and lifetime, and let the old token expire within a day.
 
-        Raises ``NotFound``, ``QuotaExceeded``.
+        The replacement expires at ``expires`` if that is earlier. Raises ``NotFound`` or ``QuotaExceeded``.
         """
         old = self.get(id, project).stored
         days = max(1, round((old.expires - old.created) / DAY))
@@ -255,29 +258,29 @@ class Tokens:
                 by=by or old.by,
             )
         )
-        self._shorten(id)
+        self._expire_within_a_day(id)
         return twin
 
-    def _shorten(self, id: str) -> None:
-        """Let the token expire within a day, unless it is revoked concurrently."""
+    def _expire_within_a_day(self, id: str) -> None:
+        """Let the token expire within a day. A concurrent revocation wins."""
         ref = DocumentRef("", KIND, id)
         now = self._clock.now()
         while (document := self._documents.get(ref, now)) is not None:
             stored = _stored(document)
-            shorter = msgspec.structs.replace(stored, expires=min(stored.expires, now + ROTATED))
+            shorter = msgspec.structs.replace(stored, expires=min(stored.expires, now + ROTATION_PERIOD))
             value = msgspec.json.encode(shorter)
             if self._documents.put(ref, value, now, expected=document.version, expires=shorter.expires):
-                self._remember_end(id, stored, now)
+                self._mark_revoked(id, stored, now)
                 return
 
-    def _remember_end(self, id: str, stored: Stored, now: Seconds) -> None:
-        """Record the end of an administrator token, so that no later start adopts it again."""
+    def _mark_revoked(self, id: str, stored: StoredToken, now: Seconds) -> None:
+        """Record that an administrator token was revoked or rotated, so that ``adopt`` does not accept it again."""
         if ADMIN in stored.roles:
             self._documents.put(DocumentRef("", REVOKED, id), b"{}", now)
 
     def was_revoked(self, text: str) -> bool:
-        """Return whether the text is an administrator token that was revoked or rotated."""
-        parts = parse(text)
+        """Return whether ``text`` is an administrator token that was revoked or rotated."""
+        parts = parse_token(text)
         return (
             parts is not None and self._documents.get(DocumentRef("", REVOKED, parts[0]), self._clock.now()) is not None
         )
@@ -294,12 +297,12 @@ class Tokens:
         return False
 
     def adopt(self, text: str, project: str) -> bool:
-        """Store a token that was created elsewhere as an administrator token. Return whether it was stored.
+        """Store the bootstrap token as an administrator token. Return whether it was stored.
 
-        It is not stored if an administrator token exists or it was revoked. Raises ``ValueError`` if the text is not a
-        token.
+        It is not stored if an administrator token exists, or if it was revoked. Raises ``ValueError`` if ``text`` is
+        not a token.
         """
-        parts = parse(text)
+        parts = parse_token(text)
         if parts is None:
             raise ValueError("no token")
         if self.was_revoked(text) or self.has_admin():
@@ -308,54 +311,54 @@ class Tokens:
         self.create(grant, parts[1], parts[0])
         return True
 
-    def _read(self, id: str, now: Seconds) -> Stored | None:
+    def _read(self, id: str, now: Seconds) -> StoredToken | None:
         if TOKEN_ID.fullmatch(id) is None:
             return None
         document = self._documents.get(DocumentRef("", KIND, id), now)
         return None if document is None else _stored(document)
 
-    def _put(self, id: str, stored: Stored, now: Seconds) -> None:
+    def _put(self, id: str, stored: StoredToken, now: Seconds) -> None:
         """Store the token. Raises ``QuotaExceeded``.
 
-        Tokens are counted again after the index entry was written. If there are too many, the entry is deleted. Two
-        servers that create tokens concurrently therefore never exceed the limit, but both may be refused.
+        The tokens are counted again after the index entry was written. If there are too many, the entry is deleted.
+        Concurrent creations on several servers therefore never exceed the limit, but all of them may fail.
         """
-        index, most = _index(id, stored), MAX_TOKENS
-        refusal = QuotaExceeded(f"There may be at most {most} administrator tokens. Revoke one first.")
+        index, max_tokens = _index(id, stored), MAX_TOKENS
+        refusal = QuotaExceeded(f"There may be at most {max_tokens} administrator tokens. Revoke one first.")
         if index.project:
-            most = self._max_live(stored.project)
-            refusal = QuotaExceeded(f"The project may have at most {most} tokens. Revoke one first.")
-        if most and self._count(index, most, now) >= most:
+            max_tokens = self._max_tokens(stored.project)
+            refusal = QuotaExceeded(f"The project may have at most {max_tokens} tokens. Revoke one first.")
+        if max_tokens and self._count(index, max_tokens, now) >= max_tokens:
             raise refusal
         if index.project:
             self._documents.put(DocumentRef("", PROJECT, stored.project), b"{}", now, expected="")
         self._documents.put(index, b"{}", now, expires=stored.expires)
-        if most and self._count(index, most + 1, now) > most:
+        if max_tokens and self._count(index, max_tokens + 1, now) > max_tokens:
             self._documents.delete(index, now)
             raise refusal
         self._documents.put(DocumentRef("", KIND, id), msgspec.json.encode(stored), now, expires=stored.expires)
 
-    def _count(self, index: DocumentRef, most: int, now: Seconds) -> int:
-        """Return the number of live tokens in the index of this entry, up to ``most``."""
-        return len(self._documents.list(index.project, index.kind, "", "", most, now).items)
+    def _count(self, index: DocumentRef, max_tokens: int, now: Seconds) -> int:
+        """Count the tokens in the project of ``index``, up to ``max_tokens``."""
+        return len(self._documents.list(index.project, index.kind, "", "", max_tokens, now).items)
 
 
-def _is_of(stored: Stored, project: str | None) -> bool:
-    """Return whether the token belongs to the project (``None`` = any)."""
+def _belongs_to(stored: StoredToken, project: str | None) -> bool:
+    """Return whether the token belongs to the project, or ``True`` if ``project`` is ``None``."""
     return project is None or (project == stored.project and ADMIN not in stored.roles)
 
 
-def _index(id: str, stored: Stored) -> DocumentRef:
-    """Return the token's index entry for listings."""
+def _index(id: str, stored: StoredToken) -> DocumentRef:
+    """Return the reference of the token's index entry."""
     return DocumentRef("", ADMINS, id) if ADMIN in stored.roles else DocumentRef(stored.project, KIND, id)
 
 
-def _stored(document: Document) -> Stored:
-    return msgspec.json.decode(document.value, type=Stored)
+def _stored(document: Document) -> StoredToken:
+    return msgspec.json.decode(document.value, type=StoredToken)
 
 
 class TokenVerifier:
-    """The verifier of zq's own tokens."""
+    """A verifier of zq's own tokens."""
 
     def __init__(
         self, documents: DocumentController, clock: Clock, monotonic: Callable[[], float] = time.monotonic
@@ -364,19 +367,16 @@ class TokenVerifier:
         self._clock = clock
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        # Monotonic time after which the next use is recorded, by token id.
-        self._noted: FIFOCache[str, float] = FIFOCache(10_000)
+        # Monotonic time, by token id, before which no further use is recorded.
+        self._next_records: FIFOCache[str, float] = FIFOCache(10_000)
 
-    def takes(self, text: str) -> bool:
-        """Return whether the text has the form of a zq token."""
+    def matches(self, text: str) -> bool:
+        """Return whether the text has the prefix of a zq token."""
         return text.startswith("zq_")
 
     def verify(self, text: str) -> tuple[Identity, float] | str:
-        """Return the identity and its cache time in seconds, or a reason for the audit log why the token is not valid.
-
-        Raises ``Unavailable``.
-        """
-        parts = parse(text)
+        """Verify a token; see ``zq.auth.credentials.Verifier``. Raises ``Unavailable``."""
+        parts = parse_token(text)
         if parts is None:
             return "Its form or checksum is not valid."
         id, secret = parts
@@ -385,7 +385,7 @@ class TokenVerifier:
         if document is None:
             return f"The token {id} is unknown, revoked or expired."
         stored = _stored(document)
-        if not compare_digest(digest(secret), stored.hash) or stored.expires <= now:
+        if not compare_digest(hash_secret(secret), stored.hash) or stored.expires <= now:
             return f"The token {id} has another secret or has expired."
         self._record_use(id, stored, now)
         identity = Identity(
@@ -396,18 +396,18 @@ class TokenVerifier:
             credential=id,
             expires=stored.expires,
         )
-        return identity, min(POSITIVE, stored.expires - now)
+        return identity, min(CACHE_TTL, stored.expires - now)
 
-    def _record_use(self, id: str, stored: Stored, now: Seconds) -> None:
-        """Record the use of the token, at most once per ``USE_INTERVAL`` in this process."""
+    def _record_use(self, id: str, stored: StoredToken, now: Seconds) -> None:
+        """Record the use of the token, at most once per ``USE_INTERVAL`` in each process."""
         moment = self._monotonic()
         with self._lock:
-            if self._noted.get(id, 0.0) > moment:
+            if self._next_records.get(id, 0.0) > moment:
                 return
-            self._noted[id] = moment + USE_INTERVAL
+            self._next_records[id] = moment + USE_INTERVAL
         hour = b"%d" % (now // 3600 * 3600)
         try:
             self._documents.put(DocumentRef("", USED, id), hour, now, expires=stored.expires)
-        except Unavailable:  # the request succeeds nevertheless
+        except Unavailable:  # the time of use is not worth failing the request
             with self._lock:
-                self._noted.pop(id, None)
+                self._next_records.pop(id, None)

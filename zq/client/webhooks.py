@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 
 from zq.clock import own
-from zq.wire.webhooks import verified
+from zq.wire import webhooks
 
 __all__ = ["Received", "verify"]
 
@@ -21,7 +21,7 @@ def verify(secret: str, headers: Mapping[str, str], body: bytes, tolerance: floa
 
     Raises ``Invalid`` if the signature is not valid or too old.
     """
-    return verified(secret, headers, body, own(), tolerance)
+    return webhooks.verify(secret, headers, body, own(), tolerance)
 
 
 class Received:

@@ -19,7 +19,7 @@ from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, c
 from zq.model import Draft, HistoryEntry, Page, QueueRef, Seconds, Span, new_ids
 from zq.storage.api import Storage
 from zq.wire.answers import ReplayDryRun
-from zq.wire.extensions import ReplayTerms, moment
+from zq.wire.extensions import ReplayTerms, parse_time
 
 # Maximum number of messages that a replay posts at a time.
 CHUNK = 100
@@ -207,7 +207,7 @@ def _span(since: str | None, until: str | None) -> Span:
 def _parse_time(name: str, text: str | None, default: Seconds) -> Seconds:
     if text is None:
         return default
-    parsed = moment(text)
+    parsed = parse_time(text)
     if parsed is None:
         raise InvalidParameter(
             f"{name} must be an ISO 8601 date and time such as 2026-01-31T12:00:00Z (write + as %2B in a URL)."

@@ -128,7 +128,7 @@ class Messages:
         Raises ``Invalid``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
         """
         rules = rules or self.rules(queue, len(raw))
-        posted = wire.posted(raw)
+        posted = wire.parse_post(raw)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
         while True:
             body_size(len(raw), rules.max_post_size)
@@ -168,7 +168,7 @@ class Messages:
 
         Raises ``Invalid``, ``StageFull``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
         """
-        posted = wire.posted(raw)
+        posted = wire.parse_post(raw)
         stage = free_name("stage", stage)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
         rules = self._rules_cache.recent(queue)
@@ -429,7 +429,7 @@ class Messages:
                 ttl, delay, body, checksum = default_ttl, default_delay, bytes(message.body), ""
                 if message.ttl is not UNSET:
                     ttl = within("ttl", message.ttl, MIN_TTL, limits.max_message_ttl)
-                if delay and (own := wire.posted_delay(message.delay)) is not None:
+                if delay and (own := wire.parse_delay(message.delay)) is not None:
                     delay = within("delay", own, MIN_DELAY, limits.max_message_delay)
                 if not is_plain:
                     body, checksum = self._sealing.stored(

@@ -94,7 +94,7 @@ class Publishing:
         Raises ``Invalid``, ``KeyReused``, ``QuotaExceeded``.
         """
         rules = self._topics.rules(topic)
-        posted = wire.posted(raw)
+        posted = wire.parse_post(raw)
         count_within("messages", len(posted), self._limits.max_messages_per_post)
         entries = [self._entry(topic, message, rules, hops) for part in slices(posted) for message in part]
         if idempotency_key is not None:  # the topics of a project share one log and its idempotency keys

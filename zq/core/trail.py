@@ -27,7 +27,7 @@ from zq.model import Page
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 from zq.wire.encoding import timestamp
-from zq.wire.extensions import moment
+from zq.wire.extensions import parse_time
 
 LOG = logging.getLogger(__name__)
 # Kind of the audit documents.
@@ -183,7 +183,7 @@ def _since(given: str) -> str:
     """Return the exclusive upper bound for the names of entries at or after this time."""
     if not given:
         return "~"
-    since = moment(given)
+    since = parse_time(given)
     if since is None:
         raise InvalidParameter(
             "since must be an ISO 8601 date and time such as 2026-01-31T12:00:00Z (write + as %2B in a URL)."

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that run before routing, before the body is read and before any access to the store.
+"""Checks of the request head, before routing, body and store.
 
-They refuse:
+The middleware rejects:
 
-- an ambiguous request head (``zq.http.heads``);
-- a ``Host`` that does not belong to this server. This prevents DNS rebinding, in which a web page resolves its own name
-  to this machine to read queues: the browser then sends that name;
-- changes that a browser sends on behalf of another site.
+- an ambiguous head (``zq.http.heads``);
+- an unknown ``Host``, as protection against DNS rebinding. In this attack, a web page resolves its own host name to
+  this server to read queues, and the browser sends that name as ``Host``;
+- cross-site requests with side effects.
 """
 
 import re
@@ -28,37 +28,37 @@ HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]+)(?::[0-9]*)?", re
 ANY_HOST: Final = "*"
 # Error sentence of a 421.
 UNKNOWN_HOST: Final = "This Host is not one of [server] allowed_hosts."
-# Error sentence of a 403 for a request that a browser sends on behalf of another site.
+# Error sentence of a 403 for a cross-site request with side effects.
 CROSS_SITE: Final = "The server refuses changes that another site's page requests."
 # Methods without side effects.
-READING: Final = frozenset({"GET", "HEAD"})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 
 class Admission:
-    """Falcon middleware that runs before all others that read the request.
+    """Falcon middleware that checks the request head.
 
     A feature whose GET requests may have side effects sets ``links_change`` in ``req.context``.
 
     Args:
-        trusting: Whether the operator vouches for the network. If so, HTTP/1.0 requests need no ``Host``.
-        guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, because a page on another host name
+        trusts_network: Whether the network is trusted. If so, HTTP/1.0 requests need no ``Host``.
+        guarded: Whether callers are authenticated. If so, any ``Host`` is accepted, because a page under a rebound name
             has no credentials.
-        allowed_hosts: Returns the accepted host names in lower case without ports; ``ANY_HOST`` accepts all.
+        allowed_hosts: Returns the accepted host names in lower case, without ports. ``ANY_HOST`` accepts all names.
     """
 
-    def __init__(self, trusting: bool, guarded: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:
-        self._needs_host = not (trusting or guarded)
+    def __init__(self, trusts_network: bool, guarded: bool, allowed_hosts: Callable[[], Collection[str]]) -> None:
+        self._needs_host = not (trusts_network or guarded)
         self._guarded = guarded
         self._allowed_hosts = allowed_hosts
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
         env = req.env
         target = env[TARGET] if TARGET in env else env.get(OTHER_TARGET, "")
-        if sentence := env.get(heads.REFUSED) or heads.target_refusal(target):
+        if sentence := env.get(heads.REFUSED) or heads.check_target(target):
             _refuse_head(sentence)
         if env.get(heads.WITHHELD) == heads.UNKNOWN:
             raise Unavailable("The credential cannot be checked because the store does not answer. Try again later.")
-        may_change = req.method not in READING or "links_change" in req.context
+        may_change = req.method not in SAFE_METHODS or "links_change" in req.context
         if may_change and env.get("HTTP_SEC_FETCH_SITE") == "cross-site":
             raise NotAuthorized(CROSS_SITE)
         name = env.get("HTTP_HOST")
@@ -89,7 +89,7 @@ def _refuse_head(sentence: str) -> NoReturn:
 
 @lru_cache(maxsize=1024)
 def _host(value: str) -> str:
-    """Return the host name in lower case without the port; "" if it is malformed."""
+    """Return the host name in lower case without the port, or "" if the header is malformed."""
     found = HOST.fullmatch(value)
     return found[1].lower() if found else ""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition of the HTTP interface: middleware and routes."""
+"""The HTTP application of a broker, composed of middleware and routes."""
 
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -64,13 +64,13 @@ def create_app(
     strict_client_id: bool = True,
     admin_mode: bool = False,
     policy: Policy | None = None,
-    trusting: bool = False,
+    trusts_network: bool = False,
     allowed_hosts: Callable[[], Collection[str]] = tuple,
     log_requests: Callable[[], bool] = bool,
     events: Events = NO_EVENTS,
     metrics_page: Callable[[], bytes] | None = bytes,
     audit: Audit = NO_AUDIT,
-    tells_rates: Callable[[], bool] = lambda: True,
+    sends_rate_limits: Callable[[], bool] = lambda: True,
     strategy: Strategy | None = None,
     proxy: ProxyCheck | None = None,
     behind_proxy: bool = False,
@@ -83,24 +83,23 @@ def create_app(
 ) -> App:
     """Create the WSGI application for a broker.
 
-    Options that are not described here are those of contract 16.
-
     Args:
-        policy: Required roles per rule. The default is the table in ``zq.auth.policy``.
-        trusting: Whether roles stated by unauthenticated callers are accepted.
-        allowed_hosts: Returns the accepted ``Host`` names; called for each request.
-        log_requests: Returns whether requests are logged; called for each request.
-        metrics_page: Renders ``/metrics``; ``None`` = no such route.
-        tells_rates: Returns whether answers have rate-limit headers.
-        strategy: Authenticates callers. Without ``strategy`` and ``proxy``, request headers are trusted.
-        proxy: Verifies identity headers of an authenticating proxy; cannot be combined with ``strategy``.
-        behind_proxy: Whether the last address in ``X-Forwarded-For`` is the caller's.
-        tokens: Tokens of all projects. The default reads them from the broker's store.
+        strict_client_id: Require a UUID as ``Client-ID``.
+        admin_mode: Serve ``/v2/health``.
+        policy: Decides which roles a rule requires. The default is the table in ``zq.auth.policy``.
+        trusts_network: Trust the network: accept ``X-Roles`` headers of unauthenticated callers.
+        allowed_hosts: Returns the accepted ``Host`` names. Called for each request.
+        log_requests: Returns whether requests are logged. Called for each request.
+        metrics_page: Renders ``/metrics``. ``None`` omits the route.
+        sends_rate_limits: Returns whether responses have rate-limit headers.
+        strategy: Authenticates callers. Without ``strategy`` and ``proxy``, the server trusts identity headers.
+        proxy: Verifies that a request came through the authenticating proxy. Excludes ``strategy``.
+        behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.
+        tokens: The tokens of all projects. The default reads them from the broker's store.
         share: Returns the current options of signed URLs.
         auth: Name of the authentication strategy.
-        features: Features of the server.
-        is_stopping: Returns whether ``/readyz`` answers 503, so that load balancers choose other servers.
-        monotonic: Clock of the limit on invalid signatures per address.
+        is_stopping: Returns whether the server is stopping. If so, ``/readyz`` answers 503.
+        monotonic: Clock of the rate limit on invalid signatures.
     """
     guarded = strategy is not None or proxy is not None
     documents, clock = broker.storage.documents, broker.clock
@@ -109,13 +108,13 @@ def create_app(
     public = [prefix for feature in features for prefix in feature.public_prefixes]
     page = next((feature.page for feature in features if feature.page is not None), None)
     authentication = Authentication(strategy, proxy, behind_proxy, signatures, checks, public)
-    authorization = Authorization(policy or TablePolicy(), broker.quotas, tells_rates)
+    authorization = Authorization(policy or TablePolicy(), broker.quotas, sends_rate_limits)
     middleware = (
         RequestLog(log_requests, events, audit, broker.trail, behind_proxy),
         *(each for feature in features for each in feature.middleware),
-        Admission(trusting, guarded, allowed_hosts),
+        Admission(trusts_network, guarded, allowed_hosts),
         authentication,
-        Tenant(broker.limits, strict_client_id, trusting, broker.storage.queues.get),
+        Tenant(broker.limits, strict_client_id, trusts_network, broker.storage.queues.get),
         authorization,
     )
     app = App(middleware, authentication, authorization, broker.storage)

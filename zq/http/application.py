@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The WSGI application: Falcon with zq's middleware, error handlers and pending answers."""
+"""The WSGI application: Falcon with zq's middleware, error handlers and pending requests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,15 +9,15 @@ import falcon
 from zq import turns
 from zq.http import faults
 from zq.http.authentication import Authentication
-from zq.http.authorization import Answer, Authorization
-from zq.http.pending import HANDOVER, Handover, PendingAnswer
+from zq.http.authorization import Authorization, Response
+from zq.http.pending import HANDOVER, Handover, PendingRequest
 from zq.http.short import ShortRoutes
 from zq.storage.api import Storage
 from zq.storage.inline import LongWalk
 
 
-class Later(NamedTuple):
-    """The completed answer of a pending request."""
+class FinalResponse(NamedTuple):
+    """The final response to a pending request."""
 
     status: int
     headers: list[tuple[str, str]]
@@ -32,11 +32,11 @@ class App(falcon.App[Any, Any]):
     ) -> None:
         self._failures: dict[type[BaseException], Callable[..., Any]] = {}
         self._short = ShortRoutes()
-        super().__init__(response_type=Answer, middleware=list(middleware))
-        self.judge = authentication if authentication.authenticates else None
-        """Decides which request bodies the edge reads; ``None`` = all bodies."""
+        super().__init__(response_type=Response, middleware=list(middleware))
+        self.head_authenticator = authentication if authentication.authenticates else None
+        """Authenticates a request before the edge reads its body. ``None`` if callers are not authenticated."""
         self.checks = authentication.checks
-        self.check_of = authentication.check_of
+        self.find_check = authentication.find_check
         self.authorization = authorization
         self._finishing = [each.process_response for each in reversed(middleware) if hasattr(each, "process_response")]
         self._storage = storage
@@ -53,39 +53,39 @@ class App(falcon.App[Any, Any]):
         self._failures[exception] = handler
 
     def is_short(self, environ: Mapping[str, Any], body: bytes) -> bool:
-        """Return whether a request may run on the event loop's thread, with a ``zq.storage.inline.Ticket``.
+        """Return whether the request may run on the event loop's thread, with a ``zq.storage.inline.Ticket``.
 
-        The request must be short and the store must answer promptly. The caller's credential must already be cached.
+        Before the edge runs it there, the edge checks that the caller's credential is cached.
         """
         return self._short.includes(environ, body) and self.is_prompt()
 
     def is_prompt(self) -> bool:
-        """Return whether a short request would currently wait for memory only.
+        """Return whether a short request would finish without I/O and without waiting for a lock.
 
-        It would not if the store is busy, or if heavy work on another thread may hold a queue's lock.
+        While a thread handles a heavy request, that thread may hold a queue's lock.
         """
         return self._storage.prompt and not turns.are_taken()
 
-    def has_company(self) -> bool:
+    def has_several_projects(self) -> bool:
         """Return whether several projects have sent requests to this process in the last second."""
         quotas = self.authorization.quotas
         return quotas is not None and quotas.visits.are_of_several(quotas.now())
 
-    def go_on(self, pending: PendingAnswer) -> Later | None:
-        """Let a pending request poll again. May block like any request.
+    def poll_again(self, pending: PendingRequest) -> FinalResponse | None:
+        """Poll once more for a pending request. Return the response, or ``None`` if the request is still pending.
 
-        Return its answer, or ``None`` if the request is still pending.
+        May block.
         """
         req, resp = pending.req, pending.resp
         handover: Handover = req.env[HANDOVER]
         self.authorization.resume(req)
         answered = succeeded = True
         try:
-            answered = pending.attempt()
+            answered = pending.poll()
         except LongWalk:
             answered = False
-            handover.call_for_thread()
-        except Exception as error:  # noqa: BLE001 - Falcon does the same; every error has a handler
+            handover.request_thread()
+        except Exception as error:  # noqa: BLE001 - as in Falcon, every error has a handler
             succeeded = False
             self._handler_of(error)(req, resp, error, {})
         if answered:
@@ -96,9 +96,9 @@ class App(falcon.App[Any, Any]):
             return None
         body: bytes = resp.data or b""
         headers = resp.headers | {"content-length": str(len(body))}
-        if resp.status_code == 204:  # Falcon set both headers before the request was pending
+        if resp.status_code == 204:  # Falcon set both headers when the request became pending
             del headers["content-type"], headers["content-length"]
-        return Later(resp.status_code, list(headers.items()), body)
+        return FinalResponse(resp.status_code, list(headers.items()), body)
 
     def _handler_of(self, error: Exception) -> Callable[..., Any]:
         return next(self._failures[kind] for kind in type(error).__mro__ if kind in self._failures)

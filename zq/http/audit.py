@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resource of the audit trail (console E11)."""
+"""HTTP resource for the audit trail (console E11)."""
 
 import falcon
 
@@ -10,7 +10,7 @@ from zq.wire import encoding
 
 
 class AuditCollection:
-    """``/v2/audit``: audit entries of the caller's project, or of all projects for an administrator, latest first."""
+    """``/v2/audit``: audit entries of the caller's project, newest first. An administrator sees all projects."""
 
     policy = {"GET": "audit:get_all"}
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Authorization middleware: checks permissions and rate limits before a responder runs (tenancy 2, 4, 6).
 
-A resource declares the policy rule of each method in ``policy``. It declares the scope verb in ``verbs`` if the verb
-differs from the rule's.
+A resource declares the policy rule of each method in ``policy``. If a method needs another scope verb than its rule,
+the resource declares the verb in ``verbs``.
 
-The responder checks names in the query or body with ``req.context.allowance`` before it changes anything. It sets
-``req.context.messages`` to the number of messages that the request handled.
+The middleware checks the object in the path. The responder uses ``req.context.allowance`` to check names in the query
+or body before it changes anything. It sets ``req.context.messages`` to the number of messages to charge.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,24 +26,24 @@ from zq.model.identity import Identity
 from zq.model.quotas import State
 from zq.model.scopes import Kind, Scopes
 
-# Path parameters that name the object of a request, with the kind of object.
-NAMED: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC, "name": Kind.WORK, "producer": Kind.WORK}
+# Object kinds by path parameter.
+KINDS_BY_PARAMETER: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC, "name": Kind.WORK, "producer": Kind.WORK}
 # Maximum number of callers whose permissions are cached in one process.
 MAX_CACHED: Final = 10_000
 # Methods without side effects.
-READING: Final = frozenset({"GET", "HEAD"})
-# Rules that apply even if the caller's project is suspended or read-only.
-ALWAYS: Final = frozenset(
+SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+# Rules that stay usable while the caller's project is suspended or read-only.
+ALWAYS_ALLOWED: Final = frozenset(
     {name for name in RULES if name.startswith("admin:")} | {"quota:get", "limits:get", "identity:get"}
 )
 # Default policy of a resource.
-NONE: Final[Mapping[str, str]] = {}
+NO_RULES: Final[Mapping[str, str]] = {}
 # A module variable is faster than an attribute of the class.
 ACTIVE: Final = State.ACTIVE
 
 
-class Answer(falcon.Response):
-    """A response that accepts prepared headers without checks, because several headers are equal in all answers."""
+class Response(falcon.Response):
+    """A response to which constant headers can be added without Falcon's checks."""
 
     __slots__ = ()
 
@@ -59,19 +59,19 @@ class Authorization:
 
     - ``allowance``: the caller's permissions;
     - ``account``: the rate limiter of the caller's project;
-    - ``bounds``: this object, for long-running requests.
+    - ``bounds``: this object, with which a long-running request checks the project's state again.
     """
 
-    def __init__(self, policy: Policy, quotas: Quotas | None, tells: Callable[[], bool]) -> None:
+    def __init__(self, policy: Policy, quotas: Quotas | None, sends_rate_limits: Callable[[], bool]) -> None:
         """Initialize the middleware.
 
         Args:
-            quotas: Quotas and rate limits of projects; ``None`` = no limits.
-            tells: Returns whether answers have rate-limit headers.
+            quotas: Quotas and rate limits of projects. ``None`` means no limits.
+            sends_rate_limits: Returns whether responses have rate-limit headers.
         """
         self._policy = policy
         self.quotas = quotas
-        self._tells = tells
+        self._sends_rate_limits = sends_rate_limits
         self._allowances: dict[int, Allowance] = {}
         if isinstance(policy, TablePolicy):
             policy.listen(self._allowances.clear)
@@ -79,7 +79,7 @@ class Authorization:
     def process_resource(
         self, req: falcon.Request, _resp: falcon.Response, resource: Any, params: Mapping[str, str]
     ) -> None:
-        rule = getattr(resource, "policy", NONE).get(req.method)
+        rule = getattr(resource, "policy", NO_RULES).get(req.method)
         if rule is None:
             return  # public, or method not allowed
         context = req.context
@@ -92,11 +92,11 @@ class Authorization:
             allowance = self._remember(identity)
         context.allowance = allowance
         if not (allowance.known.get(rule) or allowance.permits(rule)):
-            raise allowance.refusal(rule, *about(params))
+            raise allowance.refusal(rule, *find_object(params))
         if allowance.scopes is not None:
-            _judge(allowance, allowance.scopes, rule, resource, req.method, params)
+            _check_scopes(allowance, allowance.scopes, rule, resource, req.method, params)
 
-    def process_response(self, req: falcon.Request, resp: Answer, _resource: object, _req_succeeded: bool) -> None:
+    def process_response(self, req: falcon.Request, resp: Response, _resource: object, _req_succeeded: bool) -> None:
         context = req.context
         if getattr(context, "heavy", None) is not None:
             weight.end(req)
@@ -114,13 +114,13 @@ class Authorization:
         else:
             size = getattr(context, "received", 0) + len(resp.data or b"")
             account.leave(now, getattr(context, "messages", 0), size)
-        if self._tells() and (headers := account.headers(now)):
+        if self._sends_rate_limits() and (headers := account.headers(now)):
             resp.put_headers(headers)
 
     def _remember(self, identity: Identity) -> Allowance:
-        """Cache the caller's allowance by identity object, which lives as long as the cached credential.
+        """Create and cache the caller's allowance.
 
-        If the cache is full, the oldest entry is evicted.
+        The key is the ``id`` of the identity object, which lives as long as the cached credential.
         """
         if len(self._allowances) >= MAX_CACHED:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread has evicted entries
@@ -129,18 +129,20 @@ class Authorization:
         return allowance
 
     def _admit(self, quotas: Quotas, req: falcon.Request, project: str, rule: str) -> None:
-        """Count the request against the project's rate limits.
+        """Charge the request to the project's rate limits.
 
-        Raises ``TooManyRequests``, ``NotAuthorized`` if the project's state forbids the request.
+        Raises:
+            TooManyRequests: The project exceeds a rate limit.
+            NotAuthorized: The project's state forbids the request.
         """
         state = self._enter(quotas, req, project)
-        if rule not in ALWAYS:
+        if rule not in ALWAYS_ALLOWED:
             req.context.bounds = self
             if state is not ACTIVE:
-                check_state(state, req.method not in READING)
+                check_state(state, req.method not in SAFE_METHODS)
 
     def enter(self, req: falcon.Request, project: str) -> State:
-        """Count a request of another protocol and return the project's state, which the caller must check.
+        """Charge a request of another protocol to the rate limits. Return the project's state, which is not checked.
 
         Raises ``TooManyRequests``.
         """
@@ -163,7 +165,7 @@ class Authorization:
         return allotment.state
 
     def resume(self, req: falcon.Request) -> None:
-        """Count a request as running again after it has waited without a thread."""
+        """Count a long poll as a running request again."""
         account: Account | None = getattr(req.context, "account", None)
         if account is not None:
             account.resume()
@@ -171,16 +173,13 @@ class Authorization:
     def check_state(self, req: falcon.Request) -> None:
         """Raise ``NotAuthorized`` if the project's state has changed and now forbids the request."""
         assert self.quotas is not None
-        check_state(self.quotas.of(req.context.identity.project).state, req.method not in READING)
+        check_state(self.quotas.of(req.context.identity.project).state, req.method not in SAFE_METHODS)
 
 
-def _judge(
+def _check_scopes(
     allowance: Allowance, scopes: Scopes, rule: str, resource: Any, method: str, params: Mapping[str, str]
 ) -> None:
-    """Raise ``NotAuthorized`` unless the scopes allow access to the object in the path.
-
-    If the path names no object, the responder checks the scopes.
-    """
+    """Raise ``NotAuthorized`` if the path names an object that the scopes do not cover."""
     known = RULES.get(rule)
     verb = known.verb if known else None
     if known is not None and known.everywhere and verb is not None:
@@ -189,17 +188,17 @@ def _judge(
     if (own := getattr(resource, "verbs", None)) is not None:
         verb = own.get(method, verb)
     if verb is not None:
-        for name, value in params.items():  # inlined from ``about`` to save a call
-            if (kind := NAMED.get(name)) is not None:
+        for name, value in params.items():  # inlined from ``find_object`` to save a call
+            if (kind := KINDS_BY_PARAMETER.get(name)) is not None:
                 if not scopes.allows(verb, kind, value):
                     raise allowance.refusal(rule, kind, value)
                 return
 
 
-def about(params: Mapping[str, str]) -> tuple[Kind | None, str]:
-    """Return the kind and name of the object in the path; ``None`` and "" if the path names no object."""
+def find_object(params: Mapping[str, str]) -> tuple[Kind | None, str]:
+    """Return the kind and name of the object in the path, or ``(None, "")`` if there is none."""
     for name, value in params.items():
-        kind = NAMED.get(name)
+        kind = KINDS_BY_PARAMETER.get(name)
         if kind is not None:
             return kind, value
     return None, ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of claims (contract 8)."""
+"""HTTP resources for claims (contract 8)."""
 
 from functools import lru_cache, partial
 from typing import ClassVar
@@ -10,8 +10,8 @@ from zq import wire
 from zq.core.claims import ClaimAnswer, Claims
 from zq.core.waiting import Waiters
 from zq.http import query, weight
-from zq.http.pending import answer
-from zq.http.waiting import polled
+from zq.http.pending import respond
+from zq.http.waiting import long_poll
 from zq.limits import MAX_AGENT
 from zq.model import Holder
 from zq.model.allowance import Allowance
@@ -35,13 +35,13 @@ class ClaimCollection:
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
         detailed = query.boolean(req, "detailed")
         terms, limit = _terms(req), query.integer(req, "limit")
-        ask = partial(self._claims.create, req.context.queue, terms, limit, holder(req, req.context.client))
-        look = weight.admitting(req, limit, ask, takes=True)
-        polled(req, resp, self._waiters, look, partial(_show, req, resp, queue, detailed), takes=True)
+        fetch = partial(self._claims.create, req.context.queue, terms, limit, holder(req, req.context.client))
+        poll = weight.admit_each_poll(req, limit, fetch, takes=True)
+        long_poll(req, resp, self._waiters, poll, partial(_show, req, resp, queue, detailed), takes=True)
 
 
 class ProjectClaims:
-    """``/v2/claims``: list the claims of all queues, for callers that may read all queues."""
+    """``/v2/claims``: list the claims of all queues. The caller's scopes must cover all queues."""
 
     policy: ClassVar[dict[str, str]] = {"GET": "claims:get_all"}
 
@@ -73,22 +73,22 @@ class ClaimItem:
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
-        renew = partial(self._claims.renew, req.context.queue, claim, wire.claim_terms(query.needed_body(req)), fence)
-        answer(req, resp, renew, partial(_show_nothing, resp))
+        renew = partial(self._claims.renew, req.context.queue, claim, wire.claim_terms(query.require_body(req)), fence)
+        respond(req, resp, renew, partial(_show_nothing, resp))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         release = partial(self._claims.release, req.context.queue, claim, query.integer(req, "delay"))
-        answer(req, resp, release, partial(_show_nothing, resp))
+        respond(req, resp, release, partial(_show_nothing, resp))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
-        """Return the live claim of this name, or create it (extensions 9)."""
+        """Create the claim with this name, or return it if it exists (extensions 9)."""
         detailed, fence = query.boolean(req, "detailed"), query.fence(req)
         terms, limit = _terms(req), query.integer(req, "limit")
-        ask = partial(
+        fetch = partial(
             self._claims.create_named, req.context.queue, claim, terms, limit, fence, holder(req, req.context.client)
         )
-        look = weight.admitting(req, limit, ask, takes=True)
-        polled(req, resp, self._waiters, look, partial(_show, req, resp, queue, detailed), takes=True)
+        poll = weight.admit_each_poll(req, limit, fetch, takes=True)
+        long_poll(req, resp, self._waiters, poll, partial(_show, req, resp, queue, detailed), takes=True)
 
 
 def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
@@ -98,14 +98,14 @@ def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
 
 
 def holder(req: falcon.Request, client: str) -> Holder:
-    """Return the client and user agent that create a claim with this request."""
-    # A UTF-8 character has at most four bytes. A truncated header keeps cache keys small.
+    """Return the client id and user agent of the request, to store in a claim."""
+    # Truncate the header to keep cache keys small. A UTF-8 character has at most four bytes.
     return _named(client, req.env.get("HTTP_USER_AGENT", "")[: 4 * MAX_AGENT])
 
 
 @lru_cache(maxsize=4096)
 def _named(client: str, agent: str) -> Holder:
-    """Return the holder. ``agent`` is a WSGI string, in which each character is a byte of UTF-8."""
+    """Return the holder. ``agent`` is a WSGI string: UTF-8 decoded as Latin-1."""
     return Holder(client, agent.encode("latin-1", "replace").decode("utf-8", "replace")[:MAX_AGENT])
 
 
@@ -119,7 +119,7 @@ def _show_nothing(resp: falcon.Response, _: None) -> None:
 
 
 def _show(req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, claimed: ClaimAnswer) -> None:
-    """Answer with the claim's messages, or with 204 if no message was claimed."""
+    """Respond with the claim's messages, or with 204 if no message was claimed."""
     if claimed.claim is None:
         resp.status = falcon.HTTP_204
         return

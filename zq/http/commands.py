@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server`` commands that call routes of the HTTP interface."""
+"""Interface of ``zq-server`` commands that are implemented with HTTP requests."""
 
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,41 +12,40 @@ from zq.errors import StartRefused
 
 # Number of keys or tokens per page of a listing.
 PAGE = 100
-# Sends a request with method, target and JSON document. Returns the status and the decoded answer.
-Ask = Callable[[str, str, object], tuple[int, Any]]
+# Sends a request with method, target and JSON document. Returns the status and the decoded response.
+SendRequest = Callable[[str, str, object], tuple[int, Any]]
 
 
 class Command(Struct, frozen=True):
     """A ``zq-server`` command with subcommands, such as ``zq-server token create``.
 
     Args:
-        name: The command's name.
         summary: A phrase for ``zq-server --help``.
-        description: The description in the command's own help.
-        add_verbs: Adds a parser for each subcommand, and returns these parsers.
-        verbs: Functions by subcommand, which run it and yield the lines to print.
+        description: The description for ``zq-server <name> --help``.
+        add_verbs: Adds a parser for each subcommand and returns the new parsers.
+        verbs: Functions by subcommand. Each function runs the subcommand and yields the lines to print.
     """
 
     name: str
     summary: str
     description: str
     add_verbs: Callable[["argparse._SubParsersAction[argparse.ArgumentParser]"], Iterable[argparse.ArgumentParser]]
-    verbs: Mapping[str, Callable[[argparse.Namespace, Ask], Iterator[str]]]
+    verbs: Mapping[str, Callable[[argparse.Namespace, SendRequest], Iterator[str]]]
 
 
-def request(ask: Ask, method: str, target: str, document: object = None) -> Any:
-    """Send a request and return the answer. Raises ``StartRefused`` with the error sentence of a refusal."""
-    status, answer = ask(method, target, document)
+def request(send: SendRequest, method: str, target: str, document: object = None) -> Any:
+    """Send a request and return the decoded response. Raises ``StartRefused`` for an error response."""
+    status, answer = send(method, target, document)
     if status >= 400:
         raise StartRefused(answer.get("description") or answer["title"])
     return answer
 
 
-def list_all(ask: Ask, path: str, member: str, project: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the entries of a listing page by page, for one project or (``None``) for all projects."""
+def list_all(send: SendRequest, path: str, member: str, project: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the entries of all pages of a listing, for one project or, with ``None``, for all projects."""
     target = f"{path}?{urlencode({'limit': PAGE} | ({'project': project} if project else {}))}"
     while True:
-        page = request(ask, "GET", target)
+        page = request(send, "GET", target)
         yield from page[member]
         if not page["links"]:
             return

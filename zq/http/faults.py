@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error handlers, which map each error to a status, title and description by the table in ``zq.wire.refusals``."""
+"""Error handlers, which convert errors to HTTP responses with the table in ``zq.wire.refusals``."""
 
 import logging
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from zq import errors, wire
 from zq.wire import answers, refusals
 
 LOG = logging.getLogger(__name__)
-# User-Agent prefix of python-zaqarclient, which treats 429 as success. It receives 503 instead.
+# User-Agent prefix of python-zaqarclient. It treats 429 as success, so it receives 503 instead.
 ZAQAR_CLIENT_AGENT: Final = "python-requests/"
 NO_ROUTE: Final = "No route has this path. GET /v2/openapi.json lists all routes. Only / and /v2/ end with a slash."
 
 
 def register(app: "falcon.App[Any, Any]") -> None:
-    """Register a handler for every expected and unexpected error."""
+    """Register the error handlers."""
     for kind, handle in HANDLERS.items():
         app.add_error_handler(kind, handle)
 
 
-def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:
+def _handle_zq_error(req: falcon.Request, resp: falcon.Response, error: errors.ZqError, _params: object) -> None:
     status, title = refusals.row(type(error))
     req.context.why = getattr(error, "why", "") or str(error)
     if isinstance(error, errors.InvalidHeader):
@@ -43,48 +43,44 @@ def _deliberate(req: falcon.Request, resp: falcon.Response, error: errors.ZqErro
     _answer(resp, falcon.code_to_http_status(status), title, str(error), limit)
 
 
-def _too_deep(_req: falcon.Request, resp: falcon.Response, _error: RecursionError, _params: object) -> None:
+def _handle_deep_nesting(_req: falcon.Request, resp: falcon.Response, _error: RecursionError, _params: object) -> None:
     _answer(resp, falcon.HTTP_400, "Invalid request body", "The body is nested too deeply.")
 
 
-def _from_falcon(_req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
+def _handle_falcon_error(_req: falcon.Request, resp: falcon.Response, error: falcon.HTTPError, _params: object) -> None:
     description = NO_ROUTE if isinstance(error, falcon.HTTPRouteNotFound) else error.description
     _answer(resp, falcon.code_to_http_status(error.status), error.title, description)
     for name, value in dict(error.headers or {}).items():
         resp.set_header(name, value)
 
 
-def _unexpected(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
+def _handle_unexpected_error(req: falcon.Request, resp: falcon.Response, error: Exception, _params: object) -> None:
     log_failure(req, error)
     _answer(resp, falcon.HTTP_500, "Internal server error", "The request failed; see the server log for the cause.")
 
 
 # Handlers by error type. The most specific one applies.
 HANDLERS: Final[dict[type[Exception], Callable[..., None]]] = {
-    Exception: _unexpected,
-    falcon.HTTPError: _from_falcon,
-    RecursionError: _too_deep,
-    errors.ZqError: _deliberate,
+    Exception: _handle_unexpected_error,
+    falcon.HTTPError: _handle_falcon_error,
+    RecursionError: _handle_deep_nesting,
+    errors.ZqError: _handle_zq_error,
 }
 
 
 def log_unavailable(req: falcon.Request, error: errors.ZqError) -> None:
-    """Log the cause if the error says that the store is unavailable."""
+    """Log the error's cause if the store is unavailable."""
     if isinstance(error, errors.Unavailable):
         LOG.error("The store is unavailable: %r", error.__cause__ or error, extra=context(req))
 
 
 def log_failure(req: falcon.Request, error: Exception) -> None:
-    """Log an unexpected error."""
+    """Log an unexpected error with its traceback."""
     LOG.critical("Unexpected error while handling a request.", exc_info=error, extra=context(req))
 
 
 def _answer(resp: falcon.Response, status: str, title: str | None, description: str | None, limit: str = "") -> None:
-    """Write the error to the response.
-
-    Args:
-        limit: Name of the exceeded limit, if any.
-    """
+    """Write the error to the response. ``limit`` names the exceeded limit, if any."""
     resp.status = status
     resp.set_header("Vary", "Accept")
     resp.content_type = falcon.MEDIA_JSON
@@ -92,7 +88,7 @@ def _answer(resp: falcon.Response, status: str, title: str | None, description: 
 
 
 def context(req: falcon.Request) -> dict[str, Any]:
-    """Return the log fields of a request, which never contain its body."""
+    """Return the log fields of a request. They never contain its body."""
     queue, topic = getattr(req.context, "queue", None), getattr(req.context, "topic", None)
     return {
         "request_id": getattr(req.context, "request_id", ""),

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface of features: optional parts of the server, each in its own folder.
 
-The core does not depend on features. ``zq.serving.features`` lists them. To remove a feature, delete its folder and its
-lines in that list.
+The core does not depend on features. ``zq.serving.features`` creates them.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from zq.model import QueueRef
 if TYPE_CHECKING:
     from zq.http.application import App
 
-# Environment key of the id of the WebSocket connection through which a request was sent.
+# Environment key of the WebSocket connection id, for requests over WebSocket.
 CONNECTION: Final = "zq.websocket.connection"
 # A JSON object of the OpenAPI document.
 Json = dict[str, Any]
@@ -32,7 +31,7 @@ Options = TypeVar("Options")
 
 
 def _accept(_options: Any, _settings: Any) -> None:
-    """Accept every combination of options."""
+    pass
 
 
 def _no_line(_options: Any, _url: str) -> str:
@@ -63,15 +62,14 @@ class Section(Struct, Generic[Options], frozen=True):
     """A configuration section of a feature.
 
     Args:
-        options: The oslo.config options of the section, which the server registers and documents.
+        options: The oslo.config options of the section.
         read: Validates the configured values and returns them as a struct. Raises ``StartRefused``.
         check: Raises ``StartRefused`` if the struct conflicts with other settings of the server.
-        others: Options that the feature adds to sections of the server, by section.
-        line: Returns a line for the server's startup log, or "". The second argument is the server's URL for clients on
-            this machine.
-        check_exposure: Returns warnings about unauthenticated clients. Raises ``StartRefused`` if the operator must
-            accept them first.
-        max_body: Returns the maximum request body in bytes over all routes of the feature.
+        others: Options that the feature adds to the server's own sections, by section.
+        line: Returns a line for the startup log, or "". The second argument is the server's URL on this machine.
+        check_exposure: Returns warnings about access without authentication. Raises ``StartRefused`` if the operator
+            has not allowed this access.
+        max_body: Returns the maximum request body of the feature's routes in bytes.
     """
 
     name: str
@@ -88,7 +86,7 @@ class Reloadable(Protocol):
     """A configuration file that can be read again at runtime."""
 
     def reload(self) -> None:
-        """Read the file again. Raises ``StartRefused``, and keeps the former content in that case."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former content."""
         ...
 
 
@@ -108,15 +106,15 @@ class SocketHandler(Protocol):
     """The handler of WebSocket connections at one path."""
 
     def refusal(self, scope: Scope) -> HTTPStatus | None:
-        """Return the status with which to refuse a handshake, or ``None`` to accept it."""
+        """Return the error status for a handshake, or ``None`` to accept it."""
         ...
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Accept the handshake and serve the connection until it is closed."""
+        """Accept the handshake and serve the connection until it closes."""
         ...
 
     def end(self) -> None:
-        """Close all connections before the server stops."""
+        """Close all connections because the server is stopping."""
         ...
 
 
@@ -126,16 +124,16 @@ class SocketEdge(Protocol):
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
         """Run blocking work on a worker thread and return the result.
 
-        One caller, identified by the client's network, may occupy at most three quarters of the threads.
+        The work of one caller occupies at most three quarters of the threads.
         """
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await in the current task. Raises ``TimeoutError`` soon after the monotonic time ``deadline()``."""
+        """Await with a deadline in monotonic time. Raises ``TimeoutError`` at most a fraction of a second later."""
         ...
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        """Call the WSGI application on the current thread. Blocks; thread-safe."""
+        """Call the WSGI application on the current thread. Blocks. Thread-safe."""
         ...
 
     def is_stopping(self) -> bool:
@@ -144,49 +142,49 @@ class SocketEdge(Protocol):
 
 
 class Feature:
-    """An optional part of the server. The defaults add nothing to the server."""
+    """An optional part of the server. The base class adds nothing."""
 
     tags: Mapping[str, str] = {}
-    """OpenAPI tags of the feature's operations, with descriptions."""
+    """Descriptions of the feature's OpenAPI tags, by tag."""
     open_paths: Collection[str] = ()
-    """Paths of operations that need neither a client id nor a project."""
+    """Paths that need neither a client id nor a project."""
     path_parameters: Mapping[str, Json] = {}
-    """OpenAPI path parameters that only this feature's paths use."""
+    """OpenAPI path parameters of the feature's paths, by name."""
     extension: Extension = Extension()
     """Rules that the feature adds to the core."""
     middleware: Sequence[object] = ()
     """Falcon middleware that runs before admission and authentication."""
     credentials: CredentialCheck | None = None
-    """Credential check of requests that use the feature's own authentication."""
+    """Credential check for routes with the feature's own authentication."""
     files: Sequence[Reloadable] = ()
     """Files that the server reads again on reload."""
     listeners: Sequence[Callable[[QueueRef], object]] = ()
-    """Functions that are called on any thread with each queue that may have received messages."""
+    """Functions to call, on any thread, when a queue may have new messages."""
 
     public_prefixes: Sequence[str] = ()
-    """Path prefixes that GET and HEAD may read without a credential. They must not expose data of projects."""
+    """Path prefixes for which GET and HEAD need no credential. The paths must not expose data of projects."""
     page: Page | None = None
-    """The page to which the server redirects browsers."""
+    """The page to which ``/`` redirects browsers."""
 
     def operations(self, limits: Limits) -> Mapping[str, Mapping[str, Json]]:
         """Return OpenAPI operations by tag and path."""
         return {}
 
     def schemas(self, limits: Limits) -> Mapping[str, Json]:
-        """Return the OpenAPI schemas that the operations refer to."""
+        """Return the OpenAPI schemas of the operations."""
         return {}
 
     def add_routes(self, app: "App") -> None:
         """Add the feature's resources to the application."""
 
     def resume(self) -> None:
-        """Resume background work that no server is working on.
+        """Continue background work that another server abandoned.
 
-        Called every second; must return within about a second.
+        The server calls this method every second. It must return within about a second.
         """
 
     def sockets(self, edge: SocketEdge) -> Mapping[str, SocketHandler]:
-        """Return the WebSocket handlers by path. Called once per process, in its event loop."""
+        """Return the WebSocket handlers by path. Called once per process, in the event loop."""
         return {}
 
     def start(self) -> None:

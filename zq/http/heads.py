@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a request's raw head, before WSGI merges header names.
+"""Checks of the raw request head, before WSGI merges header names.
 
-WSGI gives ``X-Project-ID`` and ``X_Project_ID`` the same key, and joins repeated headers. If a proxy sets one of them
-and forwards the other, a client could choose whose queues it reads. The edge therefore checks the raw head and puts the
-error into the environment. ``zq.http.admission`` then refuses the request.
+WSGI uses one key for ``X-Project-ID`` and ``X_Project_ID``, and joins repeated headers. If a proxy sets one spelling
+and forwards the other, a client could choose its project. The edge therefore checks the raw head and stores the error
+in the environment. ``zq.http.admission`` then rejects the request.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,15 +11,15 @@ from typing import Any, Final, Protocol
 
 # Environment key of the error sentence. It is absent if the head is valid.
 REFUSED: Final = "zq.refused"
-# Environment key that is set if the body was not read because the credential was not valid.
+# Environment key that is set if the edge did not read the body, because the credential was not valid.
 WITHHELD: Final = "zq.withheld"
-# Value of ``WITHHELD`` if the store was unavailable and the credential could not be checked. The answer is 503.
+# Value of ``WITHHELD`` if the credential could not be checked, because the store was unavailable. The status is 503.
 UNKNOWN: Final = "unknown"
 # Environment key that the application sets if the project exceeded a rate limit.
 SLOWED: Final = "zq.slowed"
-# Seconds for which the edge then delays the connection. It is less than any ``Retry-After``.
+# Seconds by which the edge delays the response to such a request; less than any ``Retry-After``.
 DELAY: Final = 0.25
-# Maximum number of delayed connections in a process.
+# Maximum number of delayed responses in a process.
 MAX_PAUSED: Final = 1000
 # Identity headers in lower case.
 IDENTITY: Final = frozenset(
@@ -36,38 +36,38 @@ SINGLE: Final = frozenset(
 )
 # Error for a path that a proxy may interpret differently.
 ENCODED_SLASH: Final = "The path must not contain an encoded slash or backslash."
-# Error for a path that may be mistaken for a host name.
+# Error for a path that a proxy may interpret as a host name.
 LEADING_SLASHES: Final = "The path must begin with one slash."
-# Errors about the target instead of the headers.
+# Errors that concern the target, not the headers.
 TARGETS: Final = frozenset({ENCODED_SLASH, LEADING_SLASHES})
 
 
-class Judge(Protocol):
-    """The decision, from a request's head, whether the edge reads the body (attack A4).
+class HeadAuthenticator(Protocol):
+    """Authentication by the request head, before the edge reads the body (attack A4).
 
-    The head is passed as an environment without a body. The application authenticates the request again. If the body
-    was withheld, the application answers 401 or 429, or 503 if the credential is valid by then or still unknown.
+    ``env`` is the WSGI environment without the body. If the credential is not valid, the edge does not read the body.
+    The application authenticates the request again and rejects it.
     """
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether to read the body; ``None`` if the store must be queried first."""
+        """Return whether to read the body, or ``None`` if the store must be queried first."""
         ...
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
-        """Look up the credential in the store. Return ``None`` if the store is unavailable."""
+        """Look up the credential in the store. Return whether it is valid, or ``None`` if the store is unavailable."""
         ...
 
 
-class CredentialCheck(Judge, Protocol):
-    """The judge of requests that do not use the server's authentication strategy."""
+class CredentialCheck(HeadAuthenticator, Protocol):
+    """A feature's own authentication by the request head, instead of the server's strategy."""
 
     def applies(self, env: Mapping[str, Any]) -> bool:
-        """Return whether this check applies to a request with this head."""
+        """Return whether the feature authenticates this request."""
         ...
 
 
 def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
-    """Return the error sentence of an invalid raw head, or ``None`` if it is valid."""
+    """Check the raw headers and target. Return an error sentence, or ``None`` if they are valid."""
     seen = set()
     for name, _ in headers:
         plain = name.lower().replace("_", "-")
@@ -77,14 +77,14 @@ def refusal(headers: Iterable[tuple[str, str]], target: str) -> str | None:
             if plain in seen:
                 return f"The header {plain} must be given once."
             seen.add(plain)
-    return target_refusal(target)
+    return check_target(target)
 
 
-def target_refusal(target: str) -> str | None:
-    """Return the error sentence of an invalid raw target, or ``None`` if it is valid.
+def check_target(target: str) -> str | None:
+    """Check the raw target. Return an error sentence, or ``None`` if it is valid.
 
-    Servers decode a path before routing, so a proxy and a server may interpret ``a%2Fb`` differently. The router
-    ignores leading slashes.
+    Encoded slashes are invalid, because a proxy and the server may interpret ``a%2Fb`` differently. Two leading slashes
+    are invalid, because the router ignores the first one, but a proxy may not.
     """
     if target.startswith("//"):
         return LEADING_SLASHES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of the message history (extensions 5)."""
+"""HTTP resources for the message history (extensions 5)."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ class HistoryReplay:
         self._history = history
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str) -> None:
-        terms = extensions.replay_terms(query.needed_body(req))
+        terms = extensions.replay_terms(query.require_body(req))
         weight.admit(req, weight.UNKNOWN, 0 if terms.dry_run else _max_replayed(terms), 0)
         if terms.dry_run:
             req.context.dry_run = True
@@ -68,7 +68,6 @@ class HistoryReplay:
 
 
 def _max_replayed(terms: extensions.ReplayTerms) -> int:
-    """Return the maximum number of messages that a replay may post."""
     if terms.ids is not UNSET:
         return len(terms.ids)
     return DEFAULT_BATCH if terms.limit is UNSET else min(max(0, terms.limit), MAX_BATCH)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The header ``Idempotency-Key``: a repeated request takes effect only once (extensions 6)."""
+"""The ``Idempotency-Key`` header, with which a repeated request takes effect only once (extensions 6)."""
 
 import re
 from hashlib import sha256
@@ -20,8 +20,8 @@ _KEY = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY}}}", re.ASCII)
 def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *more: str) -> IdempotencyKey | None:
     """Return the request's idempotency key, or ``None`` if the header is absent.
 
-    The key includes a digest of the body ``raw``, the query and ``more``, so that its reuse for another request is
-    detected. Raises ``InvalidHeader`` if the key is malformed.
+    The store detects reuse of a key for another request by a digest of the body ``raw``, the query and ``more``.
+    Raises ``InvalidHeader`` if the header is malformed.
     """
     key = req.env.get(HEADER)
     if key is None:
@@ -33,5 +33,5 @@ def idempotency_key(req: falcon.Request, verb: str, window: int, raw: bytes, *mo
 
 
 def mark_replayed(resp: falcon.Response) -> None:
-    """Add the header that marks the answer as a repetition of an earlier one."""
+    """Add the header ``Idempotency-Replayed``: the response repeats that of an earlier request."""
     resp.set_header("Idempotency-Replayed", "true")

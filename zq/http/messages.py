@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of a queue's messages (contract 7)."""
+"""HTTP resources for the messages of a queue (contract 7)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -14,7 +14,7 @@ from zq.core.values import Listed, Seen
 from zq.core.waiting import Waiters
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
-from zq.http.waiting import polled
+from zq.http.waiting import long_poll
 from zq.limits import MAX_IDS, Limits
 from zq.model import Message
 from zq.model.scopes import Kind, Verb
@@ -43,7 +43,7 @@ class MessageCollection:
             return
         context, hops = req.context, query.hops(req)
         rules = self._messages.rules(context.queue, query.announced_size(req, self._max_post_size))
-        raw = weight.admit_post(req, query.needed_body(req, rules.max_post_size))
+        raw = weight.admit_post(req, query.require_body(req, rules.max_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
         trace = query.trace_attributes(req)
         posted = self._messages.post(context.queue, context.client, raw, key, hops, rules, trace)
@@ -83,14 +83,14 @@ class MessageCollection:
 
     def _pop(self, req: falcon.Request, resp: falcon.Response, pop: int) -> None:
         detailed = query.boolean(req, "detailed")
-        ask = partial(self._messages.pop, req.context.queue, pop, query.values(req, "claim_ids"))
-        look = weight.admitting(req, pop, ask, takes=True)
-        polled(req, resp, self._waiters, look, partial(_show_popped, req, resp, bool(detailed)), takes=True)
+        fetch = partial(self._messages.pop, req.context.queue, pop, query.values(req, "claim_ids"))
+        poll = weight.admit_each_poll(req, pop, fetch, takes=True)
+        long_poll(req, resp, self._waiters, poll, partial(_show_popped, req, resp, bool(detailed)), takes=True)
 
     def _stage(self, req: falcon.Request, resp: falcon.Response, stage: str) -> None:
-        """Stage messages that a commit will publish (extensions 9)."""
+        """Add messages to a stage, which a commit publishes (extensions 9)."""
         req.context.allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
-        hops, raw = query.hops(req), weight.admit_post(req, query.needed_body(req, self._max_post_size))
+        hops, raw = query.hops(req), weight.admit_post(req, query.require_body(req, self._max_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
         trace = query.trace_attributes(req)
         staged = self._messages.stage(req.context.queue, req.context.client, raw, stage, key, hops, trace)
@@ -105,7 +105,7 @@ class MessageCollection:
     def _browse(
         self, req: falcon.Request, resp: falcon.Response, queue: str, state: str, detailed: bool | None, starts: bool
     ) -> None:
-        """List the messages of one state, including the client's own messages."""
+        """List the messages in one state. The client's own messages are included."""
         if given := next((name for name in EXCLUDED_BY_STATE if query.text(req, name)), None):
             raise Invalid(f"{given} cannot be combined with state.")
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")
@@ -119,8 +119,8 @@ class MessageCollection:
         self, req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, starts: bool
     ) -> None:
         limit, flags, marker = query.integer(req, "limit"), _flags(req), query.text(req, "marker") or "0"
-        ask = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
-        look = weight.admitting(req, limit, ask, takes=False)
+        fetch = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
+        poll = weight.admit_each_poll(req, limit, fetch, takes=False)
 
         def show(listed: Listed) -> None:
             if listed.delayed:
@@ -129,7 +129,7 @@ class MessageCollection:
             link = query.next_page(listed.page.next, **given)
             resp.data = encoding.message_page(queue, listed.page.items, listed.now, link, bool(detailed), starts)
 
-        polled(req, resp, self._waiters, look, show, takes=False)
+        long_poll(req, resp, self._waiters, poll, show, takes=False)
 
 
 def _show_popped(req: falcon.Request, resp: falcon.Response, detailed: bool, seen: Seen[Sequence[Message]]) -> None:
@@ -138,13 +138,12 @@ def _show_popped(req: falcon.Request, resp: falcon.Response, detailed: bool, see
 
 
 def _flags(req: falcon.Request) -> dict[str, bool]:
-    """Return the listing flags that the request sets."""
     flags = ("echo", "include_claimed", "include_delayed")
     return {flag: value for flag in flags if (value := query.boolean(req, flag)) is not None}
 
 
 def _warn_of_delays(req: falcon.Request, resp: falcon.Response) -> None:
-    """Add a ``Warning`` header: the queue ignores delays."""
+    """Add a ``Warning`` header, because the queue ignores message delays."""
     resp.set_header("Warning", f'299 - "delay is ignored: {req.context.queue.name} has no _default_message_delay"')
 
 

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Deferred answers: objects that a responder passes to the edge instead of an answer.
+"""Deferred responses: a responder passes a long poll or a stream to the edge, so that it occupies no thread.
 
-An edge with an event loop puts a ``Handover`` into the environment. A request that waits for messages stores a
-``PendingAnswer`` in it; a stream stores a ``Feed``.
+An edge with an event loop puts a ``Handover`` into the environment. A long poll stores a ``PendingRequest`` in it, and
+a stream stores a ``Feed``. The edge waits for a notification, calls ``App.poll_again``, and sends the response when it
+is available.
 
-The edge drives the request without a thread. It waits for a notification, lets the application poll again
-(``App.go_on``), and sends the answer when it is available. On an edge without a handover, the request's own thread
-drives the same objects.
+If the environment has no ``Handover``, as under gunicorn, the request's own thread waits.
 """
 
 import threading
@@ -21,31 +20,31 @@ from zq.storage.inline import LongWalk
 HANDOVER: Final = "zq.handover"
 
 
-class Wait(Protocol):
-    """A registration in a wait queue."""
+class WaitRegistration(Protocol):
+    """The registration of a long poll in a wait queue."""
 
     def left(self) -> float:
         """Return the maximum seconds to wait for a notification before the next attempt."""
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Begin to wait. ``notify`` is called on any thread, possibly at once, when the request should poll again."""
+        """Begin to wait. Call ``notify``, on any thread and possibly at once, when the request should poll again."""
         ...
 
     def end(self) -> None:
-        """Stop waiting."""
+        """Stop waiting. ``begin`` may be called again."""
         ...
 
     def close(self) -> None:
-        """Release the registration. Idempotent."""
+        """Remove the registration. Idempotent."""
         ...
 
 
 class Feed(Protocol):
-    """An endless response body, produced in parts."""
+    """The response body of a stream, produced in parts."""
 
     def step(self) -> bytes | None:
-        """Return the bytes to send now: ``b""`` if none are available, ``None`` at the end."""
+        """Return the next part: ``b""`` if none is available, ``None`` at the end of the stream."""
         ...
 
     def left(self) -> float:
@@ -53,24 +52,24 @@ class Feed(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` once, on any thread and possibly at once, when bytes may be available."""
+        """Call ``notify`` once when a part may be available, on any thread and possibly at once."""
         ...
 
-    def patience(self) -> float:
-        """Return the seconds in which the reader must receive a part."""
+    def send_timeout(self) -> float:
+        """Return the send timeout of a part in seconds."""
         ...
 
     def drop(self) -> None:
-        """Record that the reader stalled and was disconnected."""
+        """Record that the reader was disconnected because it stalled."""
         ...
 
     def close(self) -> None:
-        """End the feed. Idempotent."""
+        """Close the stream. Idempotent."""
         ...
 
 
-class NoWait:
-    """A ``Wait`` of a request that continues at once."""
+class ImmediateRegistration:
+    """A ``WaitRegistration`` that ends at once."""
 
     def left(self) -> float:
         return 0.0
@@ -85,15 +84,14 @@ class NoWait:
         pass
 
 
-# ``NoWait`` has no state, so one instance is enough.
-NO_WAIT: Final = NoWait()
+IMMEDIATE: Final = ImmediateRegistration()
 
 
-class PendingAnswer:
-    """A request that waits until ``look`` returns a result or its deadline passes.
+class PendingRequest:
+    """A long poll that has no response yet.
 
     Args:
-        look: Returns the result, or ``None`` if none is available yet.
+        fetch: Polls once. Returns the result, or ``None`` if the request must continue to wait.
         show: Writes the result to the response.
     """
 
@@ -101,22 +99,22 @@ class PendingAnswer:
         self,
         req: falcon.Request,
         resp: falcon.Response,
-        wait: Wait,
-        look: Callable[[], Any],
+        wait: WaitRegistration,
+        fetch: Callable[[], Any],
         show: Callable[[Any], object],
     ) -> None:
         self.req = req
         self.resp = resp
         self._wait = wait
-        self._look = look
+        self._fetch = fetch
         self._show = show
         self.left, self.begin, self.end, self.close = wait.left, wait.begin, wait.end, wait.close
 
-    def attempt(self) -> bool:
-        """Call ``look`` once. Return whether the request is answered. An error of ``look`` ends the wait."""
+    def poll(self) -> bool:
+        """Poll once. Return whether the response is complete. An error of ``fetch`` ends the long poll."""
         found = None
         try:
-            found = self._look()
+            found = self._fetch()
         except LongWalk:
             raise
         except BaseException:
@@ -129,7 +127,7 @@ class PendingAnswer:
         return True
 
     def drive(self) -> None:
-        """Block until the request is answered."""
+        """Poll until the response is complete. Blocks."""
         answered = False
         while not answered:
             notified = threading.Event()
@@ -138,88 +136,90 @@ class PendingAnswer:
                 notified.wait(self.left())
             finally:
                 self.end()
-            answered = self.attempt()
+            answered = self.poll()
 
 
 class Handover:
-    """The state of one request that the application and the edge share."""
+    """The state of a deferred response, shared by the application and the edge."""
 
-    __slots__ = ("feed", "gone", "in_thread", "pending")
+    __slots__ = ("feed", "is_disconnected", "needs_thread", "pending")
 
     def __init__(self) -> None:
-        self.pending: PendingAnswer | None = None
+        self.pending: PendingRequest | None = None
         self.feed: Feed | None = None
-        self.in_thread = False
-        """Whether the pending answer must be attempted at once on a worker thread, because it may block."""
-        self.gone = False
-        """Whether the edge has detected that the client disconnected."""
+        self.needs_thread = False
+        """Whether the next poll must run at once on a worker thread, because it may block."""
+        self.is_disconnected = False
+        """Whether the client has disconnected."""
 
-    def answer_later(self, pending: PendingAnswer, *, in_thread: bool = False) -> None:
-        """Pass a pending answer to the edge."""
-        self.pending, self.in_thread = pending, in_thread
+    def defer(self, pending: PendingRequest, *, needs_thread: bool = False) -> None:
+        """Pass a long poll to the edge."""
+        self.pending, self.needs_thread = pending, needs_thread
 
     def send(self, feed: Feed) -> None:
-        """Pass an endless response body to the edge."""
+        """Pass a stream to the edge."""
         self.feed = feed
 
-    def call_for_thread(self) -> None:
-        """Request an attempt on a worker thread, because the last attempt would have blocked the event loop."""
-        self.in_thread = True
+    def request_thread(self) -> None:
+        """Request that the next poll run on a worker thread, because the last one would have blocked the event loop."""
+        self.needs_thread = True
 
-    def begin_attempt(self) -> None:
-        """Record that the requested attempt begins."""
-        self.in_thread = False
+    def begin_poll(self) -> None:
+        """Record that the requested poll has begun."""
+        self.needs_thread = False
 
     def end(self) -> None:
-        """Record that the pending answer is complete."""
+        """Record that the response is complete."""
         self.pending = None
 
     def note_disconnect(self) -> None:
         """Record that the client has disconnected."""
-        self.gone = True
+        self.is_disconnected = True
 
 
 def is_pending(req: falcon.Request) -> bool:
-    """Return whether the request has not been answered yet."""
+    """Return whether the request is a long poll without a response."""
     handover: Handover | None = req.env.get(HANDOVER)
     return handover is not None and handover.pending is not None
 
 
-def answer_later(
+def defer(
     req: falcon.Request,
     resp: falcon.Response,
-    wait: Wait,
-    look: Callable[[], Any],
+    wait: WaitRegistration,
+    fetch: Callable[[], Any],
     show: Callable[[Any], object],
     *,
-    attempted: bool = False,
+    polled: bool = False,
 ) -> None:
-    """Answer with ``show(look())`` as soon as ``look`` returns a result; see ``PendingAnswer``.
+    """Respond with ``show(fetch())`` as soon as ``fetch`` returns a result; see ``PendingRequest``.
 
     Args:
-        attempted: Whether the caller has already called ``look`` without a result.
+        polled: Whether the first call of ``fetch`` has already returned ``None``.
     """
-    pending, in_thread = PendingAnswer(req, resp, wait, look, show), False
+    pending, needs_thread = PendingRequest(req, resp, wait, fetch, show), False
     handover: Handover | None = req.env.get(HANDOVER)
     try:
-        if not attempted and pending.attempt():
+        if not polled and pending.poll():
             return
     except LongWalk:
-        in_thread = True
+        needs_thread = True
     if handover is None:
         pending.drive()
     else:
-        handover.answer_later(pending, in_thread=in_thread)
+        handover.defer(pending, needs_thread=needs_thread)
 
 
-def answer(req: falcon.Request, resp: falcon.Response, look: Callable[[], Any], show: Callable[[Any], object]) -> None:
-    """Answer with ``show(look())``. If ``look`` takes too long for the event loop, repeat it on a worker thread."""
+def respond(
+    req: falcon.Request, resp: falcon.Response, fetch: Callable[[], Any], show: Callable[[Any], object]
+) -> None:
+    """Respond with ``show(fetch())``. If ``fetch`` would block the event loop, call it again on a worker thread."""
     try:
-        found = look()
+        found = fetch()
     except LongWalk:
         handover: Handover = req.env[HANDOVER]
-        handover.answer_later(
-            PendingAnswer(req, resp, NO_WAIT, lambda: (look(),), lambda held: show(*held)), in_thread=True
+        handover.defer(
+            PendingRequest(req, resp, IMMEDIATE, lambda: (fetch(),), lambda held: show(*held)), needs_thread=True
         )
     else:
         show(found)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of a topic's messages, except streams (extensions 8)."""
+"""HTTP resources for the messages of a topic, except streams (extensions 8)."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from zq.core.waiting import Polled
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
 from zq.http.authentication import check_again
-from zq.http.pending import answer_later
+from zq.http.pending import defer
 from zq.limits import MAX_IDS, Limits
 from zq.wire import publishing
 
@@ -29,7 +29,7 @@ class TopicMessages:
         if query.text(req, "stage"):
             raise Invalid("stage is supported for queues only; messages of topics cannot be staged.")
         topic_ref, hops = req.context.topic, query.hops(req)
-        raw = weight.admit_post(req, query.needed_body(req, self._publishing.max_post_size(topic_ref)))
+        raw = weight.admit_post(req, query.require_body(req, self._publishing.max_post_size(topic_ref)))
         key = idempotency.idempotency_key(req, "publish", self._window, raw)
         published = self._publishing.publish(topic_ref, raw, key, hops)
         req.context.messages = len(published.value)
@@ -67,7 +67,7 @@ class TopicMessages:
             found = look(listening)
             return found if isinstance(found, Polled) else None
 
-        answer_later(req, resp, listening, look_again, show, attempted=True)
+        defer(req, resp, listening, look_again, show, polled=True)
 
     def _show(
         self,
@@ -94,7 +94,7 @@ class TopicMessages:
         wait: int | None,
         listening: Listening | None = None,
     ) -> Polled[Listed] | Listening:
-        """Poll once. If the request must wait, release its place among the heavy requests."""
+        """Poll once. If the request must wait, let the project's next heavy request run."""
         try:
             weight.admit_page(req, limit)
         except BaseException:

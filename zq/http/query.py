@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Query parameters, headers and bodies of requests (contract 1.5, 1.6)."""
+"""Access to query parameters, headers and bodies of requests (contract 1.5, 1.6)."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from zq.wire.numbers import MAX_BODY_NUMBER
 
 # Media type that curl sends by default.
 FORM: Final = "application/x-www-form-urlencoded"
-# Environment key of ``Transfer-Encoding``. It is set for chunked bodies, which have no ``Content-Length``.
+# Environment key of ``Transfer-Encoding``, which is set for chunked bodies.
 CHUNKED: Final = "HTTP_TRANSFER_ENCODING"
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,25})\s*", re.ASCII)
 _TRUE = frozenset({"true", "True", "t", "yes", "y", "1", "on"})
@@ -25,16 +25,13 @@ _FALSE = frozenset({"false", "False", "f", "no", "n", "0", "off"})
 
 
 def text(req: falcon.Request, name: str) -> str:
-    """Return the parameter's last value; "" if it is absent or blank."""
+    """Return the parameter's last value, or "" if it is absent."""
     value = req.params.get(name) or ""
     return value if isinstance(value, str) else value[-1]
 
 
 def integer(req: falcon.Request, name: str) -> int | None:
-    """Return the parameter's last value as an integer, or ``None`` if it is absent or blank.
-
-    Raises ``InvalidParameter``.
-    """
+    """Return the parameter's last value as an integer, or ``None`` if it is absent. Raises ``InvalidParameter``."""
     if name not in req.params or not (value := text(req, name)):
         return None
     return as_integer(name, value)
@@ -54,10 +51,7 @@ def looks_like_integer(value: str) -> bool:
 
 
 def boolean(req: falcon.Request, name: str) -> bool | None:
-    """Return the parameter's last value as a boolean, or ``None`` if it is absent or blank.
-
-    Raises ``InvalidParameter``.
-    """
+    """Return the parameter's last value as a boolean, or ``None`` if it is absent. Raises ``InvalidParameter``."""
     if name not in req.params or not (value := text(req, name)):
         return None
     if value in _TRUE:
@@ -68,7 +62,7 @@ def boolean(req: falcon.Request, name: str) -> bool | None:
 
 
 def starts(req: falcon.Request) -> bool:
-    """Return whether the parameter ``bodies`` requests only the start of each body. Raises ``InvalidParameter``."""
+    """Return whether the request has ``bodies=start``, for truncated bodies. Raises ``InvalidParameter``."""
     value = text(req, "bodies") if "bodies" in req.params else ""
     if value not in ("", "start", "whole"):
         raise InvalidParameter("bodies must be start or whole.")
@@ -76,15 +70,17 @@ def starts(req: falcon.Request) -> bool:
 
 
 def values(req: falcon.Request, name: str) -> list[str]:
-    """Return all values of a repeated or comma-separated parameter, including duplicates."""
+    """Return all values of a repeated or comma-separated parameter."""
     value = req.params.get(name, [])
     return [value] if isinstance(value, str) else [part for part in value if part]
 
 
 def fence(req: falcon.Request) -> Fence | None:
-    """Return the fence of the parameter ``fence=<name>:<epoch>``, or ``None`` if it is absent.
+    """Parse the parameter ``fence=<name>:<epoch>``. Return ``None`` if it is absent.
 
-    Raises ``InvalidParameter``, and ``NotAuthorized`` if the client may not advance the fence.
+    Raises:
+        InvalidParameter: The parameter is malformed.
+        NotAuthorized: The client may not advance the fence.
     """
     value = text(req, "fence")
     if not value:
@@ -105,13 +101,13 @@ def hops(req: falcon.Request) -> int:
 
 
 def trace_attributes(req: falcon.Request) -> Mapping[str, AttributeValue]:
-    """Return the attributes for the trace context of a request; none if the header traceparent is absent or invalid."""
+    """Return message attributes for the request's trace context; empty without a valid ``traceparent`` header."""
     parent = req.env.get("HTTP_TRACEPARENT")
     return trace_context(parent, req.env.get("HTTP_TRACESTATE", "")) if parent else {}
 
 
-def repeated(given: dict[str, Any]) -> dict[str, str]:
-    """Return the given parameters as text for the next page's link, without absent ones."""
+def format_parameters(given: dict[str, Any]) -> dict[str, str]:
+    """Format the query parameters of the link to the next page. ``None`` and "" are omitted."""
     return {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in given.items()
@@ -121,20 +117,21 @@ def repeated(given: dict[str, Any]) -> dict[str, str]:
 
 def next_page(marker: str | None, **given: Any) -> dict[str, str] | None:
     """Return the query of the link to the next page, with the parameters of this one; ``None`` without a marker."""
-    return None if marker is None else repeated(given) | {"marker": marker}
+    return None if marker is None else format_parameters(given) | {"marker": marker}
 
 
 def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:
-    """Read the body; b"" if there is none. Raises ``Invalid`` if it exceeds ``bound`` bytes.
+    """Read and return the body, ``b""`` if there is none.
 
-    A body whose ``Content-Length`` exceeds the bound is not read.
+    Raises ``Invalid`` if the body exceeds ``bound`` bytes, ``InvalidBody`` if it is incomplete. A body with a
+    ``Content-Length`` above the bound is not read.
 
     Args:
         form: Whether the body may be a form.
     """
     announced = None if CHUNKED in req.env else req.content_length
     if announced is None:
-        raw = _unannounced(req, bound, form)
+        raw = _read_unknown_size(req, bound, form)
     else:
         limits.body_size(announced, bound)
         raw = _read(req, announced)
@@ -147,23 +144,23 @@ def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool =
 
 
 def announced_size(req: falcon.Request, bound: int) -> int:
-    """Return the body size in bytes as stated by ``Content-Length``; ``bound`` for a body without it."""
+    """Return the body's ``Content-Length``. Return ``bound`` for a body of unknown size, 0 without a body."""
     announced: int | None = None if CHUNKED in req.env else req.content_length
     return announced if announced is not None else bound if _may_have_body(req) else 0
 
 
 def _may_have_body(req: falcon.Request) -> bool:
-    """Return whether a request without ``Content-Length`` may have a body, because it is chunked or uses HTTP/2."""
+    """Return whether a request without ``Content-Length`` may have a body: if it is chunked or uses HTTP/2."""
     return CHUNKED in req.env or bool(req.env.get("wsgi.input_terminated"))
 
 
 def refuse_form(req: falcon.Request) -> None:
-    """Raise ``InvalidHeader`` if the body has the media type of a form, which curl sends by default."""
+    """Raise ``InvalidHeader`` if the body has the media type of a form."""
     if req.env.get("CONTENT_TYPE", "").lower() == FORM:
         raise InvalidHeader("Invalid Content-Type", "Content-Type must not be that of a form: bodies are JSON.")
 
 
-def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
+def _read_unknown_size(req: falcon.Request, bound: int, form: bool) -> bytes:
     if not _may_have_body(req):
         return b""
     if not req.env.get("wsgi.input_terminated"):
@@ -171,9 +168,8 @@ def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
             falcon.HTTP_411, title=falcon.HTTP_411, description="Content-Length is missing: this server requires it."
         )
     raw = _read(req, bound + 1)
-    if (
-        not raw and CHUNKED in req.env
-    ):  # some servers hide malformed chunks, and a purge without a body would purge everything
+    # Some servers report malformed chunks as an empty body, and a purge with an empty body would delete everything.
+    if not raw and CHUNKED in req.env:
         _refuse_withheld(req)
         raise InvalidBody("The body is empty although the request has Transfer-Encoding.")
     if len(raw) > bound:
@@ -184,13 +180,12 @@ def _unannounced(req: falcon.Request, bound: int, form: bool) -> bytes:
 
 
 def _refuse_withheld(req: falcon.Request) -> None:
-    """Raise ``Unavailable`` if the body was not read because the credential was still unknown."""
+    """Raise ``Unavailable`` if the edge did not read the body because it could not check the credential."""
     if heads.WITHHELD in req.env:
         raise Unavailable("The credential could not be checked in time. Try again later.")
 
 
 def _read(req: falcon.Request, size: int) -> bytes:
-    """Read up to ``size`` bytes of the body."""
     source = req.env["wsgi.input"]
     try:
         raw: bytes = source.read(size)
@@ -203,13 +198,13 @@ def _read(req: falcon.Request, size: int) -> bytes:
         raise falcon.HTTPError(
             falcon.HTTP_408, title=falcon.HTTP_408, description="The body was not received in time."
         ) from error
-    except Exception as error:  # servers raise classes of their own for malformed chunks
+    except Exception as error:  # each server raises its own class for malformed chunks
         raise InvalidBody("The body cannot be read completely.") from error
     return raw
 
 
-def needed_body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
-    """Read a required body. Raises ``InvalidBody`` if it is empty."""
+def require_body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY) -> bytes:
+    """Read and return the body. Raises ``InvalidBody`` if it is empty, and the errors of ``body``."""
     raw = body(req, bound)
     if not raw:
         raise InvalidBody("The body is missing.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resource of project quotas (tenancy 5)."""
+"""HTTP resource for project quotas (tenancy 5)."""
 
 from typing import Any, Final
 
@@ -14,14 +14,17 @@ NO_QUOTAS: Final = "This server does not authenticate callers (auth_strategy is 
 
 
 def require_quotas(quotas: Quotas | None) -> Quotas:
-    """Return the quotas. Raises ``NotBuilt`` if the server does not authenticate callers and has no quotas."""
+    """Return ``quotas``, or raise ``NotBuilt`` if it is ``None``, because the server does not authenticate callers."""
     if quotas is None:
         raise NotBuilt(NO_QUOTAS)
     return quotas
 
 
 def usage(quotas: Quotas, project: str) -> dict[str, Any]:
-    """Return the project's usage per quota, whether each count is exact, and the age of inexact counts in seconds."""
+    """Return the members ``used``, ``exact`` and ``age`` of a quota document.
+
+    They have the usage by quota, whether each count is exact, and the age of inexact counts in seconds.
+    """
     used = dict(quotas.used(project))
     exact, age = dict.fromkeys(used, True), 0
     stored = quotas.stored(project)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middleware that assigns request ids, counts requests, audits changes, and optionally logs requests."""
+"""Middleware for request ids, request metrics, the audit log, and the optional request log."""
 
 import logging
 import time
@@ -14,32 +14,32 @@ from msgspec import UNSET
 from zq.audit import Audit, Entry
 from zq.core.trail import Trail
 from zq.events import Events
-from zq.http.authentication import peer_of
-from zq.http.authorization import Answer, about
+from zq.http.authentication import get_peer
+from zq.http.authorization import Response, find_object
 from zq.http.faults import context
 from zq.http.pending import is_pending
 
 LOG = logging.getLogger("zq.requests")
-# If a browser shows an answer as a page, it must not load, run or frame anything.
-POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
+# Content Security Policy. A browser that displays a response must not load, run or frame anything.
+CONTENT_SECURITY_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 # Methods without side effects.
-READING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# Statuses that the audit log records as refusals.
-REFUSED: Final = frozenset({401, 403, 429})
+SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+# Statuses that are audited as refusals.
+REFUSED_STATUSES: Final = frozenset({401, 403, 429})
 # Rules of audited changes.
-CHANGES: Final = frozenset(
+AUDITED_RULES: Final = frozenset(
     {f"{things}:{verb}" for things in ("queues", "topics") for verb in ("update", "delete", "purge")}
 )
 # Prefixes of further rules of audited changes.
-CHANGING: Final = ("tokens:", "admin:", "subscription:", "pools:", "flavors:")
+AUDITED_RULE_PREFIXES: Final = ("tokens:", "admin:", "subscription:", "pools:", "flavors:")
 # Route suffixes of changes that are audited regardless of their rule.
-ROUTES: Final = ("/redrive", "/replay", "/share", "/share/revoke", "/stages/{name}")
+AUDITED_ROUTE_SUFFIXES: Final = ("/redrive", "/replay", "/share", "/share/revoke", "/stages/{name}")
 # Maximum length of a name in the audit log.
 MAX_SHOWN: Final = 256
 
 
 class RequestLog:
-    """The outermost Falcon middleware, so that every answer has a request id."""
+    """The outermost Falcon middleware. Every response has a request id, including errors of other middleware."""
 
     def __init__(
         self, log_requests: Callable[[], bool], events: Events, audit: Audit, trail: Trail, behind_proxy: bool
@@ -47,8 +47,8 @@ class RequestLog:
         """Initialize the middleware.
 
         Args:
-            trail: Stores changes, in addition to the audit log.
-            behind_proxy: Whether the audit log records the last address in ``X-Forwarded-For``.
+            trail: The audit trail, which stores changes in addition to the audit log.
+            behind_proxy: Take the caller's address from the end of ``X-Forwarded-For``.
         """
         self._log_requests = log_requests
         self._events = events
@@ -56,9 +56,9 @@ class RequestLog:
         self._trail = trail
         self._behind_proxy = behind_proxy
 
-    def process_request(self, req: falcon.Request, resp: Answer) -> None:
+    def process_request(self, req: falcon.Request, resp: Response) -> None:
         req.context.began = time.monotonic()
-        # A version 4 UUID from the process's own generator, which avoids a system call. It must be unique, not
+        # A version 4 UUID from the process's own generator, which avoids a system call. The id need not be
         # unpredictable.
         digits = f"{getrandbits(128):032x}"
         identity = f"req-{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-a{digits[17:20]}-{digits[20:]}"
@@ -67,7 +67,7 @@ class RequestLog:
             {
                 "x-openstack-request-id": identity,
                 "x-content-type-options": "nosniff",
-                "content-security-policy": POLICY,
+                "content-security-policy": CONTENT_SECURITY_POLICY,
             }
         )
 
@@ -75,13 +75,13 @@ class RequestLog:
         self, req: falcon.Request, resp: falcon.Response, resource: object, _req_succeeded: bool
     ) -> None:
         if is_pending(req):
-            return  # not answered yet
+            return  # no response yet
         took = time.monotonic() - req.context.began
         status = getattr(req.context, "counted_as", resp.status_code)
         waited = getattr(req.context, "waits", False)
         route = getattr(req.context, "operation", req.uri_template or "")
         self._events.answered(req.method, route, status, took, waited)
-        if status in REFUSED:
+        if status in REFUSED_STATUSES:
             if self._audit.on:
                 self._audit.refused(_entry(req, resource, status, self._behind_proxy))
         elif _is_change(req):
@@ -95,13 +95,13 @@ class RequestLog:
 
 
 def _is_change(req: falcon.Request) -> bool:
-    """Return whether the audit log records the request as a change.
+    """Return whether the request is audited as a change.
 
-    A feature whose GET requests may have side effects sets ``req.context.audited``.
+    Features set ``req.context.audited`` for GET requests with side effects.
     """
     if getattr(req.context, "audited", False):
         return True
-    if req.method in READING or getattr(req.context, "dry_run", False):
+    if req.method in SAFE_METHODS or getattr(req.context, "dry_run", False):
         return False
     return _changes(getattr(req.context, "rule", ""), req.uri_template or "")
 
@@ -109,11 +109,10 @@ def _is_change(req: falcon.Request) -> bool:
 @lru_cache(maxsize=1024)
 def _changes(rule: str, route: str) -> bool:
     """Return whether requests with this rule or route are audited as changes."""
-    return rule in CHANGES or rule.startswith(CHANGING) or route.endswith(ROUTES)
+    return rule in AUDITED_RULES or rule.startswith(AUDITED_RULE_PREFIXES) or route.endswith(AUDITED_ROUTE_SUFFIXES)
 
 
 def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: bool) -> Entry:
-    """Build the audit entry of a request."""
     context = req.context
     identity = getattr(context, "identity", None)
     messages = getattr(context, "removed", getattr(context, "messages", None))
@@ -121,31 +120,33 @@ def _entry(req: falcon.Request, resource: object, status: int, behind_proxy: boo
         request_id=context.request_id,
         project=identity.project if identity else "",
         credential=identity.credential if identity else "",
-        peer=peer_of(req.env, behind_proxy),
+        peer=get_peer(req.env, behind_proxy),
         method=req.method,
         route=req.uri_template or "",
         rule=getattr(context, "rule", ""),
         object=_object(req, resource),
-        outcome="refused" if status in REFUSED else "done" if status < 400 else f"failed with {status}",
+        outcome="refused" if status in REFUSED_STATUSES else "done" if status < 400 else f"failed with {status}",
         why=getattr(context, "why", ""),
         messages=UNSET if messages is None else messages,
     )
 
 
 def _object(req: falcon.Request, resource: object) -> str:
-    """Return the audited object of the request, such as ``queue jobs``.
+    """Return the object of the request for the audit log, such as ``queue jobs``.
 
-    A resource declares its kind of object and the path parameter with the object's id in ``audited_as``.
+    A resource may declare ``audited_as``: the object's type, and the path parameter with its id.
     """
     params = getattr(req.context, "params", {})
     token = getattr(req.context, "made", None) or params.get("token") or req.params.get("jti")
     if token and "/tokens" in (req.uri_template or ""):
-        return f"token {str(token)[:MAX_SHOWN]}" if not str(token).startswith("zq_") else "token"  # no secret
+        return (
+            f"token {str(token)[:MAX_SHOWN]}" if not str(token).startswith("zq_") else "token"
+        )  # a secret must not be logged
     thing, parameter = getattr(resource, "audited_as", ("", ""))
     if thing and (id := getattr(req.context, "made", None) or params.get(parameter)):
         return f"{thing} {str(id)[:MAX_SHOWN]}"
     for thing in ("pool", "flavor"):
         if thing in params:
             return f"{thing} {params[thing][:MAX_SHOWN]}"
-    kind, name = about(params)
+    kind, name = find_object(params)
     return f"{kind} {name}" if kind else str(req.params.get("project", ""))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources common to queues and topics: metadata, stats and purge (contract 6, 13).
+"""HTTP resources that queues and topics share: metadata, stats and purge (contract 6, 13).
 
-``word`` is "queue" or "topic". It names the attribute of the request context. Its plural is the prefix of policy rules
-and the name in paths and listings.
+The argument ``word`` is "queue" or "topic". It is the name of the reference in ``req.context``. Its plural is used in
+policy rules, paths and listings.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class ResourceCollection:
     """``/v2/<word>s``: list queues or topics."""
 
     parameters: ClassVar[tuple[str, ...]] = ("marker", "limit", "detailed", "name")
-    """Parameters that are not metadata filters."""
+    """Query parameters of the listing. All others are metadata filters."""
 
     def __init__(self, resources: Resources, word: str) -> None:
         self._resources = resources
@@ -43,7 +43,7 @@ class ResourceCollection:
         resp.data = wire.encode(self._page(req, {}))
 
     def _page(self, req: falcon.Request, repeated: dict[str, Any]) -> dict[str, Any]:
-        """Return a page. The next page's link repeats the request's parameters and ``repeated``."""
+        """Return a page of the listing as JSON. ``repeated``: further parameters of the link to the next page."""
         limit, name, detailed = query.integer(req, "limit"), query.text(req, "name"), query.boolean(req, "detailed")
         filters, visible = self._filters(req), self._visible(req)
         if name or filters or visible:
@@ -56,7 +56,7 @@ class ResourceCollection:
         return {self._key: [self._entry(*listed, bool(detailed)) for listed in page.items], "links": links}
 
     def _visible(self, req: falcon.Request) -> Callable[[str], bool] | None:
-        """Return a predicate for names that the client may see; ``None`` if it may see all names."""
+        """Return a predicate for the names that the client may see, or ``None`` if it may see all names."""
         allowance: Allowance = req.context.allowance
         return allowance.visible(Verb.OBSERVE, self._kind)
 
@@ -65,7 +65,6 @@ class ResourceCollection:
         return entry | {"metadata": self._resources.shown(name, metadata)} if detailed else entry
 
     def _filters(self, req: falcon.Request) -> dict[str, int | str]:
-        """Return the metadata filters: all parameters that do not control the listing."""
         filters: dict[str, int | str] = {}
         for key, value in req.params.items():
             if key not in self.parameters:
@@ -76,7 +75,7 @@ class ResourceCollection:
 
 
 class QueueCollection(ResourceCollection):
-    """``/v2/queues``: list queues, optionally with their count."""
+    """``/v2/queues``: list queues, optionally with the number of queues."""
 
     parameters: ClassVar[tuple[str, ...]] = (*ResourceCollection.parameters, "with_count")
 
@@ -93,7 +92,7 @@ class QueueCollection(ResourceCollection):
 
 
 class _SingleResource:
-    """A resource of the queue or topic in the path."""
+    """Base class of resources for one queue or topic."""
 
     def __init__(self, resources: Resources, word: str, **policy: str) -> None:
         self._resources = resources
@@ -148,7 +147,7 @@ class ResourceStats(_SingleResource):
 
 
 class QueueDepth:
-    """``/v2/queues/{queue}/depth``: message counts for autoscalers, which send no client id."""
+    """``/v2/queues/{queue}/depth``: message counts for autoscalers. Requires no client id."""
 
     audience = Audience.PROJECT
     policy: ClassVar[dict[str, str]] = {"GET": "queues:stats"}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of the service itself: versions, routes, limits, health and metrics (contract 2 to 5, extensions 10)."""
+"""HTTP resources for the server: versions, routes, limits, health and metrics (contract 2 to 5, extensions 10)."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -30,7 +30,7 @@ VERSIONS: Final = {
 
 QUEUE: Final = "/v2/queues/{queue_name}"
 RESOURCES: Final[tuple[tuple[str, str, str, bool, dict[str, str]], ...]] = (
-    # rel, template, methods, whether POST has a body, parameters with other names than their variables
+    # rel, template, methods, whether POST has a body, names of href-vars that differ from the variable
     ("rel/queues", "/v2/queues{?marker,limit,detailed}", "GET", False, {"limit": "queue_limit"}),
     ("rel/queue", QUEUE, "GET PUT DELETE PATCH", False, {}),
     ("rel/queue_stats", f"{QUEUE}/stats", "GET", False, {}),
@@ -55,7 +55,7 @@ RESOURCES: Final[tuple[tuple[str, str, str, bool, dict[str, str]], ...]] = (
 
 
 class Versions:
-    """``/``: the API versions, or a redirect of browsers to the console."""
+    """``/``: the API versions. Browsers are redirected to the console."""
 
     audience = Audience.ANYONE
     open = True
@@ -104,7 +104,7 @@ def _entry(template: str, methods: str, posts: bool, renamed: dict[str, str]) ->
     return entry
 
 
-# Limits that no option changes.
+# Limits that cannot be configured.
 FIXED = {
     "min_message_ttl": limits.MIN_TTL,
     "min_claim_ttl": limits.MIN_TTL,
@@ -150,7 +150,7 @@ class Health:
 
 
 class Readiness:
-    """``/readyz``: readiness; 503 with the reason if the store is unavailable or the server is stopping."""
+    """``/readyz``: readiness. The status is 503 if the store is unavailable or the server is stopping."""
 
     audience = Audience.PROBE
     open = True
@@ -181,7 +181,7 @@ class HealthReport:
 
 
 class Ping:
-    """``/v2/ping``: whether the store answers (contract 4)."""
+    """``/v2/ping``: availability of the store (contract 4)."""
 
     policy = {"GET": "ping:get", "HEAD": "ping:get"}
 
@@ -218,7 +218,7 @@ class MetricsPage:
 
 
 class GuardedMetricsPage(MetricsPage):
-    """``/metrics`` with authentication: restricted to administrators, because the metrics cover all projects."""
+    """``/metrics`` for administrators only, because the metrics cover all projects."""
 
     audience = Audience.OPERATOR
     open = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources that settle claims and redrive dead letters (extensions 3, 4)."""
+"""HTTP resources that settle claims and redrive dead letters (extensions 3, 4)."""
 
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ from zq.core.redriving import Redriving
 from zq.core.settling import Settling
 from zq.core.values import Applied
 from zq.http import idempotency, query, weight
-from zq.http.pending import answer
+from zq.http.pending import respond
 from zq.limits import MAX_CONTROL_BODY, Limits
 from zq.model.scopes import Verb
 from zq.wire import extensions
@@ -30,12 +30,12 @@ class ClaimSettle:
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, queue: str, claim: str) -> None:
         fence = query.fence(req)
-        raw = query.needed_body(req, self._max_body)
+        raw = query.require_body(req, self._max_body)
         key = idempotency.idempotency_key(req, "settle", self._window, raw, claim)
         terms, allowance = extensions.settle_terms(raw), req.context.allowance
         weight.admit(req, len(terms.delete) + len(terms.release) + len(terms.move) + len(terms.bury))
         settle = partial(self._settling.settle, req.context.queue, claim, terms, key, fence, allowance)
-        answer(req, resp, settle, partial(_show_settled, resp))
+        respond(req, resp, settle, partial(_show_settled, resp))
 
 
 def _show_settled(resp: falcon.Response, settled: Applied[Any]) -> None:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources that issue and revoke pre-signed URLs (contract 10). See ``zq.auth.signatures``."""
+"""HTTP resources that issue and revoke pre-signed URLs (contract 10); see ``zq.auth.signatures``."""
 
 from typing import Any, Final
 
 import falcon
 
 from zq import wire
-from zq.auth.signatures import METHODS, PATHS, Signatures, moment, scope_of, shown
+from zq.auth.signatures import METHODS, PATHS, Signatures, format_time, make_scope, parse_time
 from zq.errors import Invalid, InvalidBody, NotAuthorized
 from zq.http import query
 from zq.model import QueueRef, Seconds
@@ -32,23 +32,23 @@ class QueueShare:
         paths = _check_names("paths", terms.paths, PATHS) or ["messages"]
         methods = _check_names("methods", terms.methods, METHODS) or ["GET"]
         identity: Identity = req.context.identity
-        if exceed(parse([scope_of(queue, methods)]), parse(identity.scopes)):
+        if exceed(parse([make_scope(queue, methods)]), parse(identity.scopes)):
             raise NotAuthorized(EXCEEDS_SIGNER)
         expires = self._expiry(terms, identity)
         resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))
 
     def _expiry(self, terms: ShareTerms, identity: Identity) -> Seconds:
-        """Return the expiry time; the default is one day from now, or the latest allowed time if that is earlier."""
+        """Return the expiry time. By default, it is one day from now, or the latest allowed time if that is earlier."""
         now, most = self._signatures.clock.now(), self._signatures.options().max_seconds
         last = min(now + most, identity.expires or now + most)
         if terms.expires is None:
             return min(now + DEFAULT, last)
         try:
-            asked = moment(terms.expires)
+            asked = parse_time(terms.expires)
         except ValueError as error:
             raise InvalidBody("expires must be an ISO 8601 date and time, such as 2030-01-01T00:00:00.") from error
         if not now < asked <= last:
-            raise Invalid(f"expires must be between now and {shown(last)}, not {shown(asked)}.")
+            raise Invalid(f"expires must be between now and {format_time(last)}, not {format_time(asked)}.")
         return asked
 
     def _signed(self, queue: QueueRef, paths: list[str], methods: list[str], expires: Seconds) -> dict[str, Any]:
@@ -57,7 +57,7 @@ class QueueShare:
             "paths": whole,
             "methods": sorted(methods),
             "project": queue.project,
-            "expires": shown(expires),
+            "expires": format_time(expires),
             "signature": self._signatures.sign(queue.project, whole, methods, expires),
         }
 
@@ -76,7 +76,7 @@ class ShareRevocation:
 
 
 def _check_names(name: str, given: list[str] | None, names: Any) -> list[str]:
-    """Return the given names without duplicates. Raises ``Invalid`` for an unknown name."""
+    """Return ``given`` without duplicates. Raises ``Invalid`` if one is not in ``names``."""
     if unknown := set(given or ()) - set(names):
         raise Invalid(f"{name} may contain {', '.join(names)}, not {min(unknown)[:64]!r}.")
     return list(dict.fromkeys(given or ()))

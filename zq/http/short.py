@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short requests, which the edge may run on the event loop's thread if the store is in this process.
+"""Short requests, which the edge may run on the event loop's thread if the store is embedded.
 
-A resource declares in ``short`` the methods whose requests are usually short. Requests with a large body, a large page
-or many ids are not short, because they would block the event loop.
+A resource lists its short methods in ``short``. Requests with a large body, a large page or many ids are not short,
+because they would block the event loop.
 """
 
 import re
@@ -13,25 +13,25 @@ from typing import Any, Final
 MAX_BODY: Final = 16 << 10
 # Maximum number of JSON objects in the body.
 MAX_OBJECTS: Final = 24
-# Maximum number of commas in the body, which separate ids.
+# Maximum number of commas in the body. They separate ids.
 MAX_COMMAS: Final = 99
 # Maximum query size in bytes, because a query may contain message ids.
 MAX_QUERY: Final = 1024
-# A parameter that requests more than 20 messages, or an encoded query that may contain such a parameter.
+# A parameter that requests more than 20 messages. An encoded query also matches, because it may hide such a parameter.
 LARGE_LIMIT: Final = re.compile(r"(?:limit|pop)=([0-9]{3,}|[3-9][0-9]|2[1-9])|%|\+")
 # A path parameter of a Falcon template, escaped for a regular expression.
 PARAMETER: Final = re.compile(r"\\\{\w+\\\}")
 
 
 class ShortRoutes:
-    """The routes and methods of short requests."""
+    """The routes with short methods."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._pattern = re.compile(r"(?!)")
 
     def add(self, template: str, methods: Collection[str]) -> None:
-        """Declare the short methods of a route template such as ``/v2/queues/{queue}/messages``."""
+        """Add the short methods of a route, such as ``/v2/queues/{queue}/messages``."""
         if methods:
             path = PARAMETER.sub("[^/]+", re.escape(template))
             self._lines.append(f"(?:{'|'.join(sorted(methods))}) {path}")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of live streams as server-sent events (extensions 8).
+"""HTTP resources for live streams as server-sent events (extensions 8).
 
-The edge sends each part before it requests the next one. A slow reader therefore delays only its own thread. On an edge
-with an event loop, it delays nothing (``EventStream.step``). Such an edge detects a disconnected reader; under
-gunicorn, the stream polls the socket.
+The edge requests the next part of a stream after it has sent the previous one. Under Granian, ``EventStream.step``
+returns parts without blocking, and the edge detects a disconnected reader. Under gunicorn, each stream occupies a
+thread and polls its reader's socket.
 """
 
 import logging
@@ -36,14 +36,14 @@ MEDIA: Final = "text/event-stream"
 HEARTBEAT: Final = 15.0
 # Seconds after which an idle stream checks whether its reader is connected.
 CHECK_INTERVAL: Final = 1.0
-# Bytes sent at a time. A reader that receives less in ``streams.STALL_TIMEOUT`` is considered dead.
+# Maximum bytes of a part. A reader that does not receive a part within ``streams.STALL_TIMEOUT`` is disconnected.
 PIECE_SIZE: Final = 64 << 10
 # Separator of events.
 EVENT_END: Final = b"\n\n"
 
 
-class _Streaming:
-    """The common part of both stream resources."""
+class _StreamResource:
+    """Base class of the stream resources."""
 
     media = MEDIA
 
@@ -72,7 +72,7 @@ class _Streaming:
             handover.send(events)
 
 
-class TopicStream(_Streaming):
+class TopicStream(_StreamResource):
     """``/v2/topics/{topic}/stream``: the stream of one topic."""
 
     policy = {"GET": "topics:stream"}
@@ -81,8 +81,8 @@ class TopicStream(_Streaming):
         self._open(req, resp, Pattern(topic))
 
 
-class ProjectStream(_Streaming):
-    """``/v2/stream``: the stream of all topics that match a pattern."""
+class ProjectStream(_StreamResource):
+    """``/v2/stream``: one stream of all topics that match a pattern."""
 
     policy = {"GET": "topics:stream"}
 
@@ -94,9 +94,9 @@ class ProjectStream(_Streaming):
 
 
 class EventStream:
-    """The response body of a stream, produced in parts.
+    """The response body of a stream: the iterable of WSGI, and the ``Feed`` of an edge with an event loop.
 
-    It is not a generator, because closing a generator before its first step would not release the slot.
+    It is not a generator, because a generator that is closed before its first step would not close the stream.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class EventStream:
 
         Args:
             connection: The reader's socket, if the edge provides it.
-            check: Raises an error when the reader may no longer read; called every ``HEARTBEAT`` seconds.
-            account: Rate limiter that is charged for the events. While it is in debt, only heartbeats are sent.
+            check: Raises ``NotAuthorized`` if the reader may no longer read. Called every ``HEARTBEAT`` seconds.
+            account: Rate limiter to charge for the events. While it is in debt, only heartbeats are sent.
             now: Clock of the rate limiter.
         """
         self._stream = stream
@@ -135,25 +135,25 @@ class EventStream:
             self._stream.send()
 
     def close(self) -> None:
-        """Release the stream after the edge has finished with the body."""
+        """Close the stream."""
         self._stream.close()
 
     def _next(self) -> bytes:
         while self._at == len(self._portion):
-            if self._over():
+            if self._must_end():
                 raise StopIteration
             if not self._fetch(CHECK_INTERVAL) and time.monotonic() - self._looked >= CHECK_INTERVAL:
                 self._looked = time.monotonic()
-                if self._looked - self._sent < HEARTBEAT and not waiting.hung_up(self._connection):
-                    return b""  # the edge detects a disconnected reader when it sends
+                if self._looked - self._sent < HEARTBEAT and not waiting.is_closed_by_peer(self._connection):
+                    return b""  # lets the edge detect a disconnected reader
                 self._portion, self._at = publishing.heartbeat(self._stream.position), 0
         self._sent = time.monotonic()
         return self._piece()
 
     def step(self) -> bytes | None:
-        """Return the bytes to send now: ``b""`` if none are available, ``None`` at the end."""
+        """Return the next part: ``b""`` if none is available, ``None`` at the end of the stream."""
         if self._at == len(self._portion):
-            if self._over():
+            if self._must_end():
                 return None
             if not self._fetch(0):
                 if self.left():
@@ -164,24 +164,24 @@ class EventStream:
 
     def left(self) -> float:
         """Return the maximum seconds to wait for a notification before the next ``step``."""
-        rest = self._owes() if self._is_held else self._stream.rest()
+        rest = self._seconds_in_debt() if self._is_held else self._stream.rest()
         return max(0.0, min(self._sent + HEARTBEAT - time.monotonic(), rest))
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` when bytes may be available. It is not called while the project is in debt; see ``left``."""
+        """Call ``notify`` when events may be available, but not while the project is in debt; see ``left``."""
         if not self._is_held:
             self._stream.notify_when(notify)
 
-    def patience(self) -> float:
-        """Return the seconds in which the reader must receive a part."""
+    def send_timeout(self) -> float:
+        """Return the send timeout of a part in seconds."""
         return self._stream.patience
 
     def drop(self) -> None:
-        """Record that the stalled reader was disconnected."""
+        """Record that the reader was disconnected because it stalled."""
         self._stream.dropped()
 
-    def _over(self) -> bool:
-        """Return whether the stream must end, because the server is stopping or the credential is no longer valid."""
+    def _must_end(self) -> bool:
+        """Return whether the stream must end: the server is stopping, or the reader may no longer read."""
         if self._check is not None and time.monotonic() - self._checked >= HEARTBEAT:
             self._checked = time.monotonic()
             try:
@@ -192,16 +192,16 @@ class EventStream:
                 LOG.debug("A stream's credential cannot be looked up now: %s", error)
         return self._stream.over
 
-    def _owes(self) -> float:
-        """Return the seconds until the project has paid its debt."""
+    def _seconds_in_debt(self) -> float:
+        """Return the seconds until the project's rate limiter is out of debt."""
         return 0.0 if self._account is None else self._account.owes(self._now())
 
     def _fetch(self, seconds: float) -> bool:
-        """Fetch the next events and charge for them; wait up to ``seconds``. Return whether events are available.
+        """Wait up to ``seconds`` for events, fetch them and charge for them. Return whether there are any.
 
-        While the project is in debt, nothing is fetched and the log position does not advance.
+        While the project is in debt, no events are fetched.
         """
-        owed = self._owes()
+        owed = self._seconds_in_debt()
         self._is_held = owed > 0
         if self._is_held:
             time.sleep(min(owed, seconds))
@@ -217,7 +217,7 @@ class EventStream:
         return bool(portion.count)
 
     def _piece(self) -> bytes:
-        """Return the next whole events, or a part of an event that is larger than ``PIECE_SIZE``."""
+        """Return the next complete events, or a part of an event that is larger than ``PIECE_SIZE``."""
         begin, end = self._at, self._at + PIECE_SIZE
         if end < len(self._portion):
             last = self._portion.rfind(EVENT_END, begin, end)

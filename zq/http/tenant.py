@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Middleware that checks common headers and resolves project, client, queue and topic, in the order of contract 1.2.
 
-A resource declares the headers that it requires in ``audience``. It declares its media type in ``media`` if that is not
-JSON.
+A resource declares its required headers in ``audience``, and a media type other than JSON in ``media``.
 """
 
 import re
@@ -19,7 +18,7 @@ from zq.errors import InvalidHeader, InvalidName, InvalidTopicName, NotAuthorize
 from zq.http import query
 from zq.model.identity import Identity
 
-# Headers that state the project. All that are present must agree.
+# Headers with the project. If a request has several of them, their values must be equal.
 PROJECT: Final = {
     "HTTP_X_PROJECT_ID": "X-Project-ID",
     "HTTP_X_TENANT_ID": "X-Tenant-Id",
@@ -30,7 +29,7 @@ HEADERS_HINT: Final = (
     "Every request must identify its client, for example with curl -H 'Client-ID: "
     "5ef2a3c0-1d4b-4c8e-9a5e-0f6b1c2d3e4f' -H 'X-Project-ID: acme'. Choose any UUID."
 )
-# Environment key of the client's identity headers, which the authentication middleware removed.
+# Environment key of the client's identity headers, after the authentication middleware has removed them.
 PRESENTED: Final = "zq.presented"
 # Environment key of requests through the control socket.
 CONTROL: Final = "zq.operator"
@@ -43,15 +42,15 @@ class Audience(IntEnum):
     """The headers that a resource requires."""
 
     PROBE = 0
-    """No headers: probes of load balancers and orchestrators."""
+    """No headers, for probes of load balancers and orchestrators. ``Accept`` is ignored."""
     ANYONE = 1
-    """Content negotiation only."""
+    """No headers."""
     CLIENT = 2
-    """Content negotiation, client id and project."""
+    """Client id and project."""
     OPERATOR = 3
-    """Content negotiation; the caller must have the administrator role."""
+    """No headers, but the administrator role."""
     PROJECT = 4
-    """Content negotiation and project, but no client id, for programs that can set only one header."""
+    """The project without a client id, for programs that can set only one header."""
 
 
 # Module variables are faster than attributes of the class.
@@ -76,8 +75,8 @@ class Tenant:
         """Initialize the middleware.
 
         Args:
-            trusts_roles: Whether roles stated by unauthenticated callers are trusted.
-            find: Looks up a queue.
+            trusts_roles: Accept the ``X-Roles`` header of unauthenticated callers.
+            find: Looks up a queue in the store.
         """
         self._limits = limit
         self._strict = strict_client_id
@@ -106,9 +105,9 @@ class Tenant:
                     raise InvalidHeader("Missing header value", f"The header Client-ID is missing. {HEADERS_HINT}")
                 context.client = _uuid(client) if self._strict else self._client(client)
             if identity is None:
-                identity = self._trusted(headers, True, "topic" in params)
+                identity = self._read_identity(headers, True, "topic" in params)
         elif identity is None:
-            identity = _ANONYMOUS if audience == ANYONE else self._trusted(headers, False, False)
+            identity = _ANONYMOUS if audience == ANYONE else self._read_identity(headers, False, False)
         context.identity = identity
         if audience in FOR_PROJECT:
             context.project = identity.project
@@ -120,8 +119,8 @@ class Tenant:
         if "HTTP_EXTRA_SPEC" in headers:
             _check_extra_spec(headers["HTTP_EXTRA_SPEC"])
 
-    def _trusted(self, env: Mapping[str, Any], asks: bool, of_topic: bool) -> Identity:
-        """Return the identity stated in the headers of an unauthenticated caller or an authenticating proxy.
+    def _read_identity(self, env: Mapping[str, Any], needs_project: bool, of_topic: bool) -> Identity:
+        """Return the identity in the headers of an unauthenticated caller or an authenticating proxy.
 
         Args:
             asks: Whether the request requires a project.
@@ -129,11 +128,11 @@ class Tenant:
         headers: Mapping[str, Any] = env.get(PRESENTED, env)
         through_proxy = headers is not env
         roles = headers.get("HTTP_X_ROLES") if through_proxy or self._trusts_roles else None
-        projects = tuple(map(headers.get, PROJECT)) if asks else None
+        projects = tuple(map(headers.get, PROJECT)) if needs_project else None
         return _identity(projects, of_topic, headers.get("HTTP_X_USER_ID", ""), roles, through_proxy)
 
     def _client(self, value: str) -> str:
-        """Return the id of a client that need not be a UUID. Raises ``InvalidHeader``."""
+        """Check the length of a client id that need not be a UUID. Raises ``InvalidHeader``."""
         low, high = self._limits.min_length_client_id, self._limits.max_length_client_id
         if not low <= len(value) <= high:
             raise InvalidHeader(
@@ -143,7 +142,7 @@ class Tenant:
 
 
 def _check_project(req: falcon.Request, identity: Identity, resource: object) -> None:
-    """Raise ``NotAuthorized`` if the client states another project than its credential's."""
+    """Raise ``NotAuthorized`` if the client's headers name another project than its credential."""
     for name, project in req.env[PRESENTED].items():
         if name in PROJECT and project != identity.project:
             rule = getattr(resource, "policy", {}).get(req.method)
@@ -154,10 +153,10 @@ def _check_project(req: falcon.Request, identity: Identity, resource: object) ->
 def _identity(
     projects: tuple[str | None, ...] | None, of_topic: bool, user: str, roles: str | None, through_proxy: bool
 ) -> Identity:
-    """Return the identity stated in headers. Cached, so equal headers yield the same object.
+    """Return the identity in the headers. Equal headers yield the same object, by which other caches find it.
 
     Args:
-        projects: Values of the headers in ``PROJECT``, in order.
+        projects: Values of the headers in ``PROJECT``, in this order.
     """
     project = "" if projects is None else _project(projects, InvalidTopicName if of_topic else InvalidName)
     return Identity(project=project, user=user, roles=_roles(roles), credential="proxy" if through_proxy else "")
@@ -165,7 +164,7 @@ def _identity(
 
 @lru_cache(maxsize=1024)
 def _uuid(value: str) -> str:
-    """Return a client's UUID in canonical form: 32 lower-case hexadecimal digits."""
+    """Return a client's UUID as 32 lower-case hexadecimal digits. Raises ``InvalidHeader``."""
     digits = value.replace("urn:", "").replace("uuid:", "").strip("{}").replace("-", "")
     if _HEX.fullmatch(digits) is None:
         raise InvalidHeader("Wrong UUID value", "Client-ID must be a UUID: 32 hex digits, with or without hyphens.")
@@ -180,7 +179,7 @@ def _project(values: tuple[str | None, ...], error: type[InvalidName]) -> str:
     if not project:
         raise InvalidHeader("Empty project header not allowed", f"The header {spelled} must not be empty.")
     for other, value in others:
-        if value != project:  # ambiguous
+        if value != project:
             raise InvalidHeader("Invalid header value", f"The headers {spelled} and {other} must not differ.")
     if "," in project:  # servers join repeated headers with commas
         raise InvalidHeader("Invalid header value", f"{spelled} must be given once.")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of tokens: ``/v2/tokens`` for a project's own, ``/v2/admin/tokens`` for administrators (tenancy 5).
+"""HTTP resources for tokens: ``/v2/tokens`` for projects, ``/v2/admin/tokens`` for administrators (tenancy 5).
 
-The secret is returned only when the token is created. A new token never exceeds the credential that creates it.
+The server returns a token's secret only once, when the token is created. A new token never has more rights than the
+credential that creates it.
 """
 
 import re
@@ -14,7 +15,7 @@ from msgspec.structs import astuple
 
 from zq import __version__, limits, wire
 from zq.auth.policy import RULES
-from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, Made, Stored, Token, Tokens
+from zq.auth.tokens import DEFAULT_DAYS, FORM, Grant, NewToken, StoredToken, Token, Tokens
 from zq.errors import Invalid, InvalidParameter, NotAuthorized
 from zq.http import query
 from zq.http.features import Page
@@ -28,7 +29,7 @@ from zq.wire.tokens import TokenTerms
 
 # Maximum number of tokens per page.
 MAX_PAGE: Final = 100
-# Maximum length of a token's name, and of the user whom it represents.
+# Maximum length of a token's name and of its user.
 MAX_TEXT: Final = 256
 # Maximum number of roles of a token.
 MAX_ROLES: Final = 20
@@ -36,8 +37,8 @@ EXCEEDS_MAKER: Final = "A token must not exceed the rights of the credential tha
 ROLE: Final = re.compile(r"[a-z0-9_.:-]{1,64}", re.ASCII)
 
 
-class _Project:
-    """Tokens of the caller's project, for callers that may manage the whole project."""
+class _TokenResource:
+    """Base class of resources for tokens of the caller's project. The caller must have rights to manage all of it."""
 
     path = "/v2/tokens"
 
@@ -45,13 +46,16 @@ class _Project:
         self._tokens = tokens
 
     def _id(self, given: str) -> str:
-        """Return the token id in the path. Raises ``Invalid`` for a whole token, because paths are logged."""
+        """Return the token id in the path. Raises ``Invalid`` for a complete token, because paths are logged."""
         if given.startswith("zq_"):
             raise Invalid("Refer to a token by its id, the ten characters after zq_.")
         return given
 
     def _caller(self, req: falcon.Request) -> Identity:
-        """Return the caller. Raises ``NotAuthorized`` unless it is authenticated and may manage the whole project."""
+        """Return the caller, which must be authenticated and have rights to manage the whole project.
+
+        Raises ``NotAuthorized``.
+        """
         identity: Identity = req.context.identity
         scopes = parse(identity.scopes)
         if not identity.credential or not (scopes is None or scopes.everywhere(Verb.MANAGE)):
@@ -59,7 +63,7 @@ class _Project:
         return identity
 
     def _project(self, req: falcon.Request) -> str | None:
-        """Return the project whose tokens the request may access; ``None`` = all projects."""
+        """Return the project whose tokens the request may access, or ``None`` for all projects."""
         return self._caller(req).project
 
     def _grant(self, req: falcon.Request, terms: TokenTerms) -> Grant:
@@ -70,16 +74,16 @@ class _Project:
             raise NotAuthorized(EXCEEDS_MAKER)
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
-    def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
-        """Raise ``NotAuthorized`` if a token with these terms would exceed its maker's credential."""
+    def _refuse_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
+        """Raise ``NotAuthorized`` if a token with these terms would have more rights than its maker."""
         if _exceeds(terms, maker):
             raise NotAuthorized(EXCEEDS_MAKER)
 
 
-class _AnyProject(_Project):
-    """Tokens of any project, which a parameter names.
+class _AdminTokenResource(_TokenResource):
+    """Base class of resources for tokens of the project in the parameter ``project``.
 
-    If an administrator's own credential has scopes, the new token must not exceed them.
+    If the administrator's own credential has scopes, a new token must not exceed them.
     """
 
     path = "/v2/admin/tokens"
@@ -99,20 +103,20 @@ class _AnyProject(_Project):
         self._refuse_excess(grant, maker)
         return grant
 
-    def _refuse_excess(self, terms: Grant | Stored, maker: Identity) -> None:
+    def _refuse_excess(self, terms: Grant | StoredToken, maker: Identity) -> None:
         if maker.scopes is not None and (terms.project != maker.project or _exceeds(terms, maker)):
             raise NotAuthorized(EXCEEDS_MAKER)
 
 
-class _Collection(_Project):
-    """The tokens of a project: list and create."""
+class _TokenCollection(_TokenResource):
+    """List and create tokens."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = self._project(req)
         limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._tokens.list(project or "", query.text(req, "marker"), limit)
         given = {"limit": query.integer(req, "limit"), "project": query.text(req, "project")}
-        items, link = [_shown(token) for token in page.items], query.next_page(page.next, **given)
+        items, link = [_document(token) for token in page.items], query.next_page(page.next, **given)
         resp.data = encoding.page("tokens", items, self.path, link)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -122,19 +126,19 @@ class _Collection(_Project):
         _show_once(resp, self.path, made)
 
 
-class _Item(_Project):
-    """One token: get and revoke."""
+class _TokenItem(_TokenResource):
+    """Get and revoke a token."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
-        resp.data = wire.encode(_shown(self._tokens.get(self._id(token), self._project(req))))
+        resp.data = wire.encode(_document(self._tokens.get(self._id(token), self._project(req))))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         self._tokens.revoke(self._id(token), self._project(req))
         resp.status = falcon.HTTP_204
 
 
-class _Rotation(_Project):
-    """The rotation of a token: a replacement with the same rights. The old token expires within a day."""
+class _TokenRotation(_TokenResource):
+    """Replace a token by one with the same rights. The old token expires within a day."""
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
         project, maker = self._project(req), req.context.identity
@@ -146,7 +150,7 @@ class _Rotation(_Project):
 
 
 class WhoAmI:
-    """``/v2/whoami``: the caller's credential without its secret, for every caller."""
+    """``/v2/whoami``: the caller's credential without its secret."""
 
     policy = {"GET": "identity:get"}
 
@@ -164,7 +168,7 @@ class WhoAmI:
 
 
 class Me:
-    """``/v2/me``: the rules that the caller may use on at least some names, and properties of the server."""
+    """``/v2/me``: the rules that the caller may use on at least one name, and properties of the server."""
 
     policy = {"GET": "identity:get"}
 
@@ -172,7 +176,7 @@ class Me:
         """Initialize the resource.
 
         Args:
-            auth: Name of the authentication strategy; "" = callers are not authenticated.
+            auth: Name of the authentication strategy, "" for none.
             page: The console, if the server has one.
         """
         self._server = {"auth": auth or "none", "console": page.version if page else None, "version": __version__}
@@ -197,7 +201,7 @@ def _allowed(allowance: Allowance, rule: str) -> bool:
     known, scopes = RULES[rule], allowance.scopes
     if not allowance.permits(rule):
         return False
-    verb = known.verb or known.most
+    verb = known.verb or known.strongest
     if scopes is None or verb is None:
         return True
     if known.everywhere:
@@ -207,25 +211,25 @@ def _allowed(allowance: Allowance, rule: str) -> bool:
     return any(scopes.meets(verb, kind, "**") for kind in kinds)
 
 
-class TokenCollection(_Collection):
+class TokenCollection(_TokenCollection):
     """``/v2/tokens``: list and create tokens of the project."""
 
     policy = {"GET": "tokens:get_all", "POST": "tokens:create"}
 
 
-class TokenItem(_Item):
+class TokenItem(_TokenItem):
     """``/v2/tokens/{token}``: get or revoke a token."""
 
     policy = {"GET": "tokens:get", "DELETE": "tokens:delete"}
 
 
-class TokenRotation(_Rotation):
+class TokenRotation(_TokenRotation):
     """``/v2/tokens/{token}/rotate``: replace a token."""
 
     policy = {"POST": "tokens:create"}
 
 
-class AdminTokenCollection(_AnyProject, _Collection):
+class AdminTokenCollection(_AdminTokenResource, _TokenCollection):
     """``/v2/admin/tokens``: list and create tokens of any project, and revoke JSON Web Tokens."""
 
     policy = {"GET": "admin:tokens", "POST": "admin:tokens", "DELETE": "admin:tokens"}
@@ -236,8 +240,8 @@ class AdminTokenCollection(_AnyProject, _Collection):
         resp.status = falcon.HTTP_204
 
 
-class AdminTokenItem(_AnyProject, _Item):
-    """``/v2/admin/tokens/{token}``: get or revoke a token; an unknown id is treated as that of a JSON Web Token."""
+class AdminTokenItem(_AdminTokenResource, _TokenItem):
+    """``/v2/admin/tokens/{token}``: get or revoke a token. DELETE also accepts the id of a JSON Web Token."""
 
     policy = {"GET": "admin:tokens", "DELETE": "admin:tokens"}
 
@@ -247,13 +251,13 @@ class AdminTokenItem(_AnyProject, _Item):
         resp.status = falcon.HTTP_204
 
 
-class AdminTokenRotation(_AnyProject, _Rotation):
+class AdminTokenRotation(_AdminTokenResource, _TokenRotation):
     """``/v2/admin/tokens/{token}/rotate``: replace a token of any project."""
 
     policy = {"POST": "admin:tokens"}
 
 
-ROUTES: Final[Mapping[str, type[_Project]]] = {
+ROUTES: Final[Mapping[str, type[_TokenResource]]] = {
     "/v2/tokens": TokenCollection,
     "/v2/tokens/{token}": TokenItem,
     "/v2/tokens/{token}/rotate": TokenRotation,
@@ -274,9 +278,9 @@ def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -
 
 
 def _jti(given: str) -> str:
-    """Return the id of a JSON Web Token.
+    """Check and return the id of a JSON Web Token.
 
-    Raises ``Invalid``, even for a whole zq token, which must not be passed around.
+    Raises ``Invalid``, also for a complete zq token, because a secret must not appear in a URL.
     """
     if not 1 <= len(given) <= MAX_TEXT or not given.isprintable():
         raise Invalid(f"jti, the id of a JSON Web Token, must be 1 to {MAX_TEXT} printable characters.")
@@ -293,17 +297,17 @@ def _roles(given: Sequence[str]) -> list[str]:
 
 
 def _grantable_roles(maker: Identity) -> frozenset[str]:
-    """Return the roles that the maker may grant in its project: its own roles except administrator."""
+    """Return the maker's roles except administrator; these are the roles that it may grant."""
     return maker.roles - {ADMIN} or frozenset({MEMBER})
 
 
-def _exceeds(terms: Grant | Stored, maker: Identity) -> bool:
-    """Return whether a token with these terms would exceed its maker's credential or represent another user."""
+def _exceeds(terms: Grant | StoredToken, maker: Identity) -> bool:
+    """Return whether a token with these terms would have more rights than its maker, or another user."""
     other = terms.user not in ("", maker.user) or not _grantable_roles(maker) | maker.roles >= {*terms.roles}
     return other or exceed(parse(terms.scopes), parse(maker.scopes))
 
 
-def _shown(token: Token) -> shapes.Token:
+def _document(token: Token) -> shapes.Token:
     stored = token.stored
     return shapes.Token(
         id=token.id,
@@ -319,8 +323,8 @@ def _shown(token: Token) -> shapes.Token:
     )
 
 
-def _show_once(resp: falcon.Response, path: str, made: Made) -> None:
+def _show_once(resp: falcon.Response, path: str, made: NewToken) -> None:
     resp.status = falcon.HTTP_201
     resp.set_header("Location", f"{path}/{made.token.id}")
     resp.set_header("Cache-Control", "no-store")
-    resp.data = wire.encode(shapes.MadeToken(*astuple(_shown(made.token)), token=made.text))
+    resp.data = wire.encode(shapes.MadeToken(*astuple(_document(made.token)), token=made.text))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources of transactions: fences, stages and commits (extensions 9)."""
+"""HTTP resources for transactions: fences, stages and commits (extensions 9)."""
 
 import falcon
 
@@ -14,7 +14,7 @@ from zq.wire import answers, encoding, extensions
 
 
 class WorkCollection:
-    """``/v2/fences``, ``/v2/stages`` or ``/v2/commits``: list fences, stages or producers."""
+    """``/v2/fences`` and ``/v2/stages``: list fences or stages; base class of ``CommitCollection``."""
 
     policy = {"GET": "messages:get_all"}
 
@@ -59,7 +59,7 @@ class StageItem:
 
 
 class CommitCollection(WorkCollection):
-    """``/v2/commits``: list producers, and commit."""
+    """``/v2/commits``: list producers and create commits."""
 
     policy = WorkCollection.policy | {"POST": "messages:create"}
 
@@ -68,7 +68,7 @@ class CommitCollection(WorkCollection):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         fence = query.fence(req)
-        terms = extensions.commit_terms(query.needed_body(req, MAX_COMMIT_BODY))
+        terms = extensions.commit_terms(query.require_body(req, MAX_COMMIT_BODY))
         weight.admit(req, weight.UNKNOWN)
         committed = self._transactions.commit(req.context.project, terms, fence, req.context.allowance)
         _mark_open(resp, committed)
@@ -76,7 +76,7 @@ class CommitCollection(WorkCollection):
 
 
 class CommitItem:
-    """``/v2/commits/{producer}``: get a producer's last batch."""
+    """``/v2/commits/{producer}``: get the producer's last committed batch."""
 
     policy = {"GET": "messages:get"}
 
@@ -90,7 +90,7 @@ class CommitItem:
 
 
 def _mark_open(resp: falcon.Response, committed: Committed) -> None:
-    """Set status 202 and ``Retry-After`` if the commit is still running."""
+    """If the commit is still running, set status 202 and ``Retry-After``."""
     if committed.open:
         resp.status = falcon.HTTP_202
         resp.set_header("Retry-After", "1")

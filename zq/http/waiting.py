@@ -13,32 +13,32 @@ import falcon
 from zq.core.waiting import Polled, Waiters
 from zq.http import query
 from zq.http.authentication import check_again
-from zq.http.pending import HANDOVER, Handover, answer, answer_later
+from zq.http.pending import HANDOVER, Handover, defer, respond
 from zq.model import QueueRef
 
 T = TypeVar("T")
-# Poll events of a closed connection. Systems without POLLRDHUP report only connections closed by both sides.
+# ``poll`` events of a closed connection. Without POLLRDHUP, the kernel reports only connections closed by both sides.
 HUNG_UP: Final = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
-# Returns whether an answer is non-empty.
+# Returns whether a result is non-empty.
 FOUND: Final = attrgetter("found")
 
 
-def polled(
+def long_poll(
     req: falcon.Request,
     resp: falcon.Response,
     waiters: Waiters,
-    ask: Callable[[], T],
+    fetch: Callable[[], T],
     show: Callable[[T], object],
     *,
     takes: bool,
 ) -> None:
-    """Answer with ``show(ask())`` as soon as ``ask`` returns a non-empty answer, or at the deadline."""
+    """Respond with ``show(fetch())`` as soon as ``fetch`` returns a non-empty result, or at the deadline."""
     wait = query.integer(req, "wait")
     if not wait:
-        if takes and is_gone(req):
+        if takes and is_disconnected(req):
             resp.status = falcon.HTTP_204
         else:
-            answer(req, resp, ask, show)
+            respond(req, resp, fetch, show)
         return
 
     def show_outcome(outcome: Polled[T]) -> None:
@@ -46,7 +46,7 @@ def polled(
             resp.set_header("Retry-After", "1")
         show(outcome.answer)
 
-    poll(req, resp, waiters, req.context.queue, wait, ask, show_outcome, takes=takes)
+    poll(req, resp, waiters, req.context.queue, wait, fetch, show_outcome, takes=takes)
 
 
 def poll(
@@ -55,36 +55,37 @@ def poll(
     waiters: Waiters,
     queue: QueueRef,
     wait: int | None,
-    ask: Callable[[], T],
+    fetch: Callable[[], T],
     show: Callable[[Polled[T]], object],
     *,
     takes: bool,
     paused: bool = False,
 ) -> None:
-    """Poll the queue and answer with ``show``; see ``Waiters.enter``.
+    """Poll the queue with ``fetch`` and write the outcome to the response with ``show``; see ``Waiters.enter``.
 
     Args:
-        takes: Whether ``ask`` claims or pops messages. If so, it is not called for a client that has disconnected.
+        wait: Maximum seconds to wait for a non-empty result.
+        takes: Whether ``fetch`` claims or pops messages. If so, it is not called after the client has disconnected.
     """
     req.context.waits = bool(wait)
-    if takes and is_gone(req):
+    if takes and is_disconnected(req):
         resp.status = falcon.HTTP_204
         return
     if wait:
         visit = waiters.enter(queue, wait, takes=takes, check=check_again(req), paused=paused)
-        answer_later(req, resp, visit, partial(visit.look, ask, FOUND, partial(is_gone, req)), show)
+        defer(req, resp, visit, partial(visit.look, fetch, FOUND, partial(is_disconnected, req)), show)
         return
-    answer(req, resp, lambda: Polled(ask()), show)
+    respond(req, resp, lambda: Polled(fetch()), show)
 
 
 def connection(req: falcon.Request) -> socket.socket | None:
-    """Return the client's socket, if the edge provides it."""
+    """Return the client's socket, or ``None`` if the edge does not provide it."""
     found: socket.socket | None = req.env.get("gunicorn.socket")
     return found
 
 
-def hung_up(caller: socket.socket | None) -> bool:
-    """Return whether the client has closed its side of the connection; ``False`` if that is unknown."""
+def is_closed_by_peer(caller: socket.socket | None) -> bool:
+    """Return whether the client has closed its side of the connection. Return ``False`` without a socket."""
     if caller is None:
         return False
     poll = select.poll()
@@ -92,7 +93,7 @@ def hung_up(caller: socket.socket | None) -> bool:
     return bool(poll.poll(0))
 
 
-def is_gone(req: falcon.Request) -> bool:
+def is_disconnected(req: falcon.Request) -> bool:
     """Return whether the client has disconnected."""
     handover: Handover | None = req.env.get(HANDOVER)
-    return hung_up(connection(req)) if handover is None else handover.gone
+    return is_closed_by_peer(connection(req)) if handover is None else handover.is_disconnected

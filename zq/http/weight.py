@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Heavy requests: requests that handle more than ``MAX_LIGHT_MESSAGES`` messages, as far as that is known in advance.
+"""Admission of heavy requests, which handle more than ``MAX_LIGHT_MESSAGES`` messages.
 
-A heavy request is never short (``zq.http.short``). It waits for a place of its project, is charged an estimated cost,
-and yields to light requests between slices (``zq.turns``).
+The number of heavy requests that a project may run at once is limited. A heavy request is charged an estimated cost in
+advance and yields to light requests between slices of its work (``zq.turns``).
 
-Its resource calls ``admit`` with the number of messages: the page limit of a listing, the messages of a post, or the
-ids of a deletion. If the number is not known, as for a commit, it is ``UNKNOWN``.
+A resource calls ``admit`` with the expected number of messages: the page limit of a listing, the messages in a post, or
+the ids in a deletion. If the number is not known in advance, as for a commit, it is ``UNKNOWN``.
 """
 
 from collections.abc import Callable
@@ -31,21 +31,21 @@ MESSAGE_SIZE: Final = 1024
 MIN_MESSAGE_SIZE: Final = 10
 
 
-class Found(Protocol):
-    """The answer to a poll."""
+class PollResult(Protocol):
+    """The result of a poll, with a true value in ``found`` if it is non-empty."""
 
     @property
     def found(self) -> object: ...
 
 
-T = TypeVar("T", bound=Found)
+T = TypeVar("T", bound=PollResult)
 
 
 class HeavyRequest(Struct):
     """A heavy request in progress.
 
     Attributes:
-        account: Rate limiter that was charged the estimated cost of ``messages`` and ``size`` bytes.
+        account: The project's rate limiter, which was charged for ``messages`` messages and ``size`` bytes.
     """
 
     account: Account | None
@@ -54,7 +54,7 @@ class HeavyRequest(Struct):
     size: int
 
     def end(self) -> None:
-        """Release the place and refund the estimated cost."""
+        """Let the project's next heavy request run, and refund the estimated cost."""
         turns.end()
         if self.account is not None:
             self.account.end_heavy(self.now(), self.messages, self.size)
@@ -63,8 +63,8 @@ class HeavyRequest(Struct):
 def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> None:
     """Admit a request that handles ``count`` messages.
 
-    If the request is heavy, wait for a place of its project and charge ``messages`` and ``size`` bytes in advance.
-    Raises ``TooManyRequests``.
+    If the request is heavy, wait until the project may run another heavy request, and charge ``messages`` messages and
+    ``size`` bytes in advance. Raises ``TooManyRequests``.
     """
     context = req.context
     if count <= MAX_LIGHT_MESSAGES or getattr(context, "heavy", None) is not None:
@@ -86,7 +86,7 @@ def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> 
 
 
 def end(req: falcon.Request) -> None:
-    """End the request if it is heavy, so that the project's next heavy request can run. Idempotent."""
+    """If the request is heavy, let the project's next heavy request run. Idempotent."""
     heavy: HeavyRequest | None = getattr(req.context, "heavy", None)
     if heavy is not None:
         req.context.heavy = None
@@ -100,28 +100,27 @@ def admit_page(req: falcon.Request, limit: int | None) -> None:
 
 
 def admit_post(req: falcon.Request, raw: bytes) -> bytes:
-    """Admit a request that posts the messages of a body, and return the body. Raises ``TooManyRequests``."""
-    if len(raw) > MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE and (count := posted(raw)) > MAX_LIGHT_MESSAGES:
+    """Admit a request that posts the messages in ``raw``, and return ``raw``. Raises ``TooManyRequests``."""
+    if len(raw) > MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE and (count := max_posted_messages(raw)) > MAX_LIGHT_MESSAGES:
         admit(req, count, count, len(raw))
     return raw
 
 
-def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, takes: bool) -> Callable[[], T]:
-    """Wrap the function ``look`` of a poll for up to ``limit`` messages, so that each call is admitted.
+def admit_each_poll(req: falcon.Request, limit: int | None, fetch: Callable[[], T], *, takes: bool) -> Callable[[], T]:
+    """Wrap ``fetch``, which polls for up to ``limit`` messages, so that each call is admitted as a heavy request.
 
-    The request occupies a place during the call. If the call finds messages, it keeps the place until the answer is
-    sent.
+    The request counts as heavy only during the call. If the call finds messages, it counts until the response is sent.
 
     Args:
         takes: Whether the messages are charged.
     """
     if limit is None or limit <= MAX_LIGHT_MESSAGES:
-        return look
+        return fetch
 
     def admitted() -> T:
         count = min(limit, UNKNOWN)
         admit(req, limit, count if takes else 0, count * MESSAGE_SIZE)
-        answer = look()
+        answer = fetch()
         if not answer.found:
             end(req)
         return answer
@@ -129,9 +128,9 @@ def admitting(req: falcon.Request, limit: int | None, look: Callable[[], T], *, 
     return admitted
 
 
-def posted(raw: bytes) -> int:
-    """Return an upper bound of the number of messages in a body; 0 if the body is too short to be heavy."""
+def max_posted_messages(raw: bytes) -> int:
+    """Return an upper bound of the number of messages in the body of a post, or 0 if the body is short."""
     if len(raw) <= MAX_LIGHT_MESSAGES * MIN_MESSAGE_SIZE:
         return 0
-    # Names of JSON members may contain escapes.
+    # An escape may hide the name of a member.
     return raw.count(b"{") if b"\\u" in raw else raw.count(b'"body"')

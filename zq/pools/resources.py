@@ -44,12 +44,12 @@ class PoolItem(_Resource):
         resp.data = wire.encode(_pool(pool, self._pools.get(pool), bool(query.boolean(req, "detailed"))))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
-        self._pools.put(pool, query.needed_body(req))
+        self._pools.put(pool, query.require_body(req))
         resp.status = falcon.HTTP_201
         resp.set_header("Location", _href(POOLS, pool))
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
-        resp.data = wire.encode(_pool(pool, self._pools.patch(pool, query.needed_body(req)), False))
+        resp.data = wire.encode(_pool(pool, self._pools.patch(pool, query.require_body(req)), False))
 
     def on_delete(self, _req: falcon.Request, resp: falcon.Response, pool: str) -> None:
         self._pools.delete(pool)
@@ -78,12 +78,12 @@ class FlavorItem(_Resource):
         resp.data = wire.encode(_flavor(self._pools.flavor(req.context.project, flavor)))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
-        self._pools.put_flavor(req.context.project, flavor, query.needed_body(req))
+        self._pools.put_flavor(req.context.project, flavor, query.require_body(req))
         resp.status = falcon.HTTP_201
         resp.set_header("Location", _href(FLAVORS, flavor))
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
-        changed = self._pools.patch_flavor(req.context.project, flavor, query.needed_body(req))
+        changed = self._pools.patch_flavor(req.context.project, flavor, query.require_body(req))
         resp.data = wire.encode(_flavor(changed))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:

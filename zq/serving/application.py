@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The composition of a server process: store, clock, metrics, use cases, authentication and background work."""
+"""The server process, composed of store, clock, metrics, broker, authentication and background work."""
 
 import atexit
 import gc
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from zq import audit
 from zq.audit import Audit
-from zq.auth import open_tokens, strategy_of
+from zq.auth import create_strategy, open_tokens
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.policy import Policy
 from zq.auth.proxy import ProxySecrets
-from zq.auth.tokens import default_bound
+from zq.auth.tokens import default_max_tokens
 from zq.clock import Clock, StoreClock
 from zq.core import Broker
 from zq.core.followers import Followers
@@ -26,20 +26,20 @@ from zq.errors import NotBuilt, Unavailable
 from zq.events import Events, Observers
 from zq.http.app import create_app
 from zq.http.application import App
-from zq.http.authentication import peer_of, set_aside
+from zq.http.authentication import get_peer, set_aside
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
 from zq.model.stats import Snapshot
 from zq.model.topics import Retention
 from zq.serving import lifecycle, probes
-from zq.serving.features import EXTENSIONS, features_of, followers_of
-from zq.serving.listening import authority, overlap
+from zq.serving.features import EXTENSIONS, create_features, create_followers
+from zq.serving.listening import format_authority, overlap
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
 from zq.serving.metrics.definitions import Options
-from zq.serving.metrics.timed import timed
+from zq.serving.metrics.timed import measure_verbs
 from zq.serving.settings import Configuration, Settings
-from zq.serving.startup import reread
+from zq.serving.startup import reload_files
 from zq.serving.tls import ServerTls
 from zq.storage import connect
 from zq.storage.api import Storage
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 # Seconds between two attempts to open the store.
 RETRY_INTERVAL = 1.0
-# Minimum number of concurrent requests from which a project's share is computed, even with fewer threads.
+# Concurrent requests of the process from which a project's fair share is computed, if it has fewer threads.
 REQUESTS_AT_ONCE = 64
 NO_SNAPSHOT = "zq cannot back up this store or these pools. Use the tools of the store: see backup.md."
 
@@ -60,37 +60,40 @@ NO_SNAPSHOT = "zq cannot back up this store or these pools. Use the tools of the
 class Application:
     """The application of one process with its open store and background threads.
 
-    ``tls`` is reloaded together with the options. The constructor raises ``StartRefused`` or ``Unavailable``.
+    Args:
+        tls: Certificates to reload together with the options.
+
+    Raises ``StartRefused`` or ``Unavailable``.
     """
 
     def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
         self._configuration = configuration
         self._tls = tls
         chosen = configuration.current
-        with lifecycle.ending_at_once():
+        with lifecycle.exit_at_once():
             self._storage = open_stores(chosen)
         self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents
-        self._strategy = strategy_of(lambda: configuration.current.auth, documents, self._clock, configuration.path)
-        storage = timed(self._storage, self._metrics, monitor)
+        self._strategy = create_strategy(lambda: configuration.current.auth, documents, self._clock, configuration.path)
+        storage = measure_verbs(self._storage, self._metrics, monitor)
         self.broker = make_broker(
             chosen,
             storage,
             self._clock,
             self._events,
-            followers_of(chosen, storage, self._clock),
+            create_followers(chosen, storage, self._clock),
             self._storage.pools if isinstance(self._storage, PooledStorage) else None,
         )
-        self.features = features_of(
+        self.features = create_features(
             configuration, self.broker, self._events, self._strategy, documents, partial(_probe, chosen)
         )
         self._keys = MasterKeys(chosen.message_encryption_key_file, self.broker.sealing.keys.replace)
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
-        lifecycle.at_end(self._audit.log_counted)
+        lifecycle.register_exit(self._audit.log_counted)
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
@@ -111,7 +114,7 @@ class Application:
         )
         self._upkeep.start()
         atexit.register(self._upkeep.stop)
-        lifecycle.at_end(self.broker.trail.finish)  # must run before the store is closed
+        lifecycle.register_exit(self.broker.trail.finish)  # must run before the store is closed
         for feature in self.features:
             feature.start()
             atexit.register(feature.stop)  # must run before the store is closed
@@ -121,16 +124,16 @@ class Application:
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
         quotas = self.broker.quotas
-        bound = default_bound if quotas is None else lambda project: quotas.of(project).quota.tokens
+        bound = default_max_tokens if quotas is None else lambda project: quotas.of(project).quota.tokens
         tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit, bound)
         return create_app(
             self.broker,
             policy=self._policy,
             audit=self._audit,
-            tells_rates=lambda: configuration.current.quota_headers,
+            sends_rate_limits=lambda: configuration.current.quota_headers,
             strict_client_id=chosen.strict_client_id,
             admin_mode=chosen.admin_mode,
-            trusting=chosen.trust_network,
+            trusts_network=chosen.trust_network,
             allowed_hosts=lambda: configuration.current.allowed_hosts,
             log_requests=lambda: configuration.current.log_requests,
             events=self._events,
@@ -168,22 +171,22 @@ class Application:
         self._policy.reload(new.policy_file, self._audit)
         certificates = getattr(self._strategy, "certificates", None)
         files = [file for feature in self.features for file in feature.files]
-        reread(self._proxy, certificates, self._keys, *files, self._tls)
+        reload_files(self._proxy, certificates, self._keys, *files, self._tls)
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
-        """Return a context manager with a snapshot of the store. Raises ``NotBuilt`` if the store has no snapshots."""
+        """Take a snapshot of the store; a context manager. Raises ``NotBuilt`` if the store does not support it."""
         if not isinstance(self._storage, Snapshots):
             raise NotBuilt(NO_SNAPSHOT)
         return self._storage.snapshot()
 
     def outermost(self) -> Callable[..., Iterable[bytes]]:
-        """Return the WSGI application that the edge calls, wrapped in Keystone's middleware if configured."""
-        wrapped = getattr(self._strategy, "wrapped", None)
-        if wrapped is None:
+        """Return the WSGI application for the edge, which includes Keystone's middleware if configured."""
+        wrap = getattr(self._strategy, "wrap", None)
+        if wrap is None:
             return self.app
         chosen = self._configuration.current
-        peer = partial(peer_of, behind_proxy=chosen.behind_proxy)
-        behind: Callable[..., Iterable[bytes]] = wrapped(
+        peer = partial(get_peer, behind_proxy=chosen.behind_proxy)
+        behind: Callable[..., Iterable[bytes]] = wrap(
             self.app,
             set_aside,
             peer,
@@ -192,11 +195,11 @@ class Application:
         )
         if not self.app.checks:
             return behind
-        return lambda env, start: (self.app if self.app.check_of(env) else behind)(env, start)
+        return lambda env, start: (self.app if self.app.find_check(env) else behind)(env, start)
 
 
 def open_stores(chosen: Settings) -> Storage:
-    """Open the store, or all stores if ``pooling`` is on. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store, or the stores of all pools if pooling is on. Raises ``StartRefused`` or ``Unavailable``."""
     catalogue = open_store(chosen)
     if chosen.pooling is None:
         return catalogue
@@ -236,7 +239,7 @@ def _probe(chosen: Settings, uri: str) -> None:
 
 
 def _metrics(chosen: Settings, storage: Storage, clock: Clock) -> "Metrics":
-    from zq.serving.metrics.counting import Metrics  # imported late: it reads what multiprocess.begin has set
+    from zq.serving.metrics.counting import Metrics  # must be imported after multiprocess.begin
 
     return Metrics(
         storage,
@@ -257,7 +260,6 @@ def make_broker(
     followers: Followers,
     pools: PoolStores | None = None,
 ) -> Broker:
-    """Create the broker from the settings."""
     return Broker(
         storage,
         clock,
@@ -293,15 +295,15 @@ def _retention(chosen: Settings) -> Retention:
 
 
 def _listen(chosen: Settings, pages: Mapping[str, probes.Page], metrics: "Metrics") -> None:
-    """Start the probe and metrics listeners, except on the server's own address.
+    """Start the probe and metrics listeners.
 
-    A listener on that address could bind it before the edge, and the edge would then fail to start.
+    A listener with the server's own address is not started, because it could take the address from the edge.
     """
     main = chosen.bind, chosen.port
     if chosen.probes_bind and not overlap(chosen.probes_bind, main):
-        where = f"Probes: http://{authority(*chosen.probes_bind)}/readyz and /healthz."
+        where = f"Probes: http://{format_authority(*chosen.probes_bind)}/readyz and /healthz."
         probes.serve("probes", *chosen.probes_bind, pages, where)
     if chosen.metrics_port and not overlap((chosen.metrics_bind, chosen.metrics_port), main):
         pages = {"/metrics": probes.metrics(metrics.page), "/healthz": probes.health}
-        where = f"Metrics: http://{authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
+        where = f"Metrics: http://{format_authority(chosen.metrics_bind, chosen.metrics_port)}/metrics."
         probes.serve("metrics", chosen.metrics_bind, chosen.metrics_port, pages, where)

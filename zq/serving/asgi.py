@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server's edge: an ASGI application around the WSGI application.
 
-The event loop reads bodies, waits for messages and sends answers, each within a deadline, so no client occupies a
-thread. The edge calls the WSGI application once for each request. Short requests on an embedded store run on the loop's
-thread, and all others in a thread pool. ``zq.http.pending`` has the objects by which the application delegates waiting
-and streaming to the edge.
+The event loop reads bodies, waits for messages and sends responses, so that a slow client occupies no thread. Each of
+these steps has a deadline. If the store is embedded, short requests run on the event loop's thread. All other requests
+run in a thread pool. ``zq.http.pending`` describes how the application passes long polls and streams to the edge.
 """
 
 import asyncio
@@ -22,25 +21,25 @@ from zq.events import Refusal, refused
 from zq.http import heads
 from zq.http.application import App
 from zq.http.features import Receive, Send
-from zq.http.pending import HANDOVER, Feed, Handover, PendingAnswer
+from zq.http.pending import HANDOVER, Feed, Handover, PendingRequest
 from zq.model.addresses import client_network
 from zq.serving import fairness, lifecycle
 from zq.serving.environ import add_body, announced_size, environment
 from zq.serving.fairness import FairQueue
-from zq.serving.pool import Deadlines, Pool, Settling
+from zq.serving.pool import Deadlines, DurabilityWaiter, Pool
 from zq.storage.inline import Ticket
 
-# Requests that are served under any load, because they need no lookup. Other methods need a credential.
+# Requests that are served even under overload: liveness probes, which need neither credential nor store.
 ALWAYS_SERVED: Final = frozenset({("GET", "/healthz"), ("HEAD", "/healthz")})
-# Maximum bytes of a response that are passed to Granian at a time.
-PIECE: Final = 64 << 10
-# Bytes of a received body that extend its deadline by one second.
+# Maximum bytes of a response that the edge passes to Granian at once.
+PIECE_SIZE: Final = 64 << 10
+# Minimum transfer rate of a body in bytes per second, after the body timeout.
 BODY_RATE: Final = 10_000
-# Maximum total size in bytes of request bodies in memory. Beyond it, the edge rejects requests.
+# Maximum total size of request bodies in memory, in bytes. Above it, the edge rejects requests.
 MAX_BODIES: Final = 256 << 20
-# Maximum total size in bytes of long responses in progress.
+# Maximum total size of long responses in progress, in bytes.
 MAX_UNSENT: Final = 128 << 20
-# Seconds after which the response to a stalled reader may be aborted in favour of other clients.
+# Seconds without progress after which a long response may be aborted in favour of other clients.
 READER_STALL: Final = 1.0
 
 
@@ -48,11 +47,11 @@ class Limits(Struct, frozen=True):
     """Timeouts and limits for clients.
 
     Attributes:
-        body: Timeout of a body in seconds.
-        send: Timeout of sending in seconds.
-        queue: Maximum seconds that a request waits for a thread.
+        body: Timeout for receiving a body in seconds.
+        send: Timeout for sending a part of a response in seconds.
+        queue: Timeout for a request that waits for a thread, in seconds.
         max_body: Maximum body size in bytes.
-        requests_per_address: Maximum number of concurrent requests from one address, or None.
+        requests_per_address: Maximum number of concurrent requests from one address, ``None`` for no limit.
         callers: Headers that identify a caller; see ``fairness``.
     """
 
@@ -64,46 +63,56 @@ class Limits(Struct, frozen=True):
     callers: tuple[bytes, ...] = fairness.PROJECTS
 
 
-class Answer(Struct):
+class Response(Struct):
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
 
 
-class Unsent(Struct):
-    """A long response in progress: its size, and the time at which its reader last accepted data."""
+class LongResponse(Struct):
+    """A long response in progress.
+
+    Attributes:
+        size: Size of the body in bytes.
+        moved: Monotonic time at which the client last accepted data.
+    """
 
     size: int
-    moved: float
+    last_progress: float
 
 
 class ClientDisconnect(Exception):
-    """The client has disconnected, or its response was aborted."""
+    """The client disconnected, or the edge aborted the response."""
 
 
 class Edge:
-    """The edge of one process. ``app``: the WSGI application. ``inner``: the ``App`` that ``app`` wraps or is."""
+    """The edge of one process.
+
+    Args:
+        app: The WSGI application with all its wrappers.
+        inner: The ``App`` inside ``app``; the same object if there is no wrapper.
+    """
 
     def __init__(
         self, app: Callable[..., Iterable[bytes]], inner: App, limits: Limits, threads: int, loop: Any
     ) -> None:
         self.limits = limits
         self.inner = inner
-        self.judge = getattr(app, "judge", None)
-        self.queue = FairQueue(loop, inner.has_company)
-        self.pool = Pool(threads, limits.queue, loop, inner.has_company)
-        self.settling = Settling(loop)
+        self.head_authenticator = getattr(app, "head_authenticator", None)
+        self.queue = FairQueue(loop, inner.has_several_projects)
+        self.pool = Pool(threads, limits.queue, loop, inner.has_several_projects)
+        self.durability = DurabilityWaiter(loop)
         self.deadlines = Deadlines(loop)
         self.addresses: Counter[bytes] = Counter()
-        """The number of concurrent requests by client network."""
+        """Number of concurrent requests by client network."""
         self.last_request = time.monotonic()
         self.body_bytes = 0
         self._app = app
-        self._unsent: dict[asyncio.Task[Any], Unsent] = {}
+        self._unsent: dict[asyncio.Task[Any], LongResponse] = {}
         self._pauses = 0
 
     def serve(self, scope: dict[str, Any], receive: Receive, send: Send) -> Awaitable[None]:
-        """Return a coroutine that serves one request. Call this method in the task that awaits the coroutine."""
+        """Serve one request. Call this method in the task that awaits the result."""
         if self.queue.begin_step() or (scope["method"], scope["path"]) in ALWAYS_SERVED:
             return Exchange(self, scope, receive, send).run()
         return self._serve_later(scope, receive, send)
@@ -113,44 +122,48 @@ class Edge:
         await Exchange(self, scope, receive, send).run()
 
     def caller(self, scope: dict[str, Any]) -> bytes:
-        """Return the caller that the request's head identifies."""
+        """Return the caller in the request head; see ``fairness.caller``."""
         return fairness.caller(scope, self.limits.callers)
 
-    def call(self, environ: dict[str, Any]) -> Answer:
-        """Call the application; blocks. Ignore the returned answer if the handover has a pending answer or a feed."""
+    def call(self, environ: dict[str, Any]) -> Response:
+        """Call the application. Blocks.
+
+        If the application defers the response, the body is empty, and for a long poll the status is not valid either.
+        """
         begun: list[Any] = []
         parts = self._app(environ, lambda status, headers, _=None: begun.extend((status, headers)))
         status, headers = begun
         encoded = [(_header_name(name), value.encode("latin-1")) for name, value in headers]
         handover = environ[HANDOVER]
         body = b"" if handover.pending is not None or handover.feed is not None else b"".join(parts)
-        return Answer(int(status[:3]), encoded, body)
+        return Response(int(status[:3]), encoded, body)
 
-    def go_on(self, pending: PendingAnswer) -> Answer | None:
-        """Retry a pending request; blocks. Return None if the request is still pending."""
-        later = self.inner.go_on(pending)
+    def poll_again(self, pending: PendingRequest) -> Response | None:
+        """Poll once more for a pending request. Return the response, or ``None`` if it is still pending. May block."""
+        later = self.inner.poll_again(pending)
         if later is None:
             return None
         headers = [(_header_name(name), value.encode("latin-1")) for name, value in later.headers]
-        return Answer(later.status, headers, later.body)
+        return Response(later.status, headers, later.body)
 
     def runs_inline(self, environ: dict[str, Any], body: bytes) -> bool:
-        """Return whether the event loop's thread may run the request.
+        """Return whether the request may run on the event loop's thread.
 
-        The request must be short, and no middleware that may block is involved.
+        It must be short, its credential must be cached, and no wrapper of the application may be involved.
         """
         if self._app is not self.inner or not self.inner.is_short(environ, body):
             return False
-        return self.judge is None or self.judge.known(environ) is True
+        return self.head_authenticator is None or self.head_authenticator.known(environ) is True
 
     def is_overloaded(self) -> bool:
-        """Return whether a new request would miss its deadline."""
-        return self.pool.is_crowded() or self.settling.waits() > self.limits.queue or self.body_bytes > MAX_BODIES
+        """Return whether to reject new requests, because threads, the store or memory are exhausted."""
+        is_stalled = self.durability.seconds_waiting() > self.limits.queue
+        return self.pool.is_crowded() or is_stalled or self.body_bytes > MAX_BODIES
 
     async def pause(self) -> None:
-        """Delay the answer to a request beyond the project's rate, so that its client does not retry at once.
+        """Wait before the response to a rate-limited request, so that the client does not retry at once.
 
-        At most ``heads.MAX_PAUSED`` answers are delayed at a time; others are sent without a delay.
+        If ``heads.MAX_PAUSED`` responses are already delayed, return at once.
         """
         if self._pauses < heads.MAX_PAUSED:
             self._pauses += 1
@@ -159,16 +172,16 @@ class Edge:
             finally:
                 self._pauses -= 1
 
-    def has_room_for_long_answers(self) -> bool:
-        """Return whether a long response may start, after aborting responses to stalled readers if necessary."""
+    def has_room_for_long_response(self) -> bool:
+        """Return whether memory allows another long response. If it does not, first abort stalled responses."""
         if not self._unsent:
             return True
         total = sum(unsent.size for unsent in self._unsent.values())
         if total <= MAX_UNSENT:
             return True
         before = time.monotonic() - READER_STALL
-        for task, unsent in sorted(self._unsent.items(), key=lambda item: item[1].moved):
-            if unsent.moved > before or total <= MAX_UNSENT:
+        for task, unsent in sorted(self._unsent.items(), key=lambda item: item[1].last_progress):
+            if unsent.last_progress > before or total <= MAX_UNSENT:
                 break
             refused(Refusal.MEMORY)
             total -= unsent.size
@@ -177,15 +190,15 @@ class Edge:
         return total <= MAX_UNSENT
 
     async def send_long(self, body: bytes, send: Send) -> None:
-        """Send a long body in pieces. Raises ``ClientDisconnect`` if the reader stalls or the response is aborted."""
+        """Send a long body in parts. Raises ``ClientDisconnect`` if the client stalls or the response is aborted."""
         task = asyncio.current_task()
         assert task is not None
-        self._unsent[task] = unsent = Unsent(len(body), time.monotonic())
+        self._unsent[task] = unsent = LongResponse(len(body), time.monotonic())
         try:
-            for at in range(0, len(body), PIECE):
-                more = at + PIECE < len(body)
-                await self.send_piece(body[at : at + PIECE], more, send, lambda: self.limits.send)
-                unsent.moved = time.monotonic()
+            for at in range(0, len(body), PIECE_SIZE):
+                more = at + PIECE_SIZE < len(body)
+                await self.send_piece(body[at : at + PIECE_SIZE], more, send, lambda: self.limits.send)
+                unsent.last_progress = time.monotonic()
         except asyncio.CancelledError:
             if task in self._unsent:
                 raise
@@ -193,12 +206,12 @@ class Edge:
         finally:
             self._unsent.pop(task, None)
 
-    async def send_piece(self, piece: bytes, more: bool, send: Send, patience: Callable[[], float]) -> None:
-        """Send a piece of a response. Raises ``ClientDisconnect`` if the reader stalls for ``patience()`` seconds."""
+    async def send_piece(self, piece: bytes, more: bool, send: Send, send_timeout: Callable[[], float]) -> None:
+        """Send a part of a response. Raises ``ClientDisconnect`` after ``send_timeout()`` seconds."""
         since = time.monotonic()
         handed = send({"type": "http.response.body", "body": piece, "more_body": more})
         try:
-            await self.deadlines.bound(handed, lambda: since + patience())
+            await self.deadlines.bound(handed, lambda: since + send_timeout())
         except TimeoutError:
             refused(Refusal.ANSWER)
             raise ClientDisconnect from None
@@ -216,31 +229,32 @@ class Exchange:
         self._send = send
         self._handover = Handover()
         self._body = b""
-        self._closes = False
-        """Close the connection after the response, because part of the body may be unread."""
+        self._must_close = False
+        """Whether to close the connection after the response, because part of the body may be unread."""
         self._watch: asyncio.Task[None] | None = None
         environ[HANDOVER] = self._handover
 
     async def run(self) -> None:
-        """Read the request, call the application, and send the answer."""
+        """Read the body, call the application and send the response."""
         edge, address = self._edge, client_network(self._environ["REMOTE_ADDR"])
         edge.last_request = time.monotonic()
         edge.addresses[address] += 1
         try:
             if (self._environ["REQUEST_METHOD"], self._environ["PATH_INFO"]) in ALWAYS_SERVED:
-                self._closes = announced_size(self._environ) != 0
+                self._must_close = announced_size(self._environ) != 0
                 add_body(self._environ, b"")
                 self._answer(edge.call(self._environ))
             elif edge.is_overloaded():
-                self._turn_away(Refusal.QUEUE, "The server is overloaded. Try again later.")
+                self._reject_overload(Refusal.QUEUE, "The server is overloaded. Try again later.")
             elif edge.addresses[address] > (edge.limits.requests_per_address or edge.addresses[address]):
-                self._turn_away(Refusal.CONNECTIONS, "Your address has too many concurrent requests. Try again later.")
+                sentence = "Your address has too many concurrent requests. Try again later."
+                self._reject_overload(Refusal.CONNECTIONS, sentence)
             elif (size := announced_size(self._environ)) == 0 or await self._read(size):
                 await self._serve()
         except ClientDisconnect:
             pass
         except Crowded:
-            self._turn_away(Refusal.QUEUE, "The server is overloaded. Try again later.")
+            self._reject_overload(Refusal.QUEUE, "The server is overloaded. Try again later.")
         finally:
             edge.body_bytes -= len(self._body)
             edge.addresses[address] -= 1
@@ -254,20 +268,23 @@ class Exchange:
                 self._watch.cancel()
 
     async def _read(self, size: int | None) -> bool:
-        """Read the body unless the application does not need it. Return False if the body was rejected."""
+        """Read the body, unless the application will reject the request without it.
+
+        If reading fails, send an error response and return ``False``.
+        """
         edge, environ = self._edge, self._environ
-        self._closes = True
+        self._must_close = True
         if heads.REFUSED in environ or (size is not None and size > edge.limits.max_body):
-            return True  # the application refuses the request by its head
-        if edge.judge is not None:
-            known = edge.judge.known(environ)
+            return True  # the application rejects the request without its body
+        if edge.head_authenticator is not None:
+            known = edge.head_authenticator.known(environ)
             if known is None:
-                known = await edge.pool.do(partial(edge.judge.look_up, environ), caller=self._caller())
+                known = await edge.pool.do(partial(edge.head_authenticator.look_up, environ), caller=self._caller())
             if not known:
                 environ[heads.WITHHELD] = heads.UNKNOWN if known is None else True
                 return True
         try:
-            self._closes = await self._read_pieces(size)
+            self._must_close = await self._read_pieces(size)
         except TimeoutError:
             self._refuse(408, Refusal.BODY, "Request timeout", "The request body did not arrive in time.")
             return False
@@ -278,67 +295,67 @@ class Exchange:
         return True
 
     async def _read_pieces(self, size: int | None) -> bool:
-        """Read the body before its deadline. Return whether part of the body is unread.
+        """Read the body. Return whether part of it is unread, because it is too large.
 
         Raises:
-            TimeoutError: The body missed its deadline.
+            TimeoutError: The client sends the body too slowly.
             ClientDisconnect: The body ended early.
         """
         edge, began, more = self._edge, time.monotonic(), True
         pieces: list[bytes] = []
-        came = 0
+        received = 0
         try:
-            while more and came <= edge.limits.max_body:
-                event = await edge.deadlines.bound(self._receive(), self._body_deadline(began, came))
+            while more and received <= edge.limits.max_body:
+                event = await edge.deadlines.bound(self._receive(), self._body_deadline(began, received))
                 if event["type"] != "http.request":
                     raise ClientDisconnect
                 piece = event["body"]
                 pieces.append(piece)
-                came += len(piece)
+                received += len(piece)
                 edge.body_bytes += len(piece)
-                more = event["more_body"] and came != size
+                more = event["more_body"] and received != size
         except BaseException:
-            edge.body_bytes -= came
+            edge.body_bytes -= received
             raise
         self._body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         return more
 
-    def _body_deadline(self, began: float, came: int) -> Callable[[], float]:
-        moment = began + self._edge.limits.body + came / BODY_RATE
+    def _body_deadline(self, began: float, received: int) -> Callable[[], float]:
+        moment = began + self._edge.limits.body + received / BODY_RATE
         return lambda: moment
 
     async def _serve(self) -> None:
         edge, environ, handover = self._edge, self._environ, self._handover
         add_body(environ, self._body)
-        if not edge.has_room_for_long_answers() and _may_be_long(environ):
-            self._turn_away(Refusal.MEMORY, "The server is sending too many long responses. Try again later.")
+        if not edge.has_room_for_long_response() and _may_be_long(environ):
+            self._reject_overload(Refusal.MEMORY, "The server is sending too many long responses. Try again later.")
             return
-        answer: Answer | None
+        answer: Response | None
         try:
             if inline := edge.runs_inline(environ, self._body):
                 ticket = Ticket()
                 with ticket:
                     answer = edge.call(environ)
                 if ticket.wait is not None:
-                    await edge.settling.settle(ticket)
+                    await edge.durability.wait_for(ticket)
             else:
-                if edge.pool.is_busy(self._caller()) and not self._closes:
+                if edge.pool.is_busy(self._caller()) and not self._must_close:
                     self._watch_client()
                 answer = await edge.pool.do(partial(edge.call, environ), caller=self._caller())
             while (pending := handover.pending) is not None:
-                if not handover.in_thread:
+                if not handover.needs_thread:
                     was_notified = await self._wait(pending)
                     if inline and not was_notified and not edge.queue.begin_step():
                         await edge.queue.wait(self._caller())
-                if inline and not handover.in_thread and edge.inner.is_prompt():
+                if inline and not handover.needs_thread and edge.inner.is_prompt():
                     ticket = Ticket()
                     with ticket:
-                        answer = edge.go_on(pending)
+                        answer = edge.poll_again(pending)
                     if ticket.wait is not None:
-                        await edge.settling.settle(ticket)
+                        await edge.durability.wait_for(ticket)
                 else:
-                    handover.begin_attempt()
-                    answer = await edge.pool.do(partial(edge.go_on, pending), caller=self._caller(), patient=True)
+                    handover.begin_poll()
+                    answer = await edge.pool.do(partial(edge.poll_again, pending), caller=self._caller(), patient=True)
         except Unavailable as error:  # the changes could not be made durable
             self._refuse(503, None, "Service unavailable", str(error))
             return
@@ -346,8 +363,8 @@ class Exchange:
         if heads.SLOWED in environ:
             await edge.pause()
         if handover.feed is not None:
-            await self._feed(answer, handover.feed)
-        elif len(answer.body) > PIECE:
+            await self._send_feed(answer, handover.feed)
+        elif len(answer.body) > PIECE_SIZE:
             self._begin(answer)
             await edge.send_long(answer.body, self._send)
         else:
@@ -358,17 +375,18 @@ class Exchange:
             self._known_caller = self._edge.caller(self._scope)
         return self._known_caller
 
-    async def _wait(self, waits: PendingAnswer | Feed) -> bool:
-        """Wait until the next attempt is due, and for the caller's turn if a notification ends many waits.
+    async def _wait(self, waits: PendingRequest | Feed) -> bool:
+        """Wait for a notification or a timeout. Return whether a notification came.
 
-        Returns whether a notification ended the wait. Raises ``ClientDisconnect`` if the client has disconnected.
+        If many requests are notified at once, the fair queue limits how many of each caller continue. Raises
+        ``ClientDisconnect``.
         """
         watch, notified = self._watch_client(), asyncio.get_running_loop().create_future()
         waits.begin(partial(self._edge.queue.notify, self._caller(), notified))
         try:
             await asyncio.wait({notified, watch}, timeout=waits.left(), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            if isinstance(waits, PendingAnswer):
+            if isinstance(waits, PendingRequest):
                 waits.end()
             was_notified = notified.done()
             notified.cancel()
@@ -376,13 +394,13 @@ class Exchange:
             raise ClientDisconnect
         return was_notified
 
-    async def _feed(self, answer: Answer, feed: Feed) -> None:
-        """Send the parts of a feed as they are produced."""
+    async def _send_feed(self, answer: Response, feed: Feed) -> None:
+        """Send a stream until it ends."""
         self._begin(answer)
         while (part := await self._edge.pool.do(feed.step, caller=self._caller(), patient=True)) is not None:
-            for at in range(0, len(part), PIECE):
+            for at in range(0, len(part), PIECE_SIZE):
                 try:
-                    await self._edge.send_piece(part[at : at + PIECE], True, self._send, feed.patience)
+                    await self._edge.send_piece(part[at : at + PIECE_SIZE], True, self._send, feed.send_timeout)
                 except ClientDisconnect:
                     feed.drop()
                     raise
@@ -391,22 +409,22 @@ class Exchange:
         self._send({"type": "http.response.body", "body": b""})
 
     def _watch_client(self) -> "asyncio.Task[None]":
-        """Return a task that ends when the client disconnects. The task discards the unread part of the body."""
+        """Return a task that ends when the client disconnects. It discards the unread part of the body."""
         if self._watch is None:
-            self._watch = asyncio.ensure_future(self._until_gone())
+            self._watch = asyncio.ensure_future(self._wait_for_disconnect())
         return self._watch
 
-    async def _until_gone(self) -> None:
+    async def _wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] == "http.request":
             pass
         self._handover.note_disconnect()
 
-    def _turn_away(self, reason: Refusal, sentence: str) -> None:
-        self._closes = self._closes or announced_size(self._environ) != 0
+    def _reject_overload(self, reason: Refusal, sentence: str) -> None:
+        self._must_close = self._must_close or announced_size(self._environ) != 0
         self._refuse(503, reason, "Service unavailable", sentence)
 
     def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
-        """Send an error response without calling the application."""
+        """Send an error response without the application. Count it by ``reason``."""
         if reason is not None:
             refused(reason)
         body = json.dumps({"title": title, "description": sentence}).encode()
@@ -415,23 +433,22 @@ class Exchange:
             *((b"x-content-type-options", b"nosniff"), (b"vary", b"Accept")),
             *([(b"retry-after", b"1")] if status == 503 else []),
         ]
-        self._answer(Answer(status, headers, body))
+        self._answer(Response(status, headers, body))
 
-    def _answer(self, answer: Answer) -> None:
-        """Send a response in one piece, which Granian buffers without blocking."""
+    def _answer(self, answer: Response) -> None:
+        """Send a response that Granian can buffer."""
         self._begin(answer)
         self._send({"type": "http.response.body", "body": answer.body})
 
-    def _begin(self, answer: Answer) -> None:
-        """Send the head of a response."""
+    def _begin(self, answer: Response) -> None:
         headers = answer.headers
-        if self._closes or lifecycle.is_stopping():
+        if self._must_close or lifecycle.is_stopping():
             headers = [header for header in headers if header[0] != b"connection"] + [(b"connection", b"close")]
         self._send({"type": "http.response.start", "status": answer.status, "headers": headers})
 
 
 def _may_be_long(environ: dict[str, Any]) -> bool:
-    """Return whether the response may be long, because it returns client data."""
+    """Return whether the response may be long: one with messages or a listing."""
     path: str = environ["PATH_INFO"]
     method: str = environ["REQUEST_METHOD"]
     if method == "GET":
@@ -443,5 +460,4 @@ def _may_be_long(environ: dict[str, Any]) -> bool:
 
 @lru_cache(maxsize=256)
 def _header_name(name: str) -> bytes:
-    """Return a header name in lower case, as bytes."""
     return name.lower().encode("latin-1")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands ``zq-server backup``, ``backup verify`` and ``restore``.
 
-Only the server that has the store open can create a consistent snapshot. This process requests the snapshot through the
-server's control socket and copies the files itself, so that the server has no further work.
+Only the server that has the store open can create a consistent snapshot. ``backup`` requests the snapshot through the
+server's control socket and then copies the files itself, so that the server keeps its capacity for requests.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from zq.clock import StoreClock
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
 from zq.serving import control
-from zq.serving.features import postponed
+from zq.serving.features import postpone_expiry
 from zq.serving.offline import print_report
 from zq.storage import Backups, backups, find
 from zq.storage.api import Storage
@@ -42,7 +42,7 @@ PAGE: Final = 100
 
 
 def check(given: argparse.Namespace) -> None:
-    """Raise ``StartRefused`` for arguments that do not apply to the command."""
+    """Raise ``StartRefused`` if an argument does not apply to the command."""
     of_backup = given.command == "restore" and given.names
     for what, unused in (
         (f"{' '.join(given.names)[:100]!r}", given.names and given.command not in ("backup", "restore")),
@@ -55,8 +55,8 @@ def check(given: argparse.Namespace) -> None:
             raise StartRefused(f"{what} does not apply to this command; see zq-server --help.")
 
 
-def on_files(command: Callable[P, int]) -> Callable[P, int]:
-    """Decorate a command to raise ``StartRefused`` for file system errors."""
+def convert_file_errors(command: Callable[P, int]) -> Callable[P, int]:
+    """Decorate a command to convert ``OSError`` to ``StartRefused``."""
 
     @wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> int:
@@ -70,12 +70,14 @@ def on_files(command: Callable[P, int]) -> Callable[P, int]:
     return run
 
 
-@on_files
+@convert_file_errors
 def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
-    """Create or verify a backup; return the exit code.
+    """Create or verify a backup. Return the exit code.
 
-    ``socket`` is the path of the server's control socket, or "" if there is none. Raises ``StartRefused`` or
-    ``Unavailable``.
+    Args:
+        socket: Path of the server's control socket, or "" if it has none.
+
+    Raises ``StartRefused`` or ``Unavailable``.
     """
     names = given.names
     if names[:1] == [VERIFY]:
@@ -101,13 +103,13 @@ def backup(given: argparse.Namespace, uri: str, socket: str) -> int:
     return 0
 
 
-@on_files
+@convert_file_errors
 def restore(given: argparse.Namespace) -> int:
-    """Create a new store from a backup; return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
+    """Create a new store from a backup. Return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
     if len(given.names) != 1 or not given.store:
         raise StartRefused("Name the backup and the new store: zq-server restore BACKUP --store rocksdb:///var/lib/zq")
     folder = Path(given.names[0])
-    shift = postponed if given.shift_time else None
+    shift = postpone_expiry if given.shift_time else None
     use = revoke_tokens if given.revoke_tokens else count_tokens
     done = _backups(given.store).restore(folder, given.store, shift, given.force_clock, use)
     then = datetime.fromtimestamp(done.moment, UTC).isoformat(" ", "seconds")
@@ -148,7 +150,7 @@ def _each_token(storage: Storage, do: Callable[[Tokens, str], object]) -> int:
 
 
 def _backups(uri: str) -> Backups:
-    """Return the backup interface of the store. Raises ``StartRefused`` if zq cannot back up the store."""
+    """Return the backup functions for the store. Raises ``StartRefused`` if zq cannot back up the store."""
     found = backups(uri)
     if found is None:
         find(uri)  # raises for an unknown scheme

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common parts of commands other than ``zq-server``: options, signals and errors."""
+"""Options, signals and error handling of the commands other than ``zq-server``, such as ``zq-deliver``."""
 
 import argparse
 import os
@@ -10,29 +10,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-# The umask of the command, whose files are private.
+# Umask under which new files are private.
 PRIVATE: Final = 0o077
 
 
 @dataclass
-class Requests:
-    """Requests from signal handlers. There is no lock, because a handler may interrupt the lock's holder."""
+class SignalFlags:
+    """Flags that signal handlers set. There is no lock, because a handler may interrupt the thread that holds it."""
 
     end: bool = False
     reload: bool = False
 
 
-# Runs a command with its arguments until a signal requests its end.
-Run = Callable[[Sequence[str], Requests], None]
+# Runs a command with its arguments until ``SignalFlags.end`` is set.
+Run = Callable[[Sequence[str], SignalFlags], None]
 
 
-def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequence[str] | None) -> int:
-    """Run the command ``name`` until it ends; return its exit code.
+def run_until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequence[str] | None) -> int:
+    """Run a command until it ends or a signal stops it. Return the exit code, 2 after an error message.
 
-    ``load`` imports and returns the command, which needs the optional dependencies ``extra``. ``StartRefused`` and
-    ``Unavailable`` of the command are printed, with exit code 2.
+    Args:
+        name: Name of the command, for error messages.
+        extra: Extra of ``zq-queue`` with the command's dependencies.
+        load: Imports the command and returns it.
     """
-    # Block SIGHUP during the imports, because it would end the command. ``until_ended`` unblocks the signal.
+    # SIGHUP must not end the command during the imports. ``wait_until_ended`` unblocks the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         run = load()
@@ -45,26 +47,23 @@ def until_signal(name: str, extra: str, load: Callable[[], Run], arguments: Sequ
     from zq.errors import StartRefused, Unavailable
 
     os.umask(PRIVATE)
-    asked = Requests()
+    flags = SignalFlags()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: setattr(asked, "end", True))
+        signal.signal(number, lambda *_: setattr(flags, "end", True))
     try:
-        run(sys.argv[1:] if arguments is None else arguments, asked)
+        run(sys.argv[1:] if arguments is None else arguments, flags)
     except (StartRefused, Unavailable) as refusal:
         return _refuse(name, str(refusal))
     return 0
 
 
-def until_ended(asked: Requests, reload: Callable[[], object]) -> None:
-    """Wait until a signal requests the command's end; call ``reload`` after each SIGHUP.
-
-    A SIGHUP during the start is handled too.
-    """
-    signal.signal(signal.SIGHUP, lambda *_: setattr(asked, "reload", True))
+def wait_until_ended(flags: SignalFlags, reload: Callable[[], object]) -> None:
+    """Wait until ``flags.end`` is set. Call ``reload`` after each SIGHUP, including one during the start."""
+    signal.signal(signal.SIGHUP, lambda *_: setattr(flags, "reload", True))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-    while not asked.end:
-        if asked.reload:
-            asked.reload = False
+    while not flags.end:
+        if flags.reload:
+            flags.reload = False
             reload()
         time.sleep(0.2)
 
@@ -76,10 +75,11 @@ def _refuse(name: str, sentence: str) -> int:
     return 2
 
 
-def options_of(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse the arguments and store ``--store`` and ``--config`` in the environment, where the settings read them.
+def parse_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Add the common options and parse the arguments.
 
-    Raises ``StartRefused`` if the store URI contains a password.
+    ``--store`` and ``--config`` are copied to the environment, where the settings read them. Raises ``StartRefused`` if
+    the store URI contains a password.
     """
     from zq import __version__
     from zq.errors import StartRefused

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The control socket, through which ``zq-server token`` reaches a server with an embedded store.
+"""The control socket, through which ``zq-server`` commands reach a running server.
 
-The Unix socket has mode 0600 and accepts only the server's own user and root, because a user who can read the store may
-administer it. The server's application answers and treats each request as one of the operator.
+A command such as ``zq-server token`` needs it if the server has an embedded store open. Requests through the socket
+have administrator rights. The Unix socket has mode 0600 and accepts only the server's own user and root, who can also
+read the store.
 """
 
 import atexit
@@ -30,17 +31,17 @@ from zq.model.stats import Snapshot
 
 LOG = logging.getLogger(__name__)
 NO_SERVER: Final = "No server answers at the control socket {}."
-# Environment key that marks a request of the operator; see ``zq.http.tenant``.
+# Environment key that marks a request through the control socket; see ``zq.http.tenant``.
 KEY: Final = "zq.operator"
 # Maximum length in bytes of a Unix socket path.
 MAX_PATH: Final = 107
 # Timeout of a request in seconds.
 TIMEOUT: Final = 30.0
-# Layout of the peer's credentials: process, user, group.
+# Layout of SO_PEERCRED: process, user, group.
 CREDENTIALS: Final = struct.Struct("3i")
 # Path of the snapshot request. A snapshot lives as long as its connection.
 SNAPSHOT: Final = "/snapshot"
-# Environment key of the connection socket.
+# Environment key of the connection's socket.
 CONNECTION: Final = "zq.connection"
 # Sent by the client after it has copied the complete snapshot.
 WHOLE: Final = b"whole\n"
@@ -54,8 +55,11 @@ Snapshots = Callable[[], AbstractContextManager[Snapshot]]
 def serve(path: str, app: Application, snapshot: Snapshots | None = None) -> None:
     """Serve the application at the Unix socket ``path`` in a background thread.
 
-    An existing socket at the path is removed as stale, because this process owns the store. ``snapshot`` creates a
-    store snapshot for a backup. If the socket cannot be created, a warning is logged.
+    An existing socket at the path is stale and is removed, because this process owns the store. If the socket cannot be
+    created, the server logs a warning and runs without it.
+
+    Args:
+        snapshot: Creates a snapshot of the store for a backup.
     """
     if not hasattr(socket, "SO_PEERCRED"):
         LOG.info("No control socket: this system cannot identify the peer of a Unix socket.")
@@ -77,16 +81,15 @@ def serve(path: str, app: Application, snapshot: Snapshots | None = None) -> Non
 
 
 def _remove_socket(path: str) -> None:
-    """Remove the socket at ``path``; leave other files alone."""
     with suppress(OSError):
         if stat.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
 
 
-def ask(path: str, method: str, target: str, document: object = None) -> tuple[int, Any]:
-    """Send a request and return the status and the JSON of the response.
+def send(path: str, method: str, target: str, document: object = None) -> tuple[int, Any]:
+    """Send a request through the control socket. Return the status and the decoded response.
 
-    Raises ``Unavailable`` if no server listens on the socket ``path``.
+    Raises ``Unavailable`` if no server answers.
     """
     connection = _Connection(path)
     try:
@@ -131,7 +134,7 @@ def snapshot(path: str) -> Iterator[Snapshot]:
 
 
 def call(app: Application, method: str, target: str, document: object = None) -> tuple[int, Any]:
-    """Call an application in this process and return the status and the JSON of the response."""
+    """Send a request to an application in this process. Return the status and the decoded response."""
     path, _, query = target.partition("?")
     body = b"" if document is None else json.dumps(document).encode()
     environ: dict[str, Any] = {
@@ -150,7 +153,10 @@ def call(app: Application, method: str, target: str, document: object = None) ->
 
 
 class _Snapshots:
-    """A WSGI middleware that serves snapshots, one at a time."""
+    """WSGI middleware that serves the snapshot request. A snapshot is kept until its connection closes.
+
+    There is at most one snapshot at a time.
+    """
 
     def __init__(self, app: Application, snapshot: Snapshots) -> None:
         self._app = app
@@ -162,16 +168,16 @@ class _Snapshots:
             return self._app(environ, start_response)
         made = ExitStack()
         try:
-            found = self._begun(made)
+            found = self._begin(made)
         except ZqError as refusal:
             made.close()
             status = HTTPStatus.CONFLICT if isinstance(refusal, Conflict) else HTTPStatus.SERVICE_UNAVAILABLE
             start_response(f"{status.value} {status.phrase}", [("Content-Type", "application/json")])
             return [json.dumps({"description": str(refusal)}).encode()]
         start_response("200 OK", [("Content-Type", "application/json")])
-        return self._kept(made, found, environ[CONNECTION])
+        return self._hold(made, found, environ[CONNECTION])
 
-    def _begun(self, made: ExitStack) -> Snapshot:
+    def _begin(self, made: ExitStack) -> Snapshot:
         if not self._free.acquire(blocking=False):
             raise Conflict(RUNNING)
         made.callback(self._free.release)
@@ -179,7 +185,7 @@ class _Snapshots:
         LOG.info("A backup is running; requests were paused for %.0f ms.", found.pause * 1000)
         return found
 
-    def _kept(self, made: ExitStack, found: Snapshot, connection: socket.socket) -> Iterator[bytes]:
+    def _hold(self, made: ExitStack, found: Snapshot, connection: socket.socket) -> Iterator[bytes]:
         with made:
             yield msgspec.json.encode(found) + b"\n"
             connection.settimeout(None)
@@ -189,13 +195,12 @@ class _Snapshots:
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A WSGI server that accepts connections only from its own user and root."""
+    """A WSGI server that accepts connections of its own user and root only."""
 
     address_family = socket.AF_UNIX
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Bind to a socket with mode 0600."""
         self.socket.bind(self.server_address)
         os.chmod(str(self.server_address), 0o600)
         self.server_name, self.server_port = "localhost", 0
@@ -207,7 +212,6 @@ class _Server(ThreadingMixIn, WSGIServer):
         return connection, ("", 0)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Return whether the peer is allowed to connect."""
         packed = request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
         _, user, _ = CREDENTIALS.unpack(packed)
         return user in (os.geteuid(), 0)
@@ -226,7 +230,7 @@ class _Handler(WSGIRequestHandler):
         return ""
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Write no log line; the application logs requests."""
+        """Do nothing, because the application logs requests."""
 
 
 class _Connection(HTTPConnection):

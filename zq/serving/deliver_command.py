@@ -4,12 +4,12 @@
 import sys
 from collections.abc import Sequence
 
-from zq.serving.commands import Run, until_signal
+from zq.serving.commands import Run, run_until_signal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``zq-deliver`` and return its exit code."""
-    return until_signal("zq-deliver", "delivery", _load, arguments)
+    return run_until_signal("zq-deliver", "delivery", _load, arguments)
 
 
 def _load() -> Run:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line, settings and delivery worker of ``zq-deliver``."""
+"""The process of ``zq-deliver``: command line, settings and delivery worker."""
 
 import argparse
 import logging
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from zq import logs
-from zq.auth import strategy_of
+from zq.auth import create_strategy
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.auth.signatures import Signatures
 from zq.clock import StoreClock
@@ -16,9 +16,9 @@ from zq.core.encryption import Sealing
 from zq.errors import StartRefused
 from zq.model.identity import ShareOptions
 from zq.serving.application import open_stores
-from zq.serving.commands import Requests, options_of, until_ended
+from zq.serving.commands import SignalFlags, parse_options, wait_until_ended
 from zq.serving.settings import Configuration, Settings
-from zq.serving.startup import reload, reread
+from zq.serving.startup import reload, reload_files
 from zq.subscriptions.delivery.running import deliverer_of
 from zq.subscriptions.feature import policy_of, trusts_of
 from zq.subscriptions.settings import SECTION
@@ -26,12 +26,12 @@ from zq.subscriptions.settings import SECTION
 LOG = logging.getLogger(__name__)
 
 
-def run(arguments: Sequence[str], asked: Requests) -> None:
-    """Deliver notifications until ``asked.end`` is set. Raises ``StartRefused`` or ``Unavailable``."""
+def run(arguments: Sequence[str], flags: SignalFlags) -> None:
+    """Deliver notifications until ``flags.end`` is set. Raises ``StartRefused`` or ``Unavailable``."""
     parser = argparse.ArgumentParser(
         prog="zq-deliver", description="Deliver notifications to the subscribers of zq queues."
     )
-    options_of(parser, arguments)
+    parse_options(parser, arguments)
     configuration = Configuration()
     chosen = configuration.current
     logs.configure(chosen.log_format, chosen.log_level)
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str], asked: Requests) -> None:
     keys = MasterKeys(chosen.message_encryption_key_file, sealing.keys.replace)
     keystone = None
     if chosen.auth.strategy == "keystone":
-        keystone = strategy_of(lambda: configuration.current.auth, storage.documents, clock, configuration.path)
+        keystone = create_strategy(lambda: configuration.current.auth, storage.documents, clock, configuration.path)
 
     def share() -> ShareOptions:
         return configuration.current.share
@@ -61,14 +61,14 @@ def run(arguments: Sequence[str], asked: Requests) -> None:
     storage.listen(deliverer.notify)
     LOG.info("zq-deliver is running.")
     try:
-        until_ended(asked, partial(reload, configuration, lambda _new: reread(keys)))
+        wait_until_ended(flags, partial(reload, configuration, lambda _new: reload_files(keys)))
     finally:
         deliverer.stop()
         storage.close()
 
 
 def _check(chosen: Settings) -> None:
-    """Raise ``StartRefused`` if these settings do not allow delivery by a separate process."""
+    """Raise ``StartRefused`` if a separate process cannot deliver notifications with these settings."""
     if not chosen.shared_store:
         raise StartRefused(
             "zq-deliver needs a store that several processes can open. With an embedded store, zq-server delivers "

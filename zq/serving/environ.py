@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translation of an ASGI scope to a WSGI environment (PEP 3333), and checks of the request's head.
+"""Translation of an ASGI scope to a WSGI environment (PEP 3333), with checks of the request head.
 
-The checks use the raw headers, because WSGI merges header names. An error is stored in the environment as a sentence,
-and ``zq.http.admission`` rejects the request with it.
+The checks use the raw headers, because WSGI merges header names. If a check fails, the error sentence is stored in the
+environment, and ``zq.http.admission`` rejects the request.
 """
 
 import io
@@ -15,32 +15,32 @@ from zq.http import heads
 
 # Environment keys of headers without the prefix ``HTTP_``.
 PLAIN: Final = {"content-type": "CONTENT_TYPE", "content-length": "CONTENT_LENGTH"}
-# Hop-by-hop headers. ``Transfer-Encoding`` is not listed, because it announces a body, which may be empty.
+# Hop-by-hop headers, which are dropped. ``Transfer-Encoding`` is kept, because it indicates a body.
 HOP_BY_HOP: Final = frozenset({"connection", "keep-alive", "te", "trailer", "upgrade"})
 # Maximum size in bytes of a request target or a header value.
 MAX_LINE: Final = 8190
 # Maximum number and maximum length of cached header names.
 MAX_NAMES: Final = 1024
 MAX_NAME_LENGTH: Final = 64
-# Entries that are the same in every environment.
+# Entries of every environment.
 CONSTANT: Final[dict[str, Any]] = {
-    # Always empty: neither a client nor a proxy may set a path prefix.
+    # Neither a client nor a proxy may set a path prefix.
     "SCRIPT_NAME": "",
     "wsgi.version": (1, 0),
     "wsgi.errors": sys.stderr,
     "wsgi.multithread": True,
     "wsgi.multiprocess": False,
     "wsgi.run_once": False,
-    # The body has been read completely.
+    # The edge has read the complete body.
     "wsgi.input_terminated": True,
 }
 
-# The keys of header names from well-formed heads, none with an underscore; see ``_key``.
+# Environment keys by header name, for names from valid heads; see ``_key``. Names with an underscore are not cached.
 _keys: dict[bytes, str] = {}
 
 
 def environment(scope: dict[str, Any]) -> dict[str, Any]:
-    """Return the environment of a request, still without its body; see ``add_body``."""
+    """Return the environment of a request without its body; see ``add_body``."""
     raw: bytes = scope["raw_path"]
     query = scope["query_string"].decode("latin-1")
     path = raw.decode("latin-1")
@@ -68,9 +68,9 @@ def add_body(environ: dict[str, Any], body: bytes) -> None:
 
 
 def announced_size(environ: dict[str, Any]) -> int | None:
-    """Return the announced body size: 0 for no body, ``None`` for an unknown size.
+    """Return the ``Content-Length`` of the body: 0 without a body, ``None`` for an unknown size.
 
-    A number with more than 20 digits is truncated to 20 digits, which still exceeds every limit.
+    A number with more than 20 digits is truncated to 20 digits. It still exceeds every limit.
     """
     length = environ.get("CONTENT_LENGTH")
     if length is None:
@@ -79,9 +79,9 @@ def announced_size(environ: dict[str, Any]) -> int | None:
 
 
 def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> bool:
-    """Add headers that are certainly well formed: known names without repetition, with a host.
+    """Add headers of a common form, without the checks of ``_add_headers``.
 
-    Return False and add nothing if a header needs the checks of ``_add_headers``.
+    Return ``False`` and add nothing if the head needs these checks, for example for a new or repeated name.
     """
     found: dict[str, str] = {}
     for name, value in headers:
@@ -97,7 +97,7 @@ def _add_usual(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> b
 
 
 def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) -> None:
-    """Add the headers as Latin-1, with repeated headers joined by commas; mark an ambiguous head."""
+    """Add all headers, with repeated headers joined by commas. Check the head and store an error, if any."""
     plain = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
     for name, value in plain:
         key = _key(name)
@@ -115,7 +115,7 @@ def _add_headers(environ: dict[str, Any], headers: list[tuple[bytes, bytes]]) ->
 
 
 def _remember(names: list[bytes]) -> None:
-    """Cache header names for ``_add_usual``. A cache with more than ``MAX_NAMES`` names is cleared first."""
+    """Cache header names for ``_add_usual``."""
     if len(_keys) > MAX_NAMES:
         _keys.clear()
     for name in names:
@@ -124,7 +124,7 @@ def _remember(names: list[bytes]) -> None:
 
 
 def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | None:
-    """Return the error of a malformed head that Granian accepts, or None."""
+    """Return the error sentence for a head that Granian accepts but that is malformed, or ``None``."""
     if len(environ["RAW_URI"]) > MAX_LINE or any(len(value) > MAX_LINE for _, value in headers):
         return f"Each line of the request head must be at most {MAX_LINE} bytes."
     if "HTTP_HOST" not in environ and environ["SERVER_PROTOCOL"] == "HTTP/1.1":
@@ -137,9 +137,9 @@ def _refusal(environ: dict[str, Any], headers: list[tuple[str, str]]) -> str | N
 
 @lru_cache(maxsize=1024)
 def _key(name: str) -> str:
-    """Return the environment key of a header, or "" for a dropped header.
+    """Return the environment key of a header, or "" if the header is dropped.
 
-    Names with an underscore are dropped, because WSGI cannot distinguish an underscore from a hyphen.
+    Headers with an underscore are dropped, because WSGI uses one key for underscore and hyphen.
     """
     if "_" in name or name in HOP_BY_HOP:
         return ""

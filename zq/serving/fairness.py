@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fair queueing of callers' requests on the event loop's thread.
+"""Fair queueing of requests on the event loop's thread, by caller.
 
-A caller is a credential or a project, identified by text in the request's head (see ``caller``). Clients of one caller
-that receive responses together also send their next requests together. If requests ran in arrival order, another caller
-would wait for all of them.
+A caller is a credential or a project, identified by the request head (see ``caller``). Many clients of one caller may
+send requests at the same time. If requests ran in arrival order, a request of another caller would wait for all of
+them.
 """
 
 import asyncio
@@ -16,25 +16,33 @@ from typing import Any, Final
 
 from zq.model.addresses import client_network
 
-# Maximum number of steps of one caller per event loop iteration.
+# Maximum number of steps of one caller per event loop iteration if several projects send requests.
 MAX_STEPS: Final = 4
-# Seconds for which the event loop's thread releases the interpreter after an iteration with several steps, so that
-# Granian's thread can receive requests. The kernel adds about 50 µs.
+# Maximum number of steps while only one project sends requests, so that another project's first request waits for few
+# requests. A smaller number costs a twelfth of the throughput.
+MAX_STEPS_ALONE: Final = 64
+# Seconds for which ``MAX_STEPS`` applies after several projects have sent requests.
+SHARED_SECONDS: Final = 10.0
+# Seconds for which the event loop's thread sleeps after an iteration with many steps, so that Granian's thread gets the
+# interpreter lock and can receive requests. The kernel adds about 50 µs.
 PAUSE: Final = 0.0002
-# Headers that identify the caller, in order of precedence: without credentials, with Keystone, and with the other
-# strategies. The order equals that of authentication, so that a client cannot change its caller by adding headers.
+# Headers that identify the caller, in order of precedence: without authentication, with Keystone, and with other
+# strategies. Authentication uses the same order, so a client cannot become another caller by adding a header.
 PROJECTS: Final = (b"x-project-id", b"x-tenant-id", b"x-tenant", b"authorization")
 KEYSTONE: Final = (b"url-signature", b"x-auth-token", b"x-storage-token", b"authorization")
 CREDENTIALS: Final = (b"url-signature", b"authorization", b"x-auth-token")
-# The access key in an AWS signature, because the rest of the header differs in each request.
+# The access key in an AWS signature. The remainder of the header differs in each request.
 ACCESS_KEY: Final = re.compile(rb"Credential=([^/,\s]+)")
 
 
 def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
-    """Return the project or credential in a request's head, or the client's network if there is none.
+    """Return the project or credential in the request head, or the client's network if there is none.
 
-    ``headers`` lists header names in order of precedence. Credentials are not checked: a client that sends a different
-    invalid one in each request counts as many callers until the server rejects its guessing.
+    The credential is not verified. A client with a different invalid credential in each request therefore counts as
+    many callers, until the failure limit of its address rejects it.
+
+    Args:
+        headers: Header names in order of precedence.
     """
     given = dict(scope["headers"])
     for name in headers:
@@ -47,27 +55,30 @@ def caller(scope: dict[str, Any], headers: Sequence[bytes]) -> bytes:
 class FairQueue:
     """A queue that allows each caller ``MAX_STEPS`` steps per event loop iteration.
 
-    The first steps of an iteration are not counted by caller, so a single request costs one comparison. Call all
-    methods but ``notify`` in the loop.
+    The first ``MAX_STEPS`` steps of an iteration are not counted by caller, which costs less. If only one project has
+    sent requests lately, the limit is ``MAX_STEPS_ALONE`` instead. All methods except ``notify`` must be called in the
+    event loop.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, has_company: Callable[[], bool]) -> None:
-        """Create the queue. ``has_company`` returns whether several projects have recently sent requests."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, has_several_projects: Callable[[], bool]) -> None:
+        """Create the queue. ``has_several_projects`` returns whether several projects have recently sent requests."""
         self._loop = loop
-        self._has_company = has_company
+        self._has_several_projects = has_several_projects
         self._uncounted = MAX_STEPS
         """Number of remaining steps in this iteration that are not counted by caller."""
-        self._taken: Counter[bytes] = Counter()
+        self._max_steps = MAX_STEPS
+        self._shared_until = loop.time() + SHARED_SECONDS
+        self._step_counts: Counter[bytes] = Counter()
         self._waiting: dict[bytes, deque[asyncio.Future[None]]] = {}
         self._notices: deque[tuple[bytes, asyncio.Future[None]]] = deque()
         self._is_notified = False
 
     def notify(self, name: bytes, turn: "asyncio.Future[None]") -> None:
-        """Resolve a future of the loop when this caller may take a step. Thread-safe."""
+        """Resolve the future ``turn`` when this caller may take a step. Thread-safe."""
         self._notices.append((name, turn))
         if not self._is_notified:
             self._is_notified = True
-            with suppress(RuntimeError):  # the loop has ended, and with it the waiting coroutine
+            with suppress(RuntimeError):  # the loop is closed, so no coroutine waits
                 self._loop.call_soon_threadsafe(self._take_notices)
 
     def _take_notices(self) -> None:
@@ -76,13 +87,13 @@ class FairQueue:
             name, turn = self._notices.popleft()
             if turn.done():
                 continue
-            if self.begin_step() or self._may_step(name):
+            if self.begin_step() or self._take_step(name):
                 turn.set_result(None)
             else:
                 self._waiting.setdefault(name, deque()).append(turn)
 
     def begin_step(self) -> bool:
-        """Begin a step if this iteration has uncounted steps left. If the result is False, await ``wait`` first."""
+        """Take a step if this iteration has uncounted steps left. If not, return ``False``; then await ``wait``."""
         if self._uncounted > 1:
             self._uncounted -= 1
             return True
@@ -93,33 +104,37 @@ class FairQueue:
         return False
 
     async def wait(self, name: bytes) -> None:
-        """Wait until this caller may take a step."""
-        if not self._may_step(name):
+        """Wait until this caller may take a step, and take it."""
+        if not self._take_step(name):
             turn = self._loop.create_future()
             self._waiting.setdefault(name, deque()).append(turn)
             await turn
 
-    def _may_step(self, name: bytes) -> bool:
-        """Count a step of this caller and return True if it may take one in this iteration."""
-        if self._taken[name] >= MAX_STEPS or name in self._waiting:
+    def _take_step(self, name: bytes) -> bool:
+        """Take a step of this caller. Return ``False`` if the caller must wait for a later iteration."""
+        if self._step_counts[name] >= self._max_steps or name in self._waiting:
             return False
-        self._taken[name] += 1
+        self._step_counts[name] += 1
         return True
 
     def _begin_iteration(self) -> None:
-        """Reset the step counts and start the next waiting requests of each caller."""
-        if self._has_company():
+        """Reset the step counts and resume as many waiting requests of each caller as the limit allows."""
+        now = self._loop.time()
+        if self._has_several_projects():
+            self._shared_until = now + SHARED_SECONDS
             time.sleep(PAUSE)
-        self._taken.clear()
+        is_shared = now < self._shared_until
+        self._max_steps = MAX_STEPS if is_shared else MAX_STEPS_ALONE
+        self._step_counts.clear()
         for name, waiting in list(self._waiting.items()):
-            while waiting and self._taken[name] < MAX_STEPS:
+            while waiting and self._step_counts[name] < self._max_steps:
                 turn = waiting.popleft()
                 if not turn.done():
-                    self._taken[name] += 1
+                    self._step_counts[name] += 1
                     turn.set_result(None)
             if not waiting:
                 del self._waiting[name]
-        if self._taken:
+        if self._waiting or (is_shared and self._step_counts):
             self._loop.call_soon(self._begin_iteration)
         else:
-            self._uncounted = MAX_STEPS
+            self._uncounted = self._max_steps

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The features of a server, composed from settings and core.
+"""The features of a server.
 
-To ship zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``. ``python -m
-zq.serving.features`` prints the OpenAPI document of a server with all features and default settings.
+To build zq without a feature, delete its folder, its lines in this module and its lines in ``sections.py``.
+
+``python -m zq.serving.features`` prints the OpenAPI document of a server with all features and default settings.
 """
 
 import json
@@ -43,7 +44,7 @@ from zq.websocket.feature import WebSocketFeature
 from zq.websocket.pushes import NO_SUBSCRIPTIONS
 from zq.websocket.settings import SECTION as WEBSOCKET
 
-# Functions that postpone the expiry of a feature's documents; see ``postponed``.
+# Functions of features that postpone the expiry times in their documents; see ``postpone_expiry``.
 POSTPONEMENTS: Final[list[Callable[[str, bytes, Seconds], bytes | None]]] = [
     subscriptions_postponed,
 ]
@@ -57,14 +58,13 @@ COMMANDS: Final[list[Command]] = [
 ]
 
 
-def followers_of(chosen: Settings, storage: Storage, clock: Clock) -> Followers:
-    """Create the followers of queues and topics."""
+def create_followers(chosen: Settings, storage: Storage, clock: Clock) -> Followers:
     followers = Followers()
     followers = Subscribers(storage, clock, chosen.of(SUBSCRIPTIONS).keep)
     return followers
 
 
-def features_of(
+def create_features(
     configuration: Configuration,
     core: Broker,
     observers: Observers,
@@ -76,7 +76,7 @@ def features_of(
 
     Args:
         strategy: The authentication strategy.
-        probe: Opens a store by its URI and closes it; raises ``StartRefused`` or ``Unavailable``.
+        probe: Checks that the store at a URI is usable. Raises ``StartRefused`` or ``Unavailable``.
     """
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.uri.partition(":")[0]
@@ -124,10 +124,7 @@ def features_of(
 
 
 def command_features(core: Broker, chosen: Settings | None = None) -> list[Feature]:
-    """Create the features whose routes ``zq-server``'s commands use, with or without a running server.
-
-    ``chosen`` is ``None`` for default settings.
-    """
+    """Create the features whose routes the ``zq-server`` commands call. ``None`` means default settings."""
     behind_proxy = chosen is not None and chosen.behind_proxy
     return [
         AdministrationFeature(core.quotas, core.removal, core.sealing.keys),
@@ -136,7 +133,7 @@ def command_features(core: Broker, chosen: Settings | None = None) -> list[Featu
 
 
 def described_features(core: Broker) -> list[Feature]:
-    """Create all features with operations in the OpenAPI document."""
+    """Create all features that have operations in the OpenAPI document."""
     return [
         *command_features(core),
         FiguresFeature(None),
@@ -145,8 +142,8 @@ def described_features(core: Broker) -> list[Feature]:
     ]
 
 
-def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Return a feature's document with its expiry times postponed by ``seconds``, or None if it has none."""
+def postpone_expiry(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
+    """Add ``seconds`` to the expiry times in a feature's document. Return ``None`` if it contains none."""
     for postpone in POSTPONEMENTS:
         if (document := postpone(kind, stored, seconds)) is not None:
             return document

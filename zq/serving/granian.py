@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process under Granian: the embeddable server and the edge in one event loop, from start to drain."""
+"""A worker process under Granian, whose embeddable server runs in one event loop with the edge."""
 
 import asyncio
 import logging
@@ -25,27 +25,27 @@ from zq import turns
 from zq.http.application import App
 from zq.http.features import Feature, Receive, Send
 from zq.serving import fairness, lifecycle, listening
-from zq.serving.asgi import PIECE, Edge, Limits
+from zq.serving.asgi import PIECE_SIZE, Edge, Limits
 from zq.serving.settings import Settings
 from zq.serving.sockets import Sockets
 
 LOG = logging.getLogger(__name__)
 # Maximum seconds for which a stopping worker serves connected clients after the drain.
 LINGER: Final = 2.0
-# Seconds without a request after which a stopping worker assumes that no client is sending one.
+# Seconds without a new request after which a stopping worker exits.
 QUIET: Final = 0.3
-# Seconds between two checks of a stopping worker for recent requests.
+# Seconds between two such checks.
 DRAIN_CHECK_INTERVAL: Final = 0.05
 
 
-class Serving(Struct, frozen=True):
+class WorkerApplication(Struct, frozen=True):
     """The application of a worker.
 
     Attributes:
-        app: The WSGI application.
-        inner: The ``App`` that ``app`` wraps or is.
-        end_waiting: Answers all waiting requests and ends all streams.
-        reload: Reloads the options; returns whether the new options were applied.
+        app: The WSGI application with all its wrappers.
+        inner: The ``App`` inside ``app``; the same object if there is no wrapper.
+        end_waiting: Ends all long polls and streams.
+        reload: Reloads the options. Returns whether the new options were applied.
     """
 
     app: Callable[..., Iterable[bytes]]
@@ -55,8 +55,8 @@ class Serving(Struct, frozen=True):
     reload: Callable[[], bool]
 
 
-def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
-    """Serve until a signal ends this process; return the exit code. Errors of ``open_app`` propagate."""
+def serve(chosen: Settings, open_app: Callable[[], WorkerApplication]) -> int:
+    """Serve until a signal ends this process. Return the exit code."""
     _allow_connections()
     sys.setswitchinterval(turns.SWITCH)
     opened = open_app()
@@ -66,7 +66,7 @@ def serve(chosen: Settings, open_app: Callable[[], Serving]) -> int:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's event loop if installed; it reduces the time of an empty request by a third."""
+    """Return uvloop's event loop if it is installed. It makes an empty request a third faster."""
     if find_spec("uvloop") is None:
         return None
     import uvloop
@@ -76,13 +76,13 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class Worker:
-    """The event loop of one process and its Granian servers. A certificate reload starts a new server."""
+    """The event loop of one process and its Granian servers. A reload of certificates replaces the server."""
 
-    def __init__(self, chosen: Settings, opened: Serving) -> None:
+    def __init__(self, chosen: Settings, opened: WorkerApplication) -> None:
         self._chosen = chosen
         self._opened = opened
-        self._address = listening.numeric(chosen.bind)
-        """Resolved once, because the name may not resolve later, when a reload or a stop needs the address."""
+        self._address = listening.resolve(chosen.bind)
+        """The listening address, resolved once because a reload or a stop must not depend on DNS."""
         self._edge: Edge
         self._sockets: Sockets
         self._servers: dict[Server, asyncio.Task[None]] = {}
@@ -91,7 +91,7 @@ class Worker:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
-        """Serve until SIGINT, SIGQUIT or SIGTERM. SIGTERM drains the worker first."""
+        """Serve until SIGTERM, SIGINT or SIGQUIT. SIGTERM drains the worker first."""
         chosen, loop = self._chosen, asyncio.get_running_loop()
         per_address = None if chosen.behind_proxy else chosen.max_connections_per_address
         limits = Limits(
@@ -134,14 +134,14 @@ class Worker:
             address=self._address,
             port=chosen.port,
             interface=Interfaces.ASGINL,
-            # With HTTP/2 Granian has no deadline for a silent connection: see decision 0135.
+            # With HTTP/2, Granian has no timeout for idle connections; see decision 0135.
             http=HTTPModes.http1,
             websockets=bool(self._sockets),
             backlog=1024,
             backpressure=chosen.max_waiters + chosen.max_streams + chosen.max_connections,
             http1_settings=HTTP1Settings(
                 header_read_timeout=int(chosen.head_timeout * 1000),
-                max_buffer_size=PIECE,  # bytes of a response that Granian buffers for a slow reader
+                max_buffer_size=PIECE_SIZE,  # bytes of a response that Granian buffers for a slow client
             ),
             log_level=LogLevels.error,
             **_tls(chosen),
@@ -150,7 +150,7 @@ class Worker:
         return server
 
     async def _reload(self) -> None:
-        """Reload options and certificates. New connections get the new certificate."""
+        """Reload the options. If TLS is on, start a server with the new certificates for new connections."""
         async with self._reloading:
             taken_over = await asyncio.to_thread(self._opened.reload)
             if not (taken_over and self._chosen.tls_cert):
@@ -158,7 +158,7 @@ class Worker:
             former = list(self._servers.items())
             self._start_server()
             await asyncio.sleep(QUIET)
-        for server, task in former:  # each server ends after its last request
+        for server, task in former:  # a stopped server finishes its requests
             task.add_done_callback(partial(self._forget, server))
             server.stop()  # type: ignore[no-untyped-call]
 
@@ -166,7 +166,7 @@ class Worker:
         self._servers.pop(server, None)
 
     async def _drain(self) -> None:
-        """Serve for another ``drain_delay`` seconds, then only connected clients, then end the worker."""
+        """Serve all clients for ``drain_delay`` seconds, then connected clients until they are quiet, then end."""
         if lifecycle.is_stopping():
             return
         chosen = self._chosen
@@ -188,7 +188,6 @@ class Worker:
 
 
 def _tls(chosen: Settings) -> dict[str, Any]:
-    """Return the TLS arguments of Granian's server."""
     if not chosen.tls_cert:
         return {}
     return {
@@ -201,14 +200,14 @@ def _tls(chosen: Settings) -> dict[str, Any]:
 
 
 def _allow_connections() -> None:
-    """Raise the limit of open files to the maximum for this process."""
+    """Raise the process's soft limit of open files to the hard limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _caller_headers(strategy: str) -> tuple[bytes, ...]:
-    """Return the headers by which callers are distinguished under an authentication strategy."""
+    """Return the headers that identify a caller under an authentication strategy."""
     if strategy in ("", "proxy"):
         return fairness.PROJECTS
     return fairness.KEYSTONE if strategy == "keystone" else fairness.CREDENTIALS

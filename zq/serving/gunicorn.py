@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Options and master process of gunicorn with its gthread worker.
 
-Each request holds a thread of the worker, even if the client sends or reads slowly. The worker therefore needs a
-buffering proxy in front, as in ``etc/nginx.conf``; see ``zq.serving.startup.check_exposure``.
+Each request occupies a thread, even while a slow client sends or receives. The server therefore needs a buffering proxy
+in front, as in ``etc/nginx.conf``; see ``zq.serving.startup.check_exposure``.
 """
 
 import logging
@@ -24,7 +24,7 @@ from zq.model.identity import CERTIFICATE
 from zq.serving import lifecycle, listening
 from zq.serving.environ import MAX_LINE
 from zq.serving.settings import Settings
-from zq.serving.tls import ServerTls, certificate_of
+from zq.serving.tls import ServerTls, get_certificate
 
 LOG = logging.getLogger(__name__)
 
@@ -37,22 +37,22 @@ def _refuse_ambiguous_head(_worker: object, request: Any) -> None:
 
 
 def _options(chosen: Settings, tls: ServerTls | None, lost: Callable[[int], None]) -> dict[str, object]:
-    """Return gunicorn's options by name. The caller skips options that the installed version lacks."""
+    """Return gunicorn's options by name. The installed version may lack some of them."""
     options: dict[str, object] = {
-        "bind": [listening.authority(chosen.bind, chosen.port)],
+        "bind": [listening.format_authority(chosen.bind, chosen.port)],
         "worker_class": "gthread",
         "workers": chosen.workers,
-        # One socket per worker: on a shared socket, the first worker to wake up accepts most connections.
+        # Each worker has its own socket. On a shared socket, the first worker to wake up accepts most connections.
         "reuse_port": chosen.workers > 1,
         "threads": chosen.threads,
         "worker_connections": chosen.max_connections,
         "keepalive": chosen.keepalive,
         "graceful_timeout": chosen.graceful_timeout,
-        # A store may take long to open, and a standby waits until the owner of its store has ended.
+        # No timeout: a store may take long to open, and a standby waits until the owner of its store has exited.
         "timeout": 0,
         "limit_request_line": MAX_LINE,
         "limit_request_field_size": MAX_LINE,
-        # WSGI cannot distinguish an underscore from a hyphen. No forwarded headers are trusted.
+        # WSGI uses one key for underscore and hyphen. No forwarded headers are trusted.
         "header_map": "refuse",
         "forwarder_headers": "",
         "forwarded_allow_ips": "",
@@ -74,16 +74,22 @@ def run(
     lost: Callable[[int], None],
     tls: ServerTls | None = None,
 ) -> int:
-    """Serve until a signal ends the master; return the exit code. ``load`` creates the application in the worker."""
+    """Serve until a signal ends the master. Return the exit code.
+
+    Args:
+        load: Creates the application. Called in each worker after the fork.
+        reload: Reloads the options. Returns whether the workers must reload too.
+        lost: Called with the process id of each ended worker.
+    """
 
     class PlainLogger(Logger):  # type: ignore[misc]
-        """A logger that writes gunicorn's messages in the server's own format."""
+        """A logger that passes gunicorn's messages to the server's log."""
 
         def setup(self, cfg: object) -> None:
             self.error_log.propagate = True
 
     class Application(BaseApplication):  # type: ignore[misc]
-        """A gunicorn application that calls ``load`` in the worker, after the fork."""
+        """A gunicorn application that is created in the worker, after the fork."""
 
         def load_config(self) -> None:
             for name, value in (_options(chosen, tls, lost) | {"logger_class": PlainLogger}).items():
@@ -103,11 +109,11 @@ def run(
 
 
 def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    """Return a wrapper of the application that adds the client's certificate to each request's environment."""
+    """Wrap the application to add the client's certificate to the environment of each request."""
 
     def call(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         connection = environ.get("gunicorn.socket")
-        found = certificate_of(connection) if isinstance(connection, ssl.SSLSocket) else None
+        found = get_certificate(connection) if isinstance(connection, ssl.SSLSocket) else None
         if found is not None:
             environ[CERTIFICATE] = found
         return app(environ, start_response)
@@ -116,16 +122,16 @@ def _with_certificates(app: Callable[..., Iterable[bytes]]) -> Callable[..., Ite
 
 
 def _master(reload: Callable[[], bool], alone: bool) -> Any:
-    """Return the class of the master process; ``alone`` limits it to one worker."""
+    """Return the class of the master process. ``alone`` limits the master to one worker."""
 
     class Master(Arbiter):  # type: ignore[misc]
         """A master that reloads options without replacing workers."""
 
-        # The master exits if a worker exits with this code, because the worker gave up or failed at start.
+        # If a worker exits with this code, the master exits too.
         WORKER_BOOT_ERROR = lifecycle.GIVEN_UP
 
         def spawn_worker(self) -> int:
-            lifecycle.defer_reload()  # the worker unblocks it when it can reload
+            lifecycle.defer_reload()  # until the worker can reload
             worker: int = super().spawn_worker()
             lifecycle.allow_reload()
             return worker

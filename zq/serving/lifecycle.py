@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Signals and shutdown of this process, independent of the HTTP server.
 
-An HTTP server that stops gracefully waits for its requests, so requests that wait for messages must be ended. Every
-server handles SIGTERM itself. Python writes the number of each handled signal to a wake-up file descriptor, even while
-the main thread runs native code; this module reads the descriptor.
+Ending signals: an HTTP server that stops gracefully waits for its requests, so long polls must be ended. The HTTP
+server has its own signal handlers. This module therefore reads signals from Python's wake-up file descriptor, which
+works even while the main thread runs native code.
 
-``RELOAD`` (SIGHUP) ends a process that does not handle it, and a reload during the start must not be lost. The signal
-is therefore blocked in the starting process and its children until each process calls ``listen``.
+``RELOAD`` (SIGHUP): the signal would end a process that does not handle it, and a reload during the start must not be
+lost. The signal is therefore blocked in the starting process and its children until they can reload.
 
-A process that receives SIGTERM continues to serve for ``drain_delay`` seconds. Meanwhile its probes report that it is
-stopping.
+After SIGTERM, a process serves for another ``drain_delay`` seconds. Meanwhile, its probes report that it is stopping.
 """
 
 import atexit
@@ -29,27 +28,27 @@ LOG = logging.getLogger(__name__)
 ENDING: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGQUIT})
 # Signal that reloads the options.
 RELOAD: Final = signal.SIGHUP
-# Exit code of a process that gave up. Its parent exits with the same code instead of starting another worker.
+# Exit code of a process that lost the store. Its parent exits with the same code and starts no other worker.
 GIVEN_UP: Final = 75
-# Seconds in which requests in progress may still be answered.
-LAST_ANSWERS: Final = 0.5
+# Seconds for which a process that lost the store continues to send responses.
+LAST_RESPONSES: Final = 0.5
 _stopping = threading.Event()
 
 
 def give_up() -> NoReturn:
-    """Exit because another process owns the store now, after ``LAST_ANSWERS`` seconds for requests in progress.
+    """Exit because another process now owns the store. Requests in progress get ``LAST_RESPONSES`` seconds to finish.
 
-    Nothing is closed, because the store's resources belong to the new owner.
+    The store is not closed, because its resources belong to the new owner.
     """
-    time.sleep(LAST_ANSWERS)
+    time.sleep(LAST_RESPONSES)
     os._exit(GIVEN_UP)
 
 
 @contextlib.contextmanager
-def ending_at_once() -> Iterator[None]:
-    """Let signals end the process immediately within this context, before anything is open that must be closed.
+def exit_at_once() -> Iterator[None]:
+    """Let signals end the process immediately while the store is being opened; a context manager.
 
-    A start may take long, especially if it waits for a store that another server owns.
+    Opening may take long, especially if another server owns the store. Nothing must be closed before that.
     """
     former = {}
     if threading.current_thread() is threading.main_thread():
@@ -62,50 +61,52 @@ def ending_at_once() -> Iterator[None]:
 
 
 def defer_reload() -> None:
-    """Block ``RELOAD`` in the calling main thread and in processes started later."""
+    """Block ``RELOAD`` in this thread, which must be the main thread, and in processes that it starts."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {RELOAD})
 
 
 def allow_reload() -> None:
-    """Unblock ``RELOAD``; a pending signal is delivered."""
+    """Unblock ``RELOAD``. A pending signal is delivered now."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {RELOAD})
 
 
 def listen(callbacks: Mapping[signal.Signals, Callable[[], object]]) -> bool:
-    """Call the callback of each received signal, one at a time, in a background thread.
+    """Start a background thread that calls the callback of each received signal.
 
-    Return ``False`` and do nothing outside the main thread. ``RELOAD`` is handled only if it was deferred; otherwise
-    the HTTP server handles it.
+    ``RELOAD`` is handled only after ``defer_reload``; without it, the HTTP server handles the signal. Return ``False``
+    and do nothing if the caller is not the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
-    ours, pythons = socket.socketpair()
-    pythons.setblocking(False)
-    former = signal.set_wakeup_fd(pythons.fileno(), warn_on_full_buffer=False)
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    former = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
     deferred = RELOAD in signal.pthread_sigmask(signal.SIG_BLOCK, ())
     wanted = {number: call for number, call in callbacks.items() if deferred or number != RELOAD}
-    threading.Thread(target=_listen, args=(ours, pythons, former, wanted), name="zq-signals", daemon=True).start()
+    threading.Thread(target=_listen, args=(reader, writer, former, wanted), name="zq-signals", daemon=True).start()
     if deferred:
-        signal.signal(RELOAD, ignored)
+        signal.signal(RELOAD, ignore_signal)
         signal.siginterrupt(RELOAD, False)
         allow_reload()
     return True
 
 
-def ignored(*_: object) -> None:
-    """Do nothing; a handler must exist because Python writes only handled signals to the descriptor."""
+def ignore_signal(*_: object) -> None:
+    """Do nothing. Python writes only signals with a handler to the wake-up descriptor."""
 
 
 def _listen(
-    ours: socket.socket, pythons: socket.socket, former: int, callbacks: Mapping[int, Callable[[], object]]
+    reader: socket.socket, writer: socket.socket, former: int, callbacks: Mapping[int, Callable[[], object]]
 ) -> None:
     """Read signal numbers and call the callbacks.
 
-    ``pythons`` is an argument only to stay open. Numbers are forwarded to ``former``, the previous wake-up descriptor.
+    Args:
+        writer: The socket to which Python writes; the argument only keeps it open.
+        former: The previous wake-up descriptor, which also receives the numbers, or -1.
     """
-    while numbers := ours.recv(64):
+    while numbers := reader.recv(64):
         if former != -1:
-            with contextlib.suppress(BlockingIOError):  # the descriptor is full, so its reader will wake up anyway
+            with contextlib.suppress(BlockingIOError):  # the descriptor is full, so its reader wakes up anyway
                 os.write(former, numbers)
         if ENDING.intersection(numbers):  # a stopping process must not reload: its store may be closed
             callbacks = {number: call for number, call in callbacks.items() if number != RELOAD}
@@ -114,11 +115,11 @@ def _listen(
                 call()
             except Exception:  # the thread must survive to handle the next signal
                 LOG.critical("Unexpected error while handling a signal.", exc_info=True)
-    pythons.close()
+    writer.close()
 
 
 def begin_stopping(delay: float, end: Callable[[], object]) -> None:
-    """Set ``is_stopping``, and call ``end`` after ``delay`` seconds in another thread."""
+    """Mark this process as stopping. Call ``end`` after ``delay`` seconds in another thread, at once if 0."""
     _stopping.set()
     if delay <= 0:
         end()
@@ -128,8 +129,8 @@ def begin_stopping(delay: float, end: Callable[[], object]) -> None:
     timer.start()
 
 
-def at_end(call: Callable[[], object]) -> None:
-    """Call ``call`` (possibly twice) when this process exits normally. Calls run in reverse order of registration.
+def register_exit(call: Callable[[], object]) -> None:
+    """Register a function to call, possibly twice, when this process exits normally. The last one is called first.
 
     A process started by ``multiprocessing`` runs ``Finalize`` callbacks but no ``atexit`` callbacks.
     """
@@ -139,5 +140,5 @@ def at_end(call: Callable[[], object]) -> None:
 
 
 def is_stopping() -> bool:
-    """Return whether this process is stopping, so that clients should use another server."""
+    """Return whether this process is stopping."""
     return _stopping.is_set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listening addresses: format, availability check, and diversion of new connections at shutdown."""
+"""Listening addresses: formatting, availability checks, and diversion of new connections at shutdown."""
 
 import ctypes
 import errno
@@ -10,25 +10,25 @@ from typing import Final
 
 from zq.errors import StartRefused
 
-# Environment variables of gunicorn and systemd that announce inherited listening sockets.
-HANDED_ON: Final = ("GUNICORN_PID", "LISTEN_PID")
+# Environment variables that gunicorn and systemd set for inherited listening sockets.
+INHERITANCE_VARIABLES: Final = ("GUNICORN_PID", "LISTEN_PID")
 # SO_ATTACH_FILTER and SO_ATTACH_REUSEPORT_CBPF of Linux.
 ATTACH_FILTER: Final = 26
 ATTACH_SELECTION: Final = 51
 # Hosts that stand for all addresses of the machine.
 EVERYWHERE: Final = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 (compared, not listened on)
-# A filter that drops every segment.
+# A BPF program that drops every segment.
 DROP: Final = struct.pack("HBBI", 0x06, 0, 0, 0)
 
 
-def authority(host: str, port: int) -> str:
-    """Return ``host:port`` in URL syntax, with brackets around IPv6. An empty host stands for all addresses."""
+def format_authority(host: str, port: int) -> str:
+    """Return ``host:port`` in URL syntax, with brackets around an IPv6 address. An empty host becomes ``0.0.0.0``."""
     host = host.strip("[]") or "0.0.0.0"  # noqa: S104  (formatted, not listened on)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def numeric(host: str) -> str:
-    """Return the IP address of a host, without brackets. Raises ``StartRefused`` if the host does not resolve."""
+def resolve(host: str) -> str:
+    """Resolve a host to an IP address, without brackets. Raises ``StartRefused``."""
     host = host.strip("[]")
     if ":" in host:
         return host
@@ -39,16 +39,13 @@ def numeric(host: str) -> str:
 
 
 def check(host: str, port: int) -> None:
-    """Raise ``StartRefused`` if this process cannot listen on the address.
-
-    Inherited listening sockets are not checked.
-    """
-    if any(variable in os.environ for variable in HANDED_ON):
+    """Raise ``StartRefused`` if this process cannot listen on the address. Inherited sockets are not checked."""
+    if any(variable in os.environ for variable in INHERITANCE_VARIABLES):
         return
     try:
-        _try(numeric(host), port)
+        _try_bind(resolve(host), port)
     except OSError as error:
-        raise StartRefused(_sentence(authority(host, port), error)) from error
+        raise StartRefused(_sentence(format_authority(host, port), error)) from error
 
 
 def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
@@ -60,13 +57,13 @@ def overlap(one: tuple[str, int], other: tuple[str, int]) -> bool:
 def is_free(host: str, port: int) -> bool:
     """Return whether no other process listens on the address."""
     try:
-        _try(host.strip("[]"), port)
+        _try_bind(host.strip("[]"), port)
     except OSError as error:
         return error.errno != errno.EADDRINUSE
     return True
 
 
-def _try(host: str, port: int) -> None:
+def _try_bind(host: str, port: int) -> None:
     with socket.socket(_family(host)) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignore closed connections in TIME_WAIT
         trial.bind((host, port))
@@ -83,11 +80,14 @@ def _family(address: str) -> socket.AddressFamily:
 
 
 def divert_new_connections(address: str, port: int, listeners: int) -> socket.socket | None:
-    """Divert new connections from an address's sockets, so that they can be closed without connection resets.
+    """Divert new connections from the server's listening sockets, so that these can be closed without resets.
 
-    ``listeners`` is the number of this server's sockets on the address. The returned socket joins them as the last one.
-    The kernel assigns every new connection to it, and it drops their handshakes. A client repeats the handshake after a
-    second; it is then refused or connects to the next server. Return None if the kernel does not support this.
+    The returned socket joins the listening sockets. The kernel assigns all new connections to it, and it drops their
+    handshakes. A client repeats the handshake after a second and then reaches the next server or none. Return ``None``
+    if the kernel does not support this.
+
+    Args:
+        listeners: Number of this server's listening sockets on the address.
     """
     sink = socket.socket(_family(address))
     try:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of ``zq-server`` that open a store themselves.
+"""``zq-server`` commands that open a store themselves, without a server.
 
-They check or salvage an embedded store that no server has open. For a store in an object store, they restore it, ship
-an embedded store to it, and print its owner.
+``check-store`` and ``salvage`` work on an embedded store. ``restore``, ``ship`` and ``owner`` work on a store in an
+object store. Each function returns the exit code of its command and raises ``StartRefused`` for an unsupported store.
 """
 
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ OBJECT_STORE = "swift://container/prefix"
 
 
 def check_store(uri: str) -> int:
-    """Check that the store is readable and consistent. Return 0 if it is, else 1."""
+    """Check that the store is readable and consistent. Return 1 if it is not."""
     report = check(uri)
     if report is None:
         raise StartRefused(f"check-store supports only rocksdb:///var/lib/zq and {OBJECT_STORE}.")
@@ -23,7 +23,7 @@ def check_store(uri: str) -> int:
 
 
 def salvage_store(uri: str, to: str | None) -> int:
-    """Copy the readable data to a new store. Return 0 if nothing is lost, else 1."""
+    """Copy the readable data of a damaged store to a new store. Return 1 if data is lost."""
     if not to:
         raise StartRefused("Name the new store: zq-server salvage --store rocksdb:///old --to /new")
     salvaged = salvage(uri, to)
@@ -40,7 +40,7 @@ def salvage_store(uri: str, to: str | None) -> int:
 
 
 def restore_store(uri: str, to: str | None, at: str | None, position: int | None) -> int:
-    """Restore a store in an object store to a new embedded store, as of a time or log position. Return 0."""
+    """Restore a store in an object store to a new embedded store, as of a time or log position."""
     if not to:
         raise StartRefused(f"Name the new store: zq-server restore --store {OBJECT_STORE} --to rocksdb:///new")
     if at is not None and position is not None:
@@ -55,7 +55,7 @@ def restore_store(uri: str, to: str | None, at: str | None, position: int | None
 
 
 def ship_store(uri: str, to: str | None) -> int:
-    """Copy an embedded store to an object store. Return 0."""
+    """Copy an embedded store to an object store."""
     shipped = ship(uri, to) if to else None
     if shipped is None:
         raise StartRefused(f"Name the target: zq-server ship --store rocksdb:///var/lib/zq --to {OBJECT_STORE}")
@@ -64,7 +64,7 @@ def ship_store(uri: str, to: str | None) -> int:
 
 
 def print_owner(uri: str) -> int:
-    """Print the owner of a store in an object store. Return 0."""
+    """Print which server owns a store in an object store."""
     known = owner(uri)
     if known is None:
         raise StartRefused(f"Only a store in an object store has an owner: {OBJECT_STORE}.")
@@ -82,7 +82,7 @@ def _moment(text: str) -> float:
 
 
 def print_report(report: Report) -> int:
-    """Print the report of a check. Return 0 if the store is consistent, else 1."""
+    """Print the report of a check. Return 1 if the store is damaged or inconsistent."""
     for kind, count in report.counted.items():
         print(f"{count:>12,} {kind}")  # noqa: T201
     print(f"{report.contradictions:>12,} contradictions")  # noqa: T201

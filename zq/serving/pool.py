@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services of the event loop: a thread pool, waits for durable changes, and deadlines."""
+"""Services for the event loop: a thread pool, durability of changes, and deadlines."""
 
 import asyncio
 import logging
@@ -8,7 +8,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
@@ -18,18 +17,24 @@ from zq.storage.inline import Ticket
 LOG = logging.getLogger(__name__)
 # Seconds between two checks of deadlines.
 INTERVAL: Final = 0.25
-# Smallest number of threads for one caller: one computes while the other waits for the store.
+# Minimum number of threads for one caller, so that one can compute while the other waits for the store.
 MIN_THREADS: Final = 2
-# Share of a processor from which further threads only compete for the interpreter.
+# Processor use of this process above which another thread only competes for the interpreter lock.
 BUSY: Final = 0.7
-# Seconds that a job may wait for a thread of its caller before the caller gets another thread in any case.
+# Seconds in its caller's queue after which a job gets another thread for its caller in any case.
 MAX_DELAY: Final = 0.1
-# Seconds between two adaptations of a caller's threads while jobs are queued.
+# Seconds between two adaptations of the number of threads while jobs are queued.
 ADAPTATION: Final = 0.002
 
 
 class Job(NamedTuple):
-    """Work for a thread. A ``patient`` job waits for a thread without a timeout; see ``Pool`` for ``caller``."""
+    """Work for a thread.
+
+    Attributes:
+        since: Monotonic time since which the job waits for a thread.
+        patient: Whether the job waits without a timeout.
+        caller: The caller whose threads the job uses, or ``None`` for no limit.
+    """
 
     since: float
     future: "asyncio.Future[Any]"
@@ -39,33 +44,25 @@ class Job(NamedTuple):
 
 
 class Results:
-    """A thread-safe queue of results for futures of the event loop, with one wake-up for many results."""
+    """A thread-safe queue of results for the event loop's futures. One wake-up delivers many results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None, Callable[[], object] | None]] = deque()
+        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._notified = False
 
-    def put(
-        self,
-        future: "asyncio.Future[Any]",
-        value: Any,
-        error: BaseException | None = None,
-        after: Callable[[], object] | None = None,
-    ) -> None:
-        """Resolve a future and call ``after`` in the event loop. Thread-safe."""
-        self._done.append((future, value, error, after))
+    def put(self, future: "asyncio.Future[Any]", value: Any, error: BaseException | None = None) -> None:
+        """Resolve a future in the event loop. Thread-safe."""
+        self._done.append((future, value, error))
         if not self._notified:
             self._notified = True
-            with suppress(RuntimeError):  # the loop has ended together with the waiting coroutine
+            with suppress(RuntimeError):  # the loop is closed, so no coroutine waits
                 self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
         self._notified = False
         while self._done:
-            future, value, error, after = self._done.popleft()
-            if after is not None:
-                after()
+            future, value, error = self._done.popleft()
             if future.done():
                 continue
             if error is None:
@@ -74,11 +71,11 @@ class Results:
                 future.set_exception(error)
 
 
-class Share:
-    """The number of threads for one caller while other projects send requests.
+class ThreadLimit:
+    """The maximum number of threads for one caller while several projects send requests.
 
-    The interpreter runs Python code of one thread at a time. More threads than keep it busy complete no more work for
-    their caller, but another caller's request waits for all of them each time it needs the interpreter.
+    Only one thread at a time runs Python code. If the threads of a caller keep the interpreter busy, further threads do
+    not complete more of its jobs, but they delay the requests of other callers.
     """
 
     def __init__(self, max_threads: int) -> None:
@@ -87,13 +84,19 @@ class Share:
         self._since = self._used = 0.0
 
     def begin(self, now: float, used: float) -> None:
-        """Begin an interval. ``now``: the time; ``used``: the processor time of this process. Both in seconds."""
+        """Begin an interval.
+
+        Args:
+            now: Monotonic time in seconds.
+            used: Processor time of this process in seconds.
+        """
         self._since, self._used = now, used
 
     def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
-        """End an interval: add a thread if the process used less than ``BUSY`` of a processor, or remove one.
+        """End an interval. If the process used more than ``BUSY`` of a processor, remove a thread; if not, add one.
 
-        ``is_slow``: whether queued jobs have waited so long that their caller gets another thread in any case.
+        Args:
+            is_slow: Whether a job has waited so long that a thread is added in any case.
         """
         if used - self._used > BUSY * (now - self._since) and not is_slow:
             self.threads = max(self.threads - 1, self._min_threads)
@@ -105,63 +108,67 @@ class Share:
 class Pool:
     """A thread pool for work that would block the event loop.
 
-    A job that gets no thread within ``timeout`` seconds fails with ``Crowded``. The jobs of one caller run on at most
-    three quarters of the threads, so jobs of other callers find a thread. While several projects send requests, the
-    jobs of one caller run on as few threads as keep the processor busy: see ``Share``. A caller's further jobs wait in
-    its own queue, for up to ``timeout`` seconds. Jobs without a caller are not limited.
+    - A job that gets no thread within ``timeout`` seconds fails with ``Crowded``.
+    - The jobs of one caller use at most three quarters of the threads. While several projects send requests, they use
+      fewer; see ``ThreadLimit``. Further jobs wait in the caller's own queue.
+    - Jobs without a caller may use all threads.
     """
 
     def __init__(
-        self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop, has_company: Callable[[], bool]
+        self, threads: int, timeout: float, loop: asyncio.AbstractEventLoop, has_several_projects: Callable[[], bool]
     ) -> None:
-        """``has_company`` returns whether several projects have recently sent requests."""
+        """Start the threads. ``has_several_projects`` returns whether several projects have recently sent requests."""
         self._loop = loop
         self._timeout = timeout
-        self._has_company = has_company
-        self._share = Share(max(1, threads - max(1, threads // 4)))
+        self._has_several_projects = has_several_projects
+        self._thread_limit = ThreadLimit(max(1, threads - max(1, threads // 4)))
         self._results = Results(loop)
+        self._lock = threading.Lock()
+        """Protects the queues and counts below. Its holder never waits."""
         self._waiting: deque[Job] = deque()
         self._started: Counter[bytes] = Counter()
-        """Number of jobs per caller that run or wait for the next thread."""
+        """Number of jobs by caller that run or wait for any thread."""
         self._queued: dict[bytes, deque[Job]] = {}
-        """Further jobs of callers that have reached their share of the threads."""
+        """Further jobs by caller, beyond its maximum number of threads."""
         self._adapts = False
-        """Whether the next ``_adapt`` is scheduled."""
+        """Whether a call of ``_adapt`` is scheduled."""
         self._tokens: SimpleQueue[None] = SimpleQueue()
+        """One token for each waiting job that no thread is about to take."""
         self._idle: set[int] = set()
         self._refuse_late()
         for number in range(threads):
             threading.Thread(target=self._run, args=(number,), name=f"zq-request-{number}", daemon=True).start()
 
     def is_crowded(self) -> bool:
-        """Return whether a new job would exceed its timeout before it gets a thread."""
+        """Return whether the oldest waiting job has exceeded the timeout."""
         try:
             return bool(self._waiting) and time.monotonic() - self._waiting[0].since > self._timeout
         except IndexError:  # a thread took the job meanwhile
             return False
 
     def is_busy(self, caller: bytes) -> bool:
-        """Return whether a new job of the caller would wait for a thread."""
+        """Return whether a new job of the caller would have to wait for a thread."""
         return len(self._waiting) >= len(self._idle) or caller in self._queued
 
     def do(
         self, work: Callable[[], Any], *, caller: bytes | None = None, patient: bool = False
     ) -> "asyncio.Future[Any]":
-        """Run ``work`` on a thread; return a future of its result. Call this method in the event loop."""
+        """Run ``work`` on a thread and return a future of its result. Must be called in the event loop."""
         job = Job(time.monotonic(), self._loop.create_future(), work, patient, caller)
-        if caller is not None and self._started[caller] >= self._max_threads():
-            if not self._adapts:
-                self._adapts = True
-                self._share.begin(time.monotonic(), time.process_time())
-                self._loop.call_later(ADAPTATION, self._adapt)
-            self._queued.setdefault(caller, deque()).append(job)
-        else:
-            self._start(job)
+        with self._lock:
+            if caller is not None and self._started[caller] >= self._max_threads():
+                if not self._adapts:
+                    self._adapts = True
+                    self._thread_limit.begin(time.monotonic(), time.process_time())
+                    self._loop.call_later(ADAPTATION, self._adapt)
+                self._queued.setdefault(caller, deque()).append(job)
+            else:
+                self._start(job)
         return job.future
 
     def _max_threads(self) -> int:
-        """Return the number of threads that one caller may have now."""
-        return self._share.threads if self._has_company() else self._share.max_threads
+        """Return the maximum number of threads for one caller now."""
+        return self._thread_limit.threads if self._has_several_projects() else self._thread_limit.max_threads
 
     def _start(self, job: Job) -> None:
         if job.caller is not None:
@@ -169,64 +176,82 @@ class Pool:
         self._waiting.append(job)
         self._tokens.put(None)
 
+    def _take_queued(self, caller: bytes) -> Job | None:
+        """Remove and return the caller's next queued job, or return None if the caller has none."""
+        queued = self._queued.get(caller)
+        while queued:
+            job = queued.popleft()
+            if not queued:
+                del self._queued[caller]
+            if not job.future.done():
+                # ``is_crowded`` measures from here on, because only the caller caused the time in its own queue.
+                return job._replace(since=time.monotonic())
+        return None
+
+    def _start_queued(self, caller: bytes) -> None:
+        """Start as many queued jobs of the caller as it has threads for."""
+        while self._started[caller] < self._max_threads() and (job := self._take_queued(caller)) is not None:
+            self._start(job)
+
     def _end(self, caller: bytes) -> None:
-        """Count a finished job of the caller and start the caller's next queued job."""
+        """Record that a job of the caller has ended, and start the caller's next queued job."""
         self._started[caller] -= 1
         self._start_queued(caller)
         if not self._started[caller]:
             del self._started[caller]
 
-    def _start_queued(self, caller: bytes) -> None:
-        """Start as many queued jobs of the caller as it has threads for."""
-        queued = self._queued.get(caller)
-        while queued and self._started[caller] < self._max_threads():
-            job = queued.popleft()
-            if not job.future.done():
-                # ``is_crowded`` measures from here on, because only the caller caused the time in its own queue.
-                self._start(job._replace(since=time.monotonic()))
-        if not queued:
-            self._queued.pop(caller, None)
+    def _take_next(self, caller: bytes) -> Job | None:
+        """Return the next job of a thread that has run a job of the caller, or None if the thread must wait.
+
+        The caller's next queued job takes the last place among the waiting jobs, and the thread runs the first of them.
+        """
+        with self._lock:
+            if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
+                self._waiting.append(job)
+                return self._waiting.popleft()
+            self._end(caller)
+        return None
 
     def _adapt(self) -> None:
-        """Adapt the number of threads for one caller as long as a caller has queued jobs."""
-        now = time.monotonic()
-        oldest = min((queued[0].since for queued in self._queued.values()), default=now)
-        self._share.adapt(now, time.process_time(), is_slow=now - oldest > MAX_DELAY)
-        for caller in list(self._queued):
-            self._start_queued(caller)
-        self._adapts = bool(self._queued)
-        if self._adapts:
-            self._loop.call_later(ADAPTATION, self._adapt)
+        """Adapt the maximum number of threads for one caller. Repeated while jobs are queued."""
+        with self._lock:
+            now = time.monotonic()
+            oldest = min((queued[0].since for queued in self._queued.values()), default=now)
+            self._thread_limit.adapt(now, time.process_time(), is_slow=now - oldest > MAX_DELAY)
+            for caller in list(self._queued):
+                self._start_queued(caller)
+            self._adapts = bool(self._queued)
+            if self._adapts:
+                self._loop.call_later(ADAPTATION, self._adapt)
 
     def _refuse_late(self) -> None:
-        """Reject jobs that have exceeded the timeout.
+        """Reject jobs that have exceeded the timeout; repeated periodically.
 
-        Callers' own queues come first, so that ``_end`` starts none of the late jobs.
+        The callers' own queues are checked first, so that ``_end`` starts no late job.
         """
-        now = time.monotonic()
-        for caller, queued in list(self._queued.items()):
-            self._queued[caller] = deque(job for job in queued if not self._refuse(job, now))
-            if not self._queued[caller]:
-                del self._queued[caller]
-        late = []
-        for _ in range(len(self._waiting)):
-            if not self.is_crowded():
-                break
-            with suppress(IndexError):  # a thread took the job meanwhile
-                late.append(self._waiting.popleft())
-        now = time.monotonic()  # of the last removal, so that each removed job is late
-        # Patient jobs keep their positions. If they were queued again, other jobs would overtake them each time.
-        for job in reversed(late):
-            if job.patient:
-                self._waiting.appendleft(job._replace(since=now))
-                self._tokens.put(None)  # a thread may have consumed the job's token without finding the job
-        for job in late:
-            if self._refuse(job, now) and job.caller is not None:
-                self._end(job.caller)
+        with self._lock:
+            now = time.monotonic()
+            for caller, queued in list(self._queued.items()):
+                self._queued[caller] = deque(job for job in queued if not self._refuse(job, now))
+                if not self._queued[caller]:
+                    del self._queued[caller]
+            late = []
+            while self.is_crowded():
+                with suppress(IndexError):  # a thread took the job meanwhile
+                    late.append(self._waiting.popleft())
+            now = time.monotonic()  # later than every removal above, so that ``_refuse`` agrees that each job is late
+            # Put patient jobs back at the front. At the end of the queue, other jobs would overtake them each time.
+            for job in reversed(late):
+                if job.patient:
+                    self._waiting.appendleft(job._replace(since=now))
+                    self._tokens.put(None)  # a thread may have consumed the job's token without finding the job
+            for job in late:
+                if self._refuse(job, now) and job.caller is not None:
+                    self._end(job.caller)
         self._loop.call_later(self._timeout / 2, self._refuse_late)
 
     def _refuse(self, job: Job, now: float) -> bool:
-        """Reject the job if it has exceeded the timeout and is not patient; return whether it was rejected."""
+        """Reject the job if it has exceeded the timeout and is not patient. Return whether it was rejected."""
         is_late = not job.patient and now - job.since > self._timeout
         if is_late and not job.future.done():
             job.future.set_exception(Crowded("The server is overloaded."))
@@ -237,38 +262,40 @@ class Pool:
             self._idle.add(number)
             self._tokens.get()
             self._idle.discard(number)
-            try:
-                job = self._waiting.popleft()
-            except IndexError:  # the job has been rejected
-                continue
-            value, error = None, None
-            try:
-                value = job.work()
-            except BaseException as caught:  # noqa: BLE001 - the exception is re-raised in the awaiting coroutine
-                error = caught
-            after = None if job.caller is None else partial(self._end, job.caller)
-            self._results.put(job.future, value, error, after)
-            del job, value, error, after
+            with suppress(IndexError):  # the job has been rejected
+                job: Job | None = self._waiting.popleft()
+                while job is not None:
+                    job = self._run_job(job)
+
+    def _run_job(self, job: Job) -> Job | None:
+        """Run a job and return the next job for this thread, or None."""
+        value, error = None, None
+        try:
+            value = job.work()
+        except BaseException as caught:  # noqa: BLE001 - the exception is re-raised in the awaiting coroutine
+            error = caught
+        self._results.put(job.future, value, error)
+        return None if job.caller is None else self._take_next(job.caller)
 
 
-class Settling:
-    """A thread that waits until changes of inline requests are durable, once for all pending changes."""
+class DurabilityWaiter:
+    """A thread that waits until changes of inline requests are durable. One wait covers all pending changes."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._results = Results(loop)
         self._tickets: SimpleQueue[tuple[Ticket, asyncio.Future[Any]]] = SimpleQueue()
         self._began = 0.0
-        threading.Thread(target=self._run, name="zq-settling", daemon=True).start()
+        threading.Thread(target=self._run, name="zq-durability", daemon=True).start()
 
-    def settle(self, ticket: Ticket) -> "asyncio.Future[Any]":
-        """Return a future that resolves when the ticket's changes are durable; on failure it raises ``Unavailable``."""
+    def wait_for(self, ticket: Ticket) -> "asyncio.Future[Any]":
+        """Return a future that resolves when the ticket's changes are durable, or fails with ``Unavailable``."""
         future = self._loop.create_future()
         self._tickets.put((ticket, future))
         return future
 
-    def waits(self) -> float:
-        """Return the seconds for which the current wait has lasted."""
+    def seconds_waiting(self) -> float:
+        """Return the seconds for which the thread has been waiting for the store; 0 if it is not waiting."""
         began = self._began
         return time.monotonic() - began if began else 0.0
 
@@ -290,14 +317,14 @@ class Settling:
 def _failure(wait: Callable[[], object]) -> Unavailable | None:
     try:
         wait()
-    except Exception as error:  # noqa: BLE001 - clients must learn of any failure that their changes are not durable
+    except Exception as error:  # noqa: BLE001 - after any failure, the client must learn that its change is not durable
         LOG.error("The store cannot make changes durable: %r", error.__cause__ or error)
         return Unavailable("The store is unavailable. Try again later.")
     return None
 
 
 class Deadlines:
-    """Deadlines of tasks. One sweep checks all of them four times a second, because they are rarely missed."""
+    """Deadlines of tasks, checked four times a second. One timer for all tasks costs less than one for each task."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -306,7 +333,7 @@ class Deadlines:
         self._sweep()
 
     async def bound(self, awaited: Any, deadline: Callable[[], float]) -> Any:
-        """Await in the current task. Raises ``TimeoutError`` soon after ``deadline()``, in monotonic time."""
+        """Await with a deadline in monotonic time. Raises ``TimeoutError`` at most ``INTERVAL`` seconds later."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks[task] = deadline

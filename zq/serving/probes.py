@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listeners for ``/healthz``, ``/readyz`` and ``/metrics`` with threads of their own.
+"""Listeners for ``/healthz``, ``/readyz`` and ``/metrics`` with their own threads.
 
-They answer even if all connections and threads of the HTTP server are busy.
+They respond even if all connections and threads of the HTTP server are busy.
 """
 
 import json
@@ -32,7 +32,7 @@ JSON: Final = "application/json"
 STOPPING: Final = "The server is stopping."
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """The response of a page."""
 
     status: int
@@ -40,18 +40,18 @@ class Answer(NamedTuple):
     body: bytes
 
 
-Page = Callable[[], Answer]
+Page = Callable[[], Response]
 
 
-def health() -> Answer:
-    """Return the response of a live process."""
-    return Answer(200, JSON, b'{"status":"ok"}')
+def health() -> Response:
+    """Return the response to a liveness probe."""
+    return Response(200, JSON, b'{"status":"ok"}')
 
 
 def readiness(check: Callable[[], object]) -> Page:
-    """Return a page that answers 503 if ``check`` raises ``ZqError`` or the server is stopping."""
+    """Return a readiness page. Its status is 503 if ``check`` raises ``ZqError`` or the server is stopping."""
 
-    def page() -> Answer:
+    def page() -> Response:
         if lifecycle.is_stopping():
             return _unready("Stopping", STOPPING)
         try:
@@ -65,17 +65,18 @@ def readiness(check: Callable[[], object]) -> Page:
 
 def metrics(page: Callable[[], bytes]) -> Page:
     """Return a page with metrics in Prometheus's text format."""
-    return lambda: Answer(200, TEXT, page())
+    return lambda: Response(200, TEXT, page())
 
 
-def _unready(title: str, sentence: str) -> Answer:
-    return Answer(503, JSON, json.dumps({"title": title, "description": sentence}).encode())
+def _unready(title: str, sentence: str) -> Response:
+    return Response(503, JSON, json.dumps({"title": title, "description": sentence}).encode())
 
 
 def serve(name: str, host: str, port: int, pages: Mapping[str, Page], announcement: str) -> None:
-    """Serve the pages on an address in a background thread, retrying until the address can be bound.
+    """Serve pages by path in a background thread. If the address is in use, retry until it is free.
 
-    ``announcement`` is logged when the address is bound.
+    Args:
+        announcement: Log line for when the address is bound.
     """
     arguments = (name, (host, port), pages, announcement)
     threading.Thread(target=_listen, args=arguments, name=f"zq-{name}", daemon=True).start()
@@ -98,7 +99,7 @@ def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page], anno
 
 
 class Listener(ThreadingHTTPServer):
-    """An HTTP server with a few connections, each with its own thread and deadline."""
+    """An HTTP server with at most ``MAX_REQUESTS`` connections, each with its own thread and deadline."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -109,7 +110,7 @@ class Listener(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Bind without the base class's lookup of this machine's name."""
+        """Bind without the DNS lookup of this machine's name in the base class."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -141,7 +142,7 @@ def _hang_up(connection: socket.socket) -> None:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A handler for GET and HEAD of a few paths, with one request per connection."""
+    """A handler for GET and HEAD of ``pages``, with one request per connection."""
 
     pages: ClassVar[dict[str, Page]] = {}
     timeout = TIMEOUT
@@ -151,18 +152,18 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         page = self.pages.get(self.path.partition("?")[0])
         if page is None:
-            self._answer(Answer(404, JSON, b'{"title":"404 Not Found"}'))
+            self._answer(Response(404, JSON, b'{"title":"404 Not Found"}'))
             return
         try:
             answer = page()
-        except Exception:  # the outermost handler of this thread
+        except Exception:  # the probe must get a response
             LOG.critical("Unexpected error in a probe.", exc_info=True)
-            answer = Answer(500, JSON, b'{"title":"Internal server error"}')
+            answer = Response(500, JSON, b'{"title":"Internal server error"}')
         self._answer(answer)
 
     do_HEAD = do_GET
 
-    def _answer(self, answer: Answer) -> None:
+    def _answer(self, answer: Response) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.media)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -174,8 +175,8 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Send an error as JSON that repeats nothing of the request."""
-        self._answer(Answer(code, JSON, b'{"title":"Bad request"}'))
+        """Send an error without echoing the request."""
+        self._answer(Response(code, JSON, b'{"title":"Bad request"}'))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Write no log line for probes."""
+        """Do nothing, because probes are not logged."""

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The configuration sections of features.
-
-To ship zq without a feature, delete its folder, its lines in ``features.py`` and its lines in this module.
-"""
+"""The configuration sections of features; see ``features.py``."""
 
 from typing import Any, Final
 

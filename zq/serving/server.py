@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq-server``: command line, settings, application, signals and HTTP server.
+"""``zq-server``: its command line, and the start of the application under Granian or gunicorn.
 
-``zq.serving.server:app`` runs under any WSGI server, with settings from the environment and the file in ``ZQ_CONFIG``.
-``zq-server`` runs the application under Granian or gunicorn. The serving process opens the store after any fork,
-because an embedded store does not survive a fork.
+``zq.serving.server:app`` also runs under other WSGI servers, with settings from the environment and the file in
+``ZQ_CONFIG``. Each serving process opens the store itself, because an embedded store cannot be used after a fork.
 """
 
 import argparse
@@ -24,7 +23,7 @@ from zq.errors import Deposed, StartRefused, Unavailable
 from zq.events import NO_EVENTS
 from zq.http.app import create_app
 from zq.http.application import App
-from zq.http.commands import Ask, Command, request
+from zq.http.commands import Command, SendRequest, request
 from zq.serving import (
     backup_command,
     control,
@@ -38,7 +37,7 @@ from zq.serving import (
 )
 from zq.serving.application import Application, make_broker, open_store
 from zq.serving.features import COMMANDS as FEATURE_COMMANDS
-from zq.serving.features import command_features, followers_of
+from zq.serving.features import command_features, create_followers
 from zq.serving.metrics import multiprocess
 from zq.serving.settings import Configuration, Settings
 from zq.serving.supervisor import Supervisor
@@ -50,10 +49,10 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 PRIVATE = 0o077
-"""The umask: files of the server are private, because the embedded store contains all tenants' messages."""
+"""The umask of the server. Its files are private, because an embedded store contains the messages of all tenants."""
 
-LAST_PATIENCE: Final = 10.0
-"""Seconds after the graceful timeout in which a worker may close its store."""
+CLOSE_TIMEOUT: Final = 10.0
+"""Seconds after the graceful timeout for a worker to close its store."""
 
 OFFLINE: Final[dict[str, Callable[[str, argparse.Namespace], int]]] = {
     "check-store": lambda uri, _: offline.check_store(uri),
@@ -75,7 +74,7 @@ def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
     logs.configure(chosen.log_format, chosen.log_level)
     try:
         made = Application(configuration, tls)
-    except Deposed as error:  # another server took over the store; the supervisor restarts this one
+    except Deposed as error:  # another server has taken over the store
         LOG.critical("%s", error)
         lifecycle.give_up()
     if chosen.control:
@@ -84,9 +83,12 @@ def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
 
 
 def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Callable[..., Iterable[bytes]]:
-    """Open the store and return the WSGI application, for a server that handles signals itself.
+    """Open the store and return the WSGI application, for an HTTP server with its own signal handlers.
 
-    ``tls`` is reloaded together with the options. Raises ``StartRefused`` or ``Unavailable``.
+    Args:
+        tls: Certificates to reload together with the options.
+
+    Raises ``StartRefused`` or ``Unavailable``.
     """
     made = _open(configuration, tls)
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
@@ -96,13 +98,13 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
     return made.outermost()
 
 
-def _open_serving(configuration: Configuration, tls: ServerTls | None) -> "granian.Serving":
+def _open_worker_application(configuration: Configuration, tls: ServerTls | None) -> "granian.WorkerApplication":
     """Open the store and return the application for a Granian worker. Raises ``StartRefused`` or ``Unavailable``."""
     from zq.serving import granian
 
     made = _open(configuration, tls)
     reload = partial(startup.reload, configuration, made.apply)
-    return granian.Serving(made.outermost(), made.app, made.features, made.broker.end_waiting, reload)
+    return granian.WorkerApplication(made.outermost(), made.app, made.features, made.broker.end_waiting, reload)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -110,10 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     os.umask(PRIVATE)
     if arguments and arguments[0] in COMMANDS:
-        return _credentials(COMMANDS[arguments[0]], arguments[1:])
+        return _run_credential_command(COMMANDS[arguments[0]], arguments[1:])
     given = _parser().parse_intermixed_args(arguments)
     if given.command or given.init_store:
-        lifecycle.allow_reload()  # this command has no options to reload, so closing its terminal should end it
+        lifecycle.allow_reload()  # a command does not reload, so SIGHUP from a closed terminal must end it
     if given.sample_config:
         settings.print_sample()
         return 0
@@ -142,35 +144,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
-    """Serve until a signal ends the server; return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
+    """Serve until a signal ends the server. Return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
     chosen = configuration.current
     tls = ServerTls(chosen) if chosen.tls_cert else None
-    _announce(chosen)
+    _check_start(chosen)
     if chosen.shared_store:  # several processes may serve the store
         multiprocess.begin()
     reload, lost = partial(startup.reload, configuration), multiprocess.forget
     if chosen.engine == "granian":
-        patience = chosen.drain_delay + chosen.graceful_timeout + LAST_PATIENCE
-        work = partial(_work, configuration, tls)
+        patience = chosen.drain_delay + chosen.graceful_timeout + CLOSE_TIMEOUT
+        work = partial(_run_worker, configuration, tls)
         return Supervisor(chosen.workers, work, reload, lost, patience).run()
     from zq.serving import gunicorn
 
     return gunicorn.run(chosen, partial(open_app, configuration, tls), reload, lost, tls)
 
 
-def _work(configuration: Configuration, tls: ServerTls | None) -> int:
+def _run_worker(configuration: Configuration, tls: ServerTls | None) -> int:
     """Run a Granian worker and return its exit code."""
     from zq.serving import granian
 
     try:
-        return granian.serve(configuration.current, partial(_open_serving, configuration, tls))
+        return granian.serve(configuration.current, partial(_open_worker_application, configuration, tls))
     except (StartRefused, Unavailable) as refusal:
         return _refuse(refusal)
 
 
-def _credentials(command: Command, arguments: Sequence[str]) -> int:
+def _run_credential_command(command: Command, arguments: Sequence[str]) -> int:
     """Run a credential command and return its exit code."""
-    lifecycle.allow_reload()  # this command has no options to reload
+    lifecycle.allow_reload()  # a command does not reload, so SIGHUP from a closed terminal must end it
     given = credential_commands.parse(command, arguments)
     try:
         _export_options(given)
@@ -181,23 +183,23 @@ def _credentials(command: Command, arguments: Sequence[str]) -> int:
         return _refuse(refusal)
 
 
-def _direct(chosen: Settings) -> App:
-    """Return an application for one command, with the store opened in this process."""
+def _open_in_process(chosen: Settings) -> App:
+    """Open the store in this process and return an application for one command."""
     audit.configure(chosen.audit)
     storage = open_store(chosen)
     atexit.register(storage.close)
     clock = StoreClock(storage.now, doubted=storage.doubted)
-    broker = make_broker(chosen, storage, clock, NO_EVENTS, followers_of(chosen, storage, clock))
+    broker = make_broker(chosen, storage, clock, NO_EVENTS, create_followers(chosen, storage, clock))
     atexit.register(broker.trail.finish)  # must run before the store is closed
     return create_app(broker, features=command_features(broker, chosen))
 
 
-def _connect(chosen: Settings) -> Ask:
-    return credential_commands.connect(chosen.control, partial(_direct, chosen))
+def _connect(chosen: Settings) -> SendRequest:
+    return credential_commands.connect(chosen.control, partial(_open_in_process, chosen))
 
 
 def _rekey(chosen: Settings) -> int:
-    """Run ``zq-server rekey`` and return its exit code. Raises ``StartRefused`` or ``Unavailable``."""
+    """Wrap all data keys with the first master key; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
     done = request(_connect(chosen), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are wrapped with the first master key of the file.")  # noqa: T201
     if done["left"]:
@@ -208,21 +210,21 @@ def _rekey(chosen: Settings) -> int:
     return 0
 
 
-def _announce(chosen: Settings) -> None:
-    """Check the preconditions of a start and log its first lines. Raises ``StartRefused`` or ``Unavailable``."""
+def _check_start(chosen: Settings) -> None:
+    """Check the settings and log the startup messages. Raises ``StartRefused`` or ``Unavailable``."""
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
     find(chosen.uri)
     Policy(chosen.policy_file)
     audit.configure(chosen.audit)
     check_auth(chosen.auth)
     listening.check(chosen.bind, chosen.port)
-    for line in startup.lines(chosen):
+    for line in startup.startup_lines(chosen):
         LOG.info(line)
-    for warning in [*warnings, *startup.occupied(chosen)]:
+    for warning in [*warnings, *startup.find_address_conflicts(chosen)]:
         LOG.warning(warning)
     lifecycle.defer_reload()  # until the HTTP server can handle it
     if chosen.shared_store:
-        # Report an error here once, instead of once per worker.
+        # Report an error once here, not once per worker.
         open_store(chosen).close()
 
 
@@ -240,14 +242,14 @@ def _parser() -> argparse.ArgumentParser:
         nargs="?",
         choices=sorted(["backup", "check-store", "owner", "rekey", "restore", "salvage", "ship", *COMMANDS]),
         help="".join(f"{name}: {command.summary}: zq-server {name} --help; " for name, command in COMMANDS.items())
-        + "backup: have the server of an embedded store make a backup in the folder NAME; "
-        "backup verify: read all of the backup NAME, and say whether it is as it was; "
-        "check-store: read all of an embedded store that no server has open, and say whether its parts agree; "
-        "rekey: have the first master key of the file open all that is encrypted, and encrypt by new keys from now on; "
-        "salvage: write what can be read of a damaged one into a new one, and say what is lost; "
-        "restore: make a new embedded store of the backup NAME, or without one of what is in an object store; "
-        "ship: put an embedded store into an object store; "
-        "owner: say which server owns a store in an object store",
+        + "backup: create a backup of an embedded store in the directory NAME through its running server; "
+        "backup verify: check that the backup NAME is complete and unchanged; "
+        "check-store: check that an embedded store without a running server is readable and consistent; "
+        "rekey: wrap all data keys with the first master key of the file, and use new data keys from now on; "
+        "salvage: copy the readable data of a damaged embedded store to a new store, and list the losses; "
+        "restore: create a new embedded store from the backup NAME or, without NAME, from a store in an object store; "
+        "ship: copy an embedded store to an object store; "
+        "owner: print which server owns a store in an object store",
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="backup directory or backup name")
     parser.add_argument(
@@ -296,10 +298,9 @@ def _count(text: str) -> int:
 
 
 def _export_options(given: argparse.Namespace) -> None:
-    """Store command-line options in the environment, where the serving processes read them.
+    """Copy command-line options to the environment, where the serving processes read them.
 
-    Raises ``StartRefused`` if the store URI contains a password, because every user of the machine can read it in the
-    process list.
+    Raises ``StartRefused`` if the store URI contains a password, which other users could see in the process list.
     """
     if given.store and logs.holds_password(given.store):
         raise StartRefused(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebSocket connections at the server's edge, dispatched by path to the features that declare them."""
+"""WebSocket connections at the server's edge, dispatched to features by path."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
@@ -12,7 +12,7 @@ from zq.serving.asgi import Edge
 
 
 class Sockets:
-    """The WebSocket connections of one process, and the ``SocketEdge`` of their handlers."""
+    """The WebSocket connections of one process. Implements ``SocketEdge`` for their handlers."""
 
     def __init__(self, edge: Edge, app: Callable[..., Iterable[bytes]], features: Sequence[Feature]) -> None:
         self._edge = edge
@@ -22,7 +22,7 @@ class Sockets:
         }
 
     def __bool__(self) -> bool:
-        """Return whether any feature serves WebSocket."""
+        """Return whether any feature serves WebSocket connections."""
         return bool(self._handlers)
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,15 +45,15 @@ class Sockets:
             handler.end()
 
     def run(self, work: Callable[[], Any], caller: bytes) -> Awaitable[Any]:
-        """Run blocking work of a caller on a request thread; the awaitable returns its result."""
+        """Run blocking work on a worker thread and return the result."""
         return self._edge.pool.do(work, caller=caller, patient=True)
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await in the current task. Raises ``TimeoutError`` soon after ``deadline()``, in monotonic time."""
+        """Await with a deadline in monotonic time. Raises ``TimeoutError`` at most a fraction of a second later."""
         return self._edge.deadlines.bound(awaited, deadline)
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
-        """Call the WSGI application; blocks. Thread-safe."""
+        """Call the WSGI application on the current thread. Blocks. Thread-safe."""
         return self._app(environ, start)
 
     def is_stopping(self) -> bool:

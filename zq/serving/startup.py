@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start-up checks and log lines, refusal of unauthenticated exposure, and reload of options."""
+"""Startup checks, startup log lines, and reload of options."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from zq.http.features import Listener, Reloadable
 from zq.logs import set_level, without_secrets
 from zq.model import store_uri
 from zq.serving import listening
-from zq.serving.listening import authority
+from zq.serving.listening import format_authority
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import Configuration, Settings
 
@@ -26,16 +26,13 @@ NO_AUTH: Final = "Authentication is off (auth_strategy is empty)"
 WAYS_OUT: Final = "or accept the risk with [server] trust_network = true."
 
 
-def lines(chosen: Settings) -> Iterator[str]:
-    """Yield log lines about server, store, addresses and authentication, without passwords.
-
-    Features' addresses are given as URLs for clients on this machine, even if the server listens on all interfaces.
-    """
+def startup_lines(chosen: Settings) -> Iterator[str]:
+    """Yield the startup log lines, without passwords. URLs of features are for clients on this machine."""
     scheme = "https" if chosen.tls_cert else "http"
     host = "localhost" if chosen.bind.strip("[]") in listening.EVERYWHERE else chosen.bind
-    yield f"zq {__version__} starts with {chosen.engine} on {scheme}://{authority(chosen.bind, chosen.port)}."
+    yield f"zq {__version__} starts with {chosen.engine} on {scheme}://{format_authority(chosen.bind, chosen.port)}."
     yield f"Store: {_store(chosen.uri)}."
-    url = f"{scheme}://{authority(host, chosen.port)}"
+    url = f"{scheme}://{format_authority(host, chosen.port)}"
     yield from filter(None, (section.line(chosen.of(section), url) for section in SECTIONS))
     limits = chosen.limits
     yield (
@@ -49,8 +46,8 @@ def lines(chosen: Settings) -> Iterator[str]:
         yield f"Authentication is off; reachable from {reach}."
 
 
-def occupied(chosen: Settings) -> Iterator[str]:
-    """Yield a warning for each address of probes and metrics that this server or another program uses."""
+def find_address_conflicts(chosen: Settings) -> Iterator[str]:
+    """Yield a warning for each address of probes or metrics that is already in use."""
     taken = {"the server": (chosen.bind, chosen.port)}
     for name, option, address in (
         ("Probes", "[probes] bind", chosen.probes_bind),
@@ -62,14 +59,16 @@ def occupied(chosen: Settings) -> Iterator[str]:
         if not owner and not listening.is_free(*address):
             owner = "another program"
         if owner:
-            yield f"{name} are not served: {authority(*address)} is used by {owner}. Set {option}."
+            yield f"{name} are not served: {format_authority(*address)} is used by {owner}. Set {option}."
         taken[f"the {name.lower()}"] = address
 
 
 def reload(configuration: Configuration, apply: Callable[[Settings], None] | None = None) -> bool:
-    """Reload the mutable options; return ``False`` if they are invalid or no file was named at start.
+    """Reload the mutable options. Return ``False`` if they are invalid or the server has no configuration file.
 
-    ``apply`` applies the new settings in a serving process; the parent process only logs changes that need a restart.
+    Args:
+        apply: Applies the new settings in a serving process. Without ``apply``, as in the parent process, changes that
+            need a restart are logged.
     """
     if configuration.path is None:
         LOG.warning("Options not reloaded: no configuration file was named at start.")
@@ -89,8 +88,8 @@ def reload(configuration: Configuration, apply: Callable[[Settings], None] | Non
     return True
 
 
-def reread(*files: Reloadable | None) -> None:
-    """Reload the files. If a file is invalid, its former content stays in force and an error is logged."""
+def reload_files(*files: Reloadable | None) -> None:
+    """Reload the files. If a file is invalid, log an error and keep its former content."""
     for each in files:
         if each is not None:
             try:
@@ -100,7 +99,7 @@ def reread(*files: Reloadable | None) -> None:
 
 
 def _store(uri: str) -> str:
-    """Return the store URI for the log, with the absolute directory of an embedded store."""
+    """Return the store URI without secrets for the log. For an embedded store, add the absolute directory."""
     parts = store_uri.split(uri)
     path = unquote(parts.path)
     if parts.scheme == "rocksdb" and not path.startswith("/"):
@@ -109,12 +108,12 @@ def _store(uri: str) -> str:
 
 
 def check_exposure(chosen: Settings) -> list[str]:
-    """Return warnings about the server's exposure.
+    """Return warnings about unprotected access to the server and its store (tenancy 1).
 
-    Raises ``StartRefused`` for an exposure that the operator has not accepted (tenancy 1).
+    Raises ``StartRefused`` for unauthenticated access that the operator has not allowed.
     """
     if not (chosen.auth.strategy or chosen.trust_network):
-        _refuse_strangers(chosen)
+        _refuse_exposure(chosen)
     if chosen.engine == "gunicorn" and not (chosen.behind_proxy or is_loopback(chosen.bind)):
         raise StartRefused(
             f"A slow client holds a gunicorn thread, so gunicorn must not listen on {chosen.bind} without a buffering "
@@ -127,17 +126,14 @@ def check_exposure(chosen: Settings) -> list[str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach the host: a loopback address or ``localhost``.
-
-    Other names do not count, because their addresses may change.
-    """
+    """Return whether the host is ``localhost`` or a loopback address. Other names are not resolved."""
     try:
         return host.lower() == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False
 
 
-def _refuse_strangers(chosen: Settings) -> None:
+def _refuse_exposure(chosen: Settings) -> None:
     if not is_loopback(chosen.bind):
         raise StartRefused(
             f"{NO_AUTH}, so --bind {chosen.bind} would let everyone who reaches this machine read and delete all "

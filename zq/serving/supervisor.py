@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The master process, which starts workers, forwards signals and replaces killed workers.
 
-A worker that exits by itself has given up or failed to start. A replacement would fail too, so the master also exits.
-SIGHUP reloads options without replacing workers, because an embedded store cannot have a second worker.
+If a worker exits by itself, it failed to start or lost the store. A replacement would fail too, so the master exits.
+SIGHUP does not replace workers, because an embedded store cannot have a second worker.
 """
 
 import ctypes
@@ -22,14 +22,14 @@ LOG = logging.getLogger(__name__)
 PARENT_DEATH_SIGNAL: Final = 1
 # Maximum seconds between two checks of the workers.
 INTERVAL: Final = 1.0
-# Minimum lifetime in seconds after which a replacement worker is replaced again.
-SHORT_LIFE: Final = 3.0
+# Minimum lifetime of a replacement worker in seconds. If it is killed earlier, the server stops.
+MIN_LIFETIME: Final = 3.0
 # Signals that the master handles.
-AWAITED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, lifecycle.RELOAD, signal.SIGCHLD)
+HANDLED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, lifecycle.RELOAD, signal.SIGCHLD)
 
 
 class Supervisor:
-    """The master of ``count`` workers, each of which runs ``work`` and exits with its result."""
+    """The master of ``count`` workers. Each worker runs ``work`` and exits with its result."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Supervisor:
         """Create the master.
 
         Args:
-            reload: Reloads the options; returns whether the workers must reload too.
+            reload: Reloads the options. Returns whether the workers must reload too.
             lost: Called with the process id of each ended worker.
             patience: Seconds after which stopping workers are killed.
         """
@@ -52,17 +52,17 @@ class Supervisor:
         self._lost = lost
         self._patience = patience
         self._workers: dict[int, float] = {}
-        """Start times of replacement workers by process id; 0.0 for the first workers."""
+        """Start times by process id, in monotonic time; 0.0 for the first workers."""
 
     def run(self) -> int:
-        """Supervise the workers until a signal or a worker ends the server; return the exit code."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
+        """Supervise the workers until the server must stop. Return the exit code."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
         for _ in range(self._count):
             self._start(0.0)
         while True:
-            awaited = signal.sigtimedwait(AWAITED, INTERVAL)
+            awaited = signal.sigtimedwait(HANDLED_SIGNALS, INTERVAL)
             # After SIGCONT, CPython returns an undefined signal number if the timeout has expired.
-            number = awaited.si_signo if awaited is not None and awaited.si_signo in AWAITED else 0
+            number = awaited.si_signo if awaited is not None and awaited.si_signo in HANDLED_SIGNALS else 0
             if number == lifecycle.RELOAD:
                 if self._reload():
                     self._signal(lifecycle.RELOAD)
@@ -75,7 +75,7 @@ class Supervisor:
                     return self._stop(code or 1)
                 LOG.error("Worker %d was killed by signal %d.", pid, -code)
                 self._lost(pid)
-                if time.monotonic() - started < SHORT_LIFE:
+                if time.monotonic() - started < MIN_LIFETIME:
                     LOG.critical("The worker is not replaced, because its predecessor was killed only seconds before.")
                     return self._stop(1)
                 self._start(time.monotonic())
@@ -88,19 +88,16 @@ class Supervisor:
 
     def _become_worker(self) -> NoReturn:
         master = os.getppid()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, set(AWAITED) - {lifecycle.RELOAD})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, set(HANDLED_SIGNALS) - {lifecycle.RELOAD})
         with suppress(OSError, AttributeError):  # a system that is not Linux
-            # A worker without a master would keep the store and the port.
+            # If the master dies, its workers must not keep the store and the port.
             ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGTERM), 0, 0, 0)
         if os.getppid() != master:  # the master ended before prctl
             sys.exit(0)
         sys.exit(self._work())
 
     def _reap(self) -> Iterator[tuple[int, int]]:
-        """Yield the process ids and exit codes of ended workers; the code of a killed worker is negative.
-
-        If the caller stops early, the next call yields the remaining workers.
-        """
+        """Yield the process id and exit code of each ended worker. The code of a killed worker is negative."""
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] in self._workers:
@@ -112,7 +109,7 @@ class Supervisor:
                 os.kill(pid, number)
 
     def _stop(self, code: int) -> int:
-        """Stop the workers and return the exit code. SIGINT or SIGQUIT stops them at once."""
+        """Stop the workers gracefully and return ``code``. SIGINT or SIGQUIT stops them at once."""
         self._signal(signal.SIGTERM)
         deadline = time.monotonic() + self._patience
         while True:
@@ -124,6 +121,6 @@ class Supervisor:
             if time.monotonic() > deadline:
                 LOG.warning("Killing workers that did not end in time.")
                 self._signal(signal.SIGKILL)
-            awaited = signal.sigtimedwait(AWAITED, 0.1)
+            awaited = signal.sigtimedwait(HANDLED_SIGNALS, 0.1)
             if awaited is not None and awaited.si_signo in (signal.SIGINT, signal.SIGQUIT):
                 self._signal(signal.SIGINT)

@@ -21,8 +21,8 @@ SHORT: Final = {
 SPECIAL: Final = frozenset(',+"\\<>;')
 
 
-def certificate_of(connection: ssl.SSLSocket) -> tuple[str, float] | None:
-    """Return the subject and expiry time of the client's certificate, or ``None`` without a certificate."""
+def get_certificate(connection: ssl.SSLSocket) -> tuple[str, float] | None:
+    """Return the subject and expiry time of the client's certificate, or ``None`` if the client sent none."""
     with suppress(ValueError, OSError):
         found: Any = connection.getpeercert()
         if found:
@@ -31,7 +31,7 @@ def certificate_of(connection: ssl.SSLSocket) -> tuple[str, float] | None:
 
 
 def subject(names: Any) -> str:
-    """Format a subject according to RFC 4514, with the last name first: ``CN=billing,O=Acme``."""
+    """Format a subject according to RFC 4514, with the most specific name first: ``CN=billing,O=Acme``."""
     return ",".join(
         "+".join(f"{SHORT.get(name, name)}={_escape(value)}" for name, value in several) for several in reversed(names)
     )
@@ -45,15 +45,15 @@ def _escape(value: str) -> str:
 
 
 class ServerTls:
-    """The server's certificate and TLS options. The constructor raises ``StartRefused``."""
+    """The TLS context of the server. The constructor raises ``StartRefused``."""
 
     def __init__(self, chosen: Settings) -> None:
         self._chosen = chosen
         self.context = _context(chosen)
-        """The context for new connections, from the latest valid files."""
+        """The context for new connections, from the files as last read."""
 
     def reload(self) -> None:
-        """Reload the files. If they are invalid, raise ``StartRefused`` and keep the former context."""
+        """Read the files again. If they are invalid, raise ``StartRefused`` and keep the former context."""
         self.context = _context(self._chosen)
 
 

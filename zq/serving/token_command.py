@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from zq.errors import StartRefused
-from zq.http.commands import Ask, Command, list_all, request
+from zq.http.commands import Command, SendRequest, list_all, request
 from zq.model.identity import ADMIN
 
 PATH: Final = "/v2/admin/tokens"
@@ -38,18 +38,18 @@ def _add_verbs(
     return create, listing, revoke, rotate
 
 
-def _create(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
+def _create(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
     project = given.project or (PROJECT if given.admin else "")
     if not project:
         raise StartRefused("--project is missing: zq-server token create --project acme")
     terms: dict[str, Any] = {"name": given.name, "roles": [*given.role, *([ADMIN] if given.admin else [])]}
     terms |= {} if given.scope is None else {"scopes": given.scope}
     terms |= {} if given.days is None else {"days": given.days}
-    yield request(ask, "POST", f"{PATH}?{urlencode({'project': project})}", terms)["token"]
+    yield request(send, "POST", f"{PATH}?{urlencode({'project': project})}", terms)["token"]
 
 
-def _list(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
-    yield from map(_line, list_all(ask, PATH, "tokens", given.project))
+def _list(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
+    yield from map(_line, list_all(send, PATH, "tokens", given.project))
 
 
 def _line(token: dict[str, Any]) -> str:
@@ -59,14 +59,14 @@ def _line(token: dict[str, Any]) -> str:
     return f"{token['id']}{name} of {token['project']}: {roles}; {scopes}; until {token['expires']}; used {used}"
 
 
-def _revoke(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
+def _revoke(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
     named = f"/{quote(given.id, safe='')}" if given.jti is None else f"?{urlencode({'jti': given.jti})}"
-    request(ask, "DELETE", PATH + named)
+    request(send, "DELETE", PATH + named)
     yield from ()
 
 
-def _rotate(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
-    yield request(ask, "POST", f"{PATH}/{quote(given.id, safe='')}/rotate")["token"]
+def _rotate(given: argparse.Namespace, send: SendRequest) -> Iterator[str]:
+    yield request(send, "POST", f"{PATH}/{quote(given.id, safe='')}/rotate")["token"]
 
 
 COMMAND: Final = Command(

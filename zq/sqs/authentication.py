@@ -17,7 +17,7 @@ import falcon
 
 from zq.errors import NotAuthorized, TooManyRequests, Unavailable
 from zq.http.admission import CROSS_SITE
-from zq.http.authentication import peer_of
+from zq.http.authentication import get_peer
 from zq.http.tenant import PRESENTED
 from zq.model import Seconds
 from zq.sqs import sigv4
@@ -61,7 +61,7 @@ class SignedCallers:
         head = head_of(req.env)
         with _translated():
             claim = sigv4.read(head)
-            holder = self._keys.find(claim.key, peer_of(req.env, self._behind_proxy))
+            holder = self._keys.find(claim.key, get_peer(req.env, self._behind_proxy))
             self._check(claim, head)
         return lambda body: _signed(head, claim, holder, body)
 
@@ -81,7 +81,7 @@ class SignedCallers:
         """
         claim = self._claim(env)
         try:
-            return claim is not None and bool(self._keys.find(claim.key, peer_of(env, self._behind_proxy)))
+            return claim is not None and bool(self._keys.find(claim.key, get_peer(env, self._behind_proxy)))
         except (Refusal, TooManyRequests):
             return False
         except Unavailable:

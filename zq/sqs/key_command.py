@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from zq.http.commands import Ask, Command, list_all, request
+from zq.http.commands import Command, SendRequest, list_all, request
 from zq.sqs.key_resources import PATH
 
 
@@ -32,26 +32,26 @@ def _add_verbs(
     return create, listing, *single
 
 
-def _create(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
+def _create(given: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
     terms: dict[str, Any] = {"actions": given.action, "plain": given.plain}
     terms |= {} if given.days is None else {"days": given.days}
     made = request(ask, "POST", f"{PATH}?{urlencode({'project': given.project})}", terms)
     yield f"{made['id']} {made['secret']}"
 
 
-def _list(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
+def _list(given: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
     for key in list_all(ask, PATH, "keys", given.project):
         actions = "everything" if key["actions"] is None else " ".join(key["actions"])
         state = "disabled" if key["disabled"] else "enabled"
         yield f"{key['id']} of {key['project']}: {actions}; {state}; until {key['expires'] or 'it is deleted'}"
 
 
-def _switch(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
+def _switch(given: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
     request(ask, "PUT", f"{PATH}/{quote(given.id, safe='')}", {"disabled": given.verb == "disable"})
     yield from ()
 
 
-def _delete(given: argparse.Namespace, ask: Ask) -> Iterator[str]:
+def _delete(given: argparse.Namespace, ask: SendRequest) -> Iterator[str]:
     request(ask, "DELETE", f"{PATH}/{quote(given.id, safe='')}")
     yield from ()
 

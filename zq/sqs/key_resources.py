@@ -117,7 +117,7 @@ class SqsKeyItem(_Keys):
         resp.data = wire.encode(_shown(self._keys.get(key)))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, key: str) -> None:
-        change = wire.decode(_change, query.needed_body(req))
+        change = wire.decode(_change, query.require_body(req))
         resp.data = wire.encode(_shown(self._keys.disable(key, change.disabled)))
 
     def on_delete(self, _req: falcon.Request, resp: falcon.Response, key: str) -> None:

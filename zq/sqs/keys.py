@@ -26,8 +26,8 @@ from cachetools import FIFOCache, TTLCache
 from msgspec import Struct, structs
 
 from zq.auth.credentials import FailureLimit
-from zq.auth.signatures import derived
-from zq.auth.tokens import encode
+from zq.auth.signatures import derive_key
+from zq.auth.tokens import encode_base62
 from zq.clock import Clock
 from zq.errors import Invalid, MetadataConflict, NotFound, QuotaExceeded
 from zq.model import Page, Seconds
@@ -134,7 +134,7 @@ class SqsKeys:
         """
         now = self._clock.now()
         id = PREFIX + b32encode(os.urandom(12)).decode()[:ID_LENGTH]
-        secret = encode(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
+        secret = encode_base62(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
         stored = Stored(
             project=project,
             created=now,
@@ -218,7 +218,7 @@ class SqsKeys:
 
         master, key = next(iter(self._masters.items()))
         nonce = os.urandom(NONCE)
-        return nonce + AESGCM(derived(key, LABEL)).encrypt(nonce, secret.encode(), _aad(id, project)), master
+        return nonce + AESGCM(derive_key(key, LABEL)).encrypt(nonce, secret.encode(), _aad(id, project)), master
 
     def _opened(self, id: str, stored: Stored) -> str:
         """Return the decrypted secret. Log an error and return "" if the master key is missing or does not match."""
@@ -229,7 +229,7 @@ class SqsKeys:
 
             try:
                 associated = _aad(id, stored.project)
-                return AESGCM(derived(key, LABEL)).decrypt(sealed[:NONCE], sealed[NONCE:], associated).decode()
+                return AESGCM(derive_key(key, LABEL)).decrypt(sealed[:NONCE], sealed[NONCE:], associated).decode()
             except (InvalidTag, ValueError):
                 pass
         LOG.error(

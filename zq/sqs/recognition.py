@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import falcon
 
-from zq.http.authorization import Answer
+from zq.http.authorization import Response
 from zq.sqs import json_protocol, query_protocol
 
 # Matches the path of a queue URL.
@@ -38,7 +38,7 @@ class Recognition:
     For an SQS request, it sets ``req.context.sqs`` to the module that implements the request's protocol.
     """
 
-    def process_request(self, req: falcon.Request, resp: Answer) -> None:
+    def process_request(self, req: falcon.Request, resp: Response) -> None:
         if not is_sqs(req.env):
             return
         req.context.sqs = json_protocol if json_protocol.matches(req.env) else query_protocol

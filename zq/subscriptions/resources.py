@@ -33,7 +33,7 @@ class _Resource:
 
 def _terms(req: falcon.Request, needed: bool) -> Terms:
     """Parse the terms from the body, ignoring unknown members. Clients rely on the error messages (contract 0.2)."""
-    raw = query.needed_body(req) if needed else query.body(req)
+    raw = query.require_body(req) if needed else query.body(req)
     given = wire.json_value(raw) if raw else {}
     if not isinstance(given, dict):
         raise InvalidBody("Subscriptions must be a dict.")
@@ -97,7 +97,7 @@ class SubscriptionConfirmation(_Resource):
     policy = {"PUT": "subscription:confirm"}
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        given = wire.json_value(query.needed_body(req))
+        given = wire.json_value(query.require_body(req))
         agreed = given.get("confirmed") if isinstance(given, dict) else None
         if not isinstance(agreed, bool):
             raise InvalidBody("The 'confirmed' should be boolean.")

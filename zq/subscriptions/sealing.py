@@ -4,7 +4,7 @@
 import os
 from collections.abc import Callable
 
-from zq.auth.signatures import derived
+from zq.auth.signatures import derive_key
 from zq.errors import Invalid
 from zq.model.identity import ShareOptions
 
@@ -29,7 +29,7 @@ class SecretSealer:
         if not secrets:
             raise Invalid("This server takes no subscriptions: [signed_url] secret_key is not set.")
         nonce = os.urandom(NONCE)
-        return nonce + AESGCM(derived(secrets[0].encode(), LABEL)).encrypt(nonce, secret.encode(), None)
+        return nonce + AESGCM(derive_key(secrets[0].encode(), LABEL)).encrypt(nonce, secret.encode(), None)
 
     def open(self, sealed: bytes) -> str:
         """Decrypt a secret. Return "" if no key decrypts it."""
@@ -38,7 +38,7 @@ class SecretSealer:
 
         for key in self._options().secrets:
             try:
-                return AESGCM(derived(key.encode(), LABEL)).decrypt(sealed[:NONCE], sealed[NONCE:], None).decode()
+                return AESGCM(derive_key(key.encode(), LABEL)).decrypt(sealed[:NONCE], sealed[NONCE:], None).decode()
             except (InvalidTag, ValueError):
                 continue
         return ""

@@ -16,7 +16,7 @@ from zq.client import AsyncClient, Client
 from zq.model import Seconds
 
 try:
-    from zq.auth.credentials import Bearers
+    from zq.auth.credentials import BearerStrategy
     from zq.auth.tokens import Grant, Tokens, TokenVerifier
     from zq.core import Broker
     from zq.http.app import create_app
@@ -132,7 +132,7 @@ def server(
         broker = Broker(storage, clock, max_waiters=PLACES, max_streams=PLACES, quota=bounds, extensions=EXTENSIONS)
         ends.callback(broker.trail.finish)
         tokens = Tokens(storage.documents, clock)
-        strategy = Bearers(TokenVerifier(storage.documents, clock), bare=True) if auth_strategy else None
+        strategy = BearerStrategy(TokenVerifier(storage.documents, clock), bare=True) if auth_strategy else None
         features = command_features(broker)
         if sqs:
             features = _with_sqs(features, broker)

@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 from msgspec import Struct
 
 from zq import wire
-from zq.auth.signatures import moment
+from zq.auth.signatures import parse_time
 from zq.clock import Clock
 from zq.errors import Invalid, ZqError
 from zq.model import QueueRef
@@ -208,7 +208,7 @@ class Session:
         self._join(reply.document["project"])
         self._credential = given
         until = reply.document["expires"]
-        self._expires = None if until is None else moment(until)
+        self._expires = None if until is None else parse_time(until)
         self._recheck = time.monotonic() + RECHECK_INTERVAL
         return 200, {"message": "Authentified."}
 

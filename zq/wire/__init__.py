@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between JSON on the wire and values of the model, for server and client.
 
-This module has JSON itself and the requests of the contract. ``answers`` has the answers, and other modules have the
-extensions. Defaults and limits are applied elsewhere.
+This module decodes JSON in general and the requests of the contract. ``answers`` encodes responses; other modules
+cover the extensions. Defaults and limits are applied elsewhere.
 
-Message bodies stay raw bytes in both directions. Their encoding, syntax and numbers are checked, but they are never
-decoded.
+Message bodies are checked for encoding, syntax and numbers, but are not decoded: they stay raw bytes.
 """
 
 import json
@@ -43,10 +42,11 @@ QUEUE_RULES: Final = (
 
 
 class Posted(Struct):
-    """One message of a post. ``delay`` is not decoded, because queues without delays ignore it (contract 7.2)."""
+    """One message in a post. A queue without delays ignores ``delay``, even if it is not valid (contract 7.2)."""
 
     body: Raw
     ttl: int | UnsetType = UNSET
+    # Raw, so that decoding a post does not reject an invalid delay.
     delay: Raw | UnsetType = UNSET
     group: str | UnsetType = UNSET
     attributes: dict[str, JsonValue] | UnsetType = UNSET
@@ -59,7 +59,7 @@ class Post(Struct):
 
 
 class ClaimTerms(Struct):
-    """The body of a claim or renewal."""
+    """The body of a request that creates or renews a claim."""
 
     ttl: int | UnsetType = UNSET
     grace: int | UnsetType = UNSET
@@ -80,7 +80,7 @@ class Operation(Struct):
 
 
 encode: Final[Callable[[object], bytes]] = msgspec.json.Encoder().encode
-# JSON escapes. The group captures half of a surrogate pair without its other half.
+# JSON escapes. The group captures an unpaired surrogate.
 _ESCAPES: Final = re.compile(
     rb"\\(?:u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(u[dD][89a-fA-F][0-9a-fA-F]{2})|.)", re.DOTALL
 )
@@ -93,16 +93,16 @@ _value_decoder: Final = msgspec.json.Decoder()
 _delay_decoder: Final = msgspec.json.Decoder(int)
 
 
-def posted(raw: bytes) -> list[Posted]:
-    """Parse the messages of a post, of which there must be at least one. Raises ``InvalidBody``."""
+def parse_post(raw: bytes) -> list[Posted]:
+    """Parse the body of a post, which must contain at least one message. Raises ``InvalidBody``."""
     messages = decode(_post_decoder, raw).messages
     if not messages:
         raise InvalidBody("messages must contain at least one message.")
     return messages
 
 
-def posted_delay(delay: Raw | UnsetType) -> int | None:
-    """Return the delay of a posted message, or ``None`` if it has none. Raises ``InvalidBody``."""
+def parse_delay(delay: Raw | UnsetType) -> int | None:
+    """Parse the delay of a posted message. Return ``None`` if it has none. Raises ``InvalidBody``."""
     if delay is UNSET:
         return None
     try:
@@ -112,17 +112,17 @@ def posted_delay(delay: Raw | UnsetType) -> int | None:
 
 
 def claim_terms(raw: bytes) -> ClaimTerms:
-    """Parse the terms of a claim. Raises ``InvalidBody``."""
+    """Parse the body of a request that creates or renews a claim. Raises ``InvalidBody``."""
     return decode(_terms_decoder, raw)
 
 
 def purge_types(raw: bytes) -> list[str]:
-    """Parse the ``resource_types`` of a purge. Raises ``InvalidBody``."""
+    """Parse the body of a purge and return its ``resource_types``. Raises ``InvalidBody``."""
     return decode(_purge_decoder, raw).resource_types
 
 
 def patch(raw: bytes) -> list[Operation]:
-    """Parse the operations of a metadata patch. Raises ``InvalidBody``."""
+    """Parse a metadata patch. Raises ``InvalidBody``."""
     return decode(_patch_decoder, raw)
 
 
@@ -137,7 +137,7 @@ def json_value(raw: bytes) -> Any:
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
-    """Decode and validate JSON, then check its encoding and numbers, which the decoder does not check.
+    """Decode and validate JSON, including its encoding and numbers, which msgspec does not check.
 
     Raises ``InvalidBody``.
     """
@@ -159,7 +159,10 @@ def decode(decoder: "msgspec.json.Decoder[T]", raw: bytes) -> T:
 
 
 def _lone_surrogate(raw: bytes) -> str:
-    """Return where JSON has half of a surrogate pair, which the decoder reports only as malformed; "" if nowhere."""
+    """Return an error sentence for the first unpaired surrogate, or "" if there is none.
+
+    For an unpaired surrogate, msgspec reports only malformed JSON.
+    """
     half = next((escape for escape in _ESCAPES.finditer(raw) if escape[1]), None)
     if half is None:
         return ""
@@ -167,7 +170,7 @@ def _lone_surrogate(raw: bytes) -> str:
 
 
 def checksum(body: bytes) -> str:
-    """Return ``MD5:`` and the digest of the body in the format of contract 7.10; "" for null."""
+    """Return ``MD5:`` and the MD5 digest of the body, reformatted as in contract 7.10. For ``null``, return ""."""
     value = json.loads(body)
     if value is None:
         return ""

@@ -72,9 +72,9 @@ class Message(BriefMessage, Generic[Time], kw_only=True, frozen=True, omit_defau
         origin: The queue from which a dead letter was moved.
         origin_claim_count: Number of claims in that queue.
         reason: The reason why a dead letter was moved.
-        attributes: Values by name that the sender chose, and the trace context.
-        deduplication_id: The id by which a FIFO queue of SQS detected duplicates.
-        aws_trace_header: The trace header of AWS X-Ray.
+        attributes: The attributes that the producer set, and the trace context.
+        deduplication_id: The deduplication id of a message in a FIFO queue (SQS).
+        aws_trace_header: The AWS X-Ray trace header (SQS).
         body_start: The first 256 characters of the body, if only the start was requested.
         body_bytes: Size of the whole body in bytes, if only the start was requested.
     """

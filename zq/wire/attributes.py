@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON form of message attributes, for server and client: in posts, and in listings with ``detailed``.
+"""Message attributes in JSON, in posts and in listings with ``detailed``, for server and client.
 
-A string is an attribute of type String, a JSON number one of type Number. Any other attribute is an object with its
-type and its value: a Binary in base64, a type with a label, and a Number whose text a JSON number would change.
+A JSON string is an attribute of type String, and a JSON number is an attribute of type Number. Any other attribute is
+an object with ``type`` and ``value``: a Binary in base64, a type with a label, or a Number such as ``1.50``, whose text
+a JSON number would change.
 """
 
 from base64 import b64encode
@@ -31,11 +32,11 @@ class TypedValue(Struct, frozen=True):
 
 JsonValue: TypeAlias = str | int | float | TypedValue
 Attribute: TypeAlias = JsonValue | bytes
-"""An attribute as the caller of the client passes it. Bytes become an attribute of type Binary."""
+"""An attribute value in the client's API. Bytes become an attribute of type Binary."""
 
 
 def typed_value(value: JsonValue) -> TypedValue:
-    """Return an attribute with its type, also if it is a string or a number."""
+    """Convert a string or number to a ``TypedValue``."""
     if isinstance(value, TypedValue):
         return value
     return TypedValue(STRING, value) if isinstance(value, str) else TypedValue(NUMBER, _encode(value).decode())
@@ -44,19 +45,19 @@ def typed_value(value: JsonValue) -> TypedValue:
 def attribute_members(attributes: Attributes) -> dict[str, Any]:
     """Return the members that show attributes in ``answers.Message``."""
     return {
-        "attributes": {name: _shown(value) for name, value in attributes.message_attributes.items()},
+        "attributes": {name: _to_json(value) for name, value in attributes.message_attributes.items()},
         "deduplication_id": attributes.message_deduplication_id,
         "aws_trace_header": attributes.trace,
     }
 
 
 def attribute_values(given: Mapping[str, JsonValue]) -> dict[str, AttributeValue]:
-    """Return the posted attributes for the store."""
-    return {name: _value(value) for name, value in given.items()}
+    """Convert posted attributes for the store."""
+    return {name: _from_json(value) for name, value in given.items()}
 
 
 def json_values(given: Mapping[str, Attribute]) -> dict[str, JsonValue]:
-    """Return the attributes as a post has them. Raises ``TypeError`` for a value of another type."""
+    """Convert attributes from the client's API for a post. Raises ``TypeError`` for a value of another type."""
     return {name: _json_value(name, value) for name, value in given.items()}
 
 
@@ -72,14 +73,14 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode_number: Final = msgspec.json.Decoder(int | float).decode
 
 
-def _value(given: JsonValue) -> AttributeValue:
+def _from_json(given: JsonValue) -> AttributeValue:
     typed = typed_value(given)
     if typed.type.partition(".")[0] == BINARY:
         return AttributeValue(typed.type, binary_value=typed.value)
     return AttributeValue(typed.type, typed.value)
 
 
-def _shown(value: AttributeValue) -> JsonValue:
+def _to_json(value: AttributeValue) -> JsonValue:
     text = value.string_value
     if value.data_type == STRING and text is not None:
         return text
@@ -88,7 +89,7 @@ def _shown(value: AttributeValue) -> JsonValue:
 
 
 def _number(text: str) -> int | float | None:
-    """Return the number if JSON writes it as this text, so that a message that is posted again has the same text."""
+    """Return the number if its JSON text equals ``text``, so that posting the message again does not change it."""
     try:
         number = _decode_number(text)
     except msgspec.DecodeError:

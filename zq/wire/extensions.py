@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of the extensions: settle and redrive (extensions 3, 4), replay (5), commits and fences (9)."""
+"""Requests of the extensions: settle and redrive (extensions 3, 4), replay (5), transactions (9)."""
 
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -12,14 +12,14 @@ from zq.wire import decode
 
 
 class Released(Struct):
-    """A message to be released."""
+    """A message to release."""
 
     id: str
     delay: int | UnsetType = UNSET
 
 
 class Moved(Struct):
-    """A message to be moved to another queue, with a new body if ``body`` is set."""
+    """A message to move to another queue. ``body`` replaces the message's body."""
 
     id: str
     queue: str
@@ -29,14 +29,14 @@ class Moved(Struct):
 
 
 class Buried(Struct):
-    """A message to be moved to the dead-letter queue."""
+    """A message to move to the dead-letter queue."""
 
     id: str
     reason: str
 
 
 class SettleTerms(Struct):
-    """The body of a settlement. ``delete`` may be ``"*"``: all messages of the claim that are not named elsewhere."""
+    """The body of a settle request. In ``delete``, ``"*"`` means all messages of the claim without another action."""
 
     delete: list[str] | Literal["*"] = []
     release: list[Released] = []
@@ -58,17 +58,17 @@ _redrive_decoder: Final = msgspec.json.Decoder(RedriveTerms)
 
 
 def settle_terms(raw: bytes) -> SettleTerms:
-    """Parse the terms of a settlement. Raises ``InvalidBody``."""
+    """Parse the body of a settle request. Raises ``InvalidBody``."""
     return decode(_settle_decoder, raw)
 
 
 def redrive_terms(raw: bytes) -> RedriveTerms:
-    """Parse the terms of a redrive. Raises ``InvalidBody``."""
+    """Parse the body of a redrive. Raises ``InvalidBody``."""
     return decode(_redrive_decoder, raw)
 
 
 class ReplayTerms(Struct):
-    """The body of a replay: either ``ids`` or any of the other members."""
+    """The body of a replay. ``ids`` excludes ``since``, ``until`` and ``limit``."""
 
     ids: list[str] | UnsetType = UNSET
     since: str | UnsetType = UNSET
@@ -81,12 +81,15 @@ _replay_decoder: Final = msgspec.json.Decoder(ReplayTerms)
 
 
 def replay_terms(raw: bytes) -> ReplayTerms:
-    """Parse the terms of a replay. Raises ``InvalidBody``."""
+    """Parse the body of a replay. Raises ``InvalidBody``."""
     return decode(_replay_decoder, raw)
 
 
-def moment(text: str) -> Seconds | None:
-    """Parse an ISO 8601 date and time to the millisecond, in UTC by default; ``None`` if the text is not valid."""
+def parse_time(text: str) -> Seconds | None:
+    """Parse an ISO 8601 date and time, rounded to milliseconds. Return ``None`` if the text is not valid.
+
+    Without an offset, the time is in UTC.
+    """
     try:
         named = datetime.fromisoformat(text)
     except ValueError:
@@ -103,14 +106,14 @@ class HeldClaim(Struct):
 
 
 class CountedStage(Struct):
-    """A stage that a commit publishes, with its required message count."""
+    """A stage that a commit publishes, with the number of messages that it must have."""
 
     stage: str
     messages: int
 
 
 class CommitTerms(Struct):
-    """The body of a commit. A stage is given by name, or with its required message count."""
+    """The body of a commit. ``publish`` has stages by name, or with a required message count."""
 
     producer: str
     batch: int
@@ -119,12 +122,12 @@ class CommitTerms(Struct):
 
     @property
     def stages(self) -> list[str]:
-        """The names of the stages."""
+        """The names of the stages to publish."""
         return [stage if isinstance(stage, str) else stage.stage for stage in self.publish]
 
     @property
     def expected(self) -> dict[str, int]:
-        """The required message count by stage, for the stages that have one."""
+        """Required message counts by stage name."""
         return {stage.stage: stage.messages for stage in self.publish if isinstance(stage, CountedStage)}
 
 
@@ -132,5 +135,5 @@ _commit_decoder: Final = msgspec.json.Decoder(CommitTerms)
 
 
 def commit_terms(raw: bytes) -> CommitTerms:
-    """Parse the terms of a commit. Raises ``InvalidBody``."""
+    """Parse the body of a commit. Raises ``InvalidBody``."""
     return decode(_commit_decoder, raw)

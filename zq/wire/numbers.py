@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rule for numbers in JSON: integers must fit in 64 bits with sign, other numbers in a double (contract 1.6).
+"""Range check of numbers in JSON: integers must fit in 64 bits with sign, other numbers in a double (contract 1.6).
 
-Server, client, command line and Spark share this check, so that every reader can decode the messages of a queue.
+Server, client, command line and Spark share this check, so that every consumer can decode the messages of a queue.
 """
 
 import json
@@ -13,33 +13,31 @@ import msgspec
 
 from zq.errors import InvalidBody
 
-# Maximum integer in a body; the minimum is one further from 0.
+# Maximum integer in a body; the minimum is ``-MAX_BODY_NUMBER - 1``.
 MAX_BODY_NUMBER: Final = 2**63 - 1
-# Maps all digits to 0 and the exponent sign to e, so that one search finds a long number.
+# Maps all digits to 0 and E to e, so that one search finds a long number.
 _SHAPES: Final = bytes.maketrans(b"123456789E", b"000000000e")
 # The shortest integer beyond 64 bits has 19 digits.
 _LONG_NUMBER: Final = b"0" * 19
-# A sample of every fourth byte contains at least this many digits of such a number, at any offset.
+# Every fourth byte of such a number, at any offset, yields at least this many digits.
 _LONG_NUMBER_SAMPLE: Final = b"0" * 4
-# A shorter number exceeds a double only with an exponent of at least three digits.
+# A shorter number can exceed a double only if its exponent has at least three digits.
 _LARGE_EXPONENT: Final = b"0e000"
 _LARGE_SIGNED_EXPONENT: Final = b"0e+000"
-# Maximum number of members of a path in an error, and maximum length of each.
+# Maximum number of steps of a path in an error, and maximum length of a step.
 _MAX_STEPS: Final = 4
 _MAX_KEY: Final = 64
 
 
 class _Members(list[tuple[str, Any]]):
-    """The members of a JSON object, in which a name may occur twice."""
+    """The members of a JSON object, including members with equal names."""
 
 
 def check_numbers(raw: bytes, field: str = "") -> None:
-    """Check all numbers of a valid JSON document.
+    """Check all numbers of a valid JSON document. Raises ``InvalidBody``, which names the first invalid number's field.
 
     Args:
-        field: Path of the document in error sentences.
-
-    Raises ``InvalidBody``, which names the field of the first invalid number.
+        field: Path of the document, for the error message.
     """
     shapes = raw.translate(_SHAPES)
     is_long = _LONG_NUMBER_SAMPLE in shapes[::4] and _LONG_NUMBER in shapes
@@ -51,11 +49,11 @@ def check_numbers(raw: bytes, field: str = "") -> None:
 def checked_json(value: object, field: str = "") -> bytes:
     """Encode a value as JSON.
 
-    Args:
-        field: Path of the value in error sentences.
-
     Raises ``InvalidBody`` for NaN and infinities, which JSON cannot represent, and the errors of
     ``msgspec.json.encode``.
+
+    Args:
+        field: Path of the value, for the error message.
     """
     encoded = msgspec.json.encode(value)
     if b"null" in encoded:
@@ -65,7 +63,7 @@ def checked_json(value: object, field: str = "") -> bytes:
 
 def check_finite(value: object, field: str = "") -> None:
     """Raise ``InvalidBody`` if the value contains NaN or an infinity, which msgspec would encode as null."""
-    # Raw JSON within the value cannot contain such numbers.
+    # Embedded raw JSON cannot contain NaN or an infinity.
     plain = msgspec.to_builtins(value, enc_hook=lambda _: None)
     if (found := _first_bad(plain, field)) is not None:
         path, number = found
@@ -102,7 +100,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _first_bad(document: object, field: str) -> tuple[str, float] | None:
-    """Return the path and value of the first number that is not finite, or ``None``."""
+    """Return the path and value of the first NaN or infinity, or ``None`` if there is none."""
     waiting: list[tuple[tuple[str, ...], object]] = [((field,) if field else (), document)]
     while waiting:
         steps, value = waiting.pop()
@@ -125,6 +123,6 @@ def _children(value: object) -> Iterable[tuple[str, object]]:
 
 
 def _path(steps: tuple[str, ...]) -> str:
-    """Return a short path that ends at a message's body, because errors must not reveal parts of a body."""
+    """Format a path for an error. It ends at ``body``, because errors must not reveal the content of a message."""
     shown = steps[: steps.index(".body") + 1] if ".body" in steps else steps
     return "".join(step[:_MAX_KEY] for step in shown[:_MAX_STEPS]).removeprefix(".")

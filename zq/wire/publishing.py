@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published messages on the wire: answers about topics, and server-sent events (extensions 8)."""
+"""Messages of topics on the wire: JSON responses and server-sent events (extensions 8)."""
 
 import re
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from zq.turns import slices
 from zq.wire import answers, encode
 from zq.wire.encoding import links, timestamp
 
-# Characters that some readers of events interpret as line ends. ASCII ones occur only between JSON tokens.
+# Characters that some clients treat as line ends. In JSON, the ASCII ones occur only between tokens.
 LINE_END: Final = re.compile(b"[\r\n]|\xe2\x80[\xa8\xa9]|\xc2\x85")
-# Template of an event. It is filled first with the common values of a batch, then with those of each message.
+# Template of an event, filled first with the values of a batch and then with those of each message.
 FRAME: Final = (
     b"id: %%b\nevent: message\n"
     b'data: {"id":"%%b","href":"/v2/topics/%b/messages/%%b","ttl":%%d,"age":%d,"body":%%b%%b,"topic":"%b"}\n\n'
@@ -25,12 +25,12 @@ CHECKSUM: Final = b',"checksum":"%b"'
 
 
 def href(topic: str, sequence: int) -> str:
-    """Return the path of a published message."""
+    """Return the URL path of a message in a topic."""
     return f"/v2/topics/{topic}/messages/{sequence}"
 
 
 def published(topic: str, sequences: Sequence[int]) -> bytes:
-    """Encode the paths of published messages."""
+    """Encode the response to a publish request: the paths of the messages."""
     return encode(answers.PostedHrefs([href(topic, sequence) for sequence in sequences]))
 
 
@@ -45,9 +45,9 @@ def page(
     """Encode a page of a topic's messages.
 
     Args:
-        query: Parameters of the link to the next page; ``None`` = no link.
+        query: Parameters of the link to the next page, or ``None`` for no link.
         gap: The sequence before the gap, and the sequence at which the log resumes.
-        position: Log position up to which the page was read, for a detailed page. An empty page shows it.
+        position: For a detailed page, the log position up to which it was read. An empty page includes the position.
     """
     shown = [_out(message, now, position is not None) for part in slices(messages) for message in part]
     next_page = links(f"/v2/topics/{topic}/messages", query)
@@ -56,7 +56,7 @@ def page(
 
 
 def messages(found: Sequence[Published], now: Seconds, detailed: bool) -> bytes:
-    """Encode messages without links."""
+    """Encode messages without a link."""
     return encode(answers.Messages([_out(message, now, detailed) for message in found]))
 
 
@@ -66,7 +66,7 @@ def message(found: Published, now: Seconds, detailed: bool) -> bytes:
 
 
 def events(messages: Sequence[Published], now: Seconds) -> list[bytes]:
-    """Render one event per message, which contains the message and its topic."""
+    """Render messages as server-sent events, one per message."""
     parts = []
     batch: tuple[str, Seconds] | None = None
     for message in (message for part in slices(messages) for message in part):
@@ -82,17 +82,17 @@ def events(messages: Sequence[Published], now: Seconds) -> list[bytes]:
 
 
 def gap_event(after: int, resumes: int) -> bytes:
-    """Return the event that reports a gap. A reader that resumes after it does not receive it again."""
+    """Render the event that reports a gap. Its id lets a client that reconnects resume after the gap."""
     return b"id: %d\nevent: gap\ndata: %b\n\n" % (resumes - 1, encode(answers.Gap(after, resumes)))
 
 
 def opening(position: int) -> bytes:
-    """Return the opening of a stream, which lets a reader resume if the stream ends before the first event."""
+    """Render the start of a stream. Its id lets a client resume even if the stream ends before the first event."""
     return b": zq\nid: %d\n\n" % position
 
 
 def heartbeat(position: int) -> bytes:
-    """Return a heartbeat. Its id advances the position at which a reader resumes, without an event."""
+    """Render a heartbeat. Its id advances the position at which a client resumes."""
     return b": heartbeat\nid: %d\n\n" % position
 
 

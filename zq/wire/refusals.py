@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table that maps error classes to statuses and titles (contract 1.8). The client uses it in reverse."""
+"""Mapping between error classes and HTTP statuses, for server and client (contract 1.8)."""
 
 from typing import Final
 
 from zq import errors
 
-# Header with the class name of an expected error, which status and title do not identify.
+# Header with the error's class name, because several classes share a status and title.
 HEADER: Final = "X-Zq-Error"
 
-# Status and title by error class. A class without a row inherits the row of its base class.
+# Status and title by error class. Other classes have those of their base class.
 STATUSES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.Invalid: (400, "Invalid API request"),
     errors.InvalidBody: (400, "Invalid request body"),
@@ -45,7 +45,7 @@ KINDS: Final = {
 }
 # Error classes by status and title.
 TITLED: Final = {row: kind for kind, row in STATUSES.items()}
-# Error classes for other answers, of servers or of proxies in front of them.
+# Error classes for responses with another title, for example of a proxy.
 BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
     401: errors.NotAuthenticated,
     403: errors.NotAuthorized,
@@ -61,16 +61,16 @@ BY_STATUS: Final[dict[int, type[errors.ZqError]]] = {
 
 
 def row(kind: type[Exception]) -> tuple[int, str]:
-    """Return status and title of an error class."""
+    """Return the status and title of an error class."""
     return next(STATUSES[base] for base in kind.__mro__ if base in STATUSES)
 
 
 def error(status: int, name: str, title: str, sentence: str, retry_after: int = 1, limit: str = "") -> errors.ZqError:
-    """Return the error that an answer represents.
+    """Convert an error response to an exception.
 
     Args:
-        name: Value of the header ``X-Zq-Error``; "" if the answer has none.
-        retry_after: Seconds to wait, for ``TooManyRequests``.
+        name: Value of the header ``X-Zq-Error``, or "".
+        retry_after: Value of the header ``Retry-After`` in seconds, for ``TooManyRequests``.
         limit: Name of the exceeded limit, for ``TooManyRequests``.
     """
     kind = KINDS.get(name) or TITLED.get((status, title)) or BY_STATUS.get(status)

@@ -11,7 +11,7 @@ from zq.wire.answers import DateTime, Timestamp
 
 
 class TokenTerms(Struct):
-    """The body of a new token. Only administrators may set ``user``."""
+    """The body of a request to create a token. ``user`` is for administrators only."""
 
     name: str = ""
     scopes: list[str] | None = None
@@ -21,7 +21,7 @@ class TokenTerms(Struct):
 
 
 class ShareTerms(Struct, forbid_unknown_fields=True):
-    """The body of a request to sign a URL; ``None`` = the default."""
+    """The body of a request to sign a URL. ``None`` means the default."""
 
     paths: list[str] | None = None
     methods: list[str] | None = None
@@ -33,12 +33,12 @@ _share_decoder: Final = msgspec.json.Decoder(ShareTerms)
 
 
 def token_terms(raw: bytes) -> TokenTerms:
-    """Parse the terms of a new token; an empty body gives the defaults. Raises ``InvalidBody``."""
+    """Parse the body of a request to create a token. An empty body yields the defaults. Raises ``InvalidBody``."""
     return wire.decode(_decoder, raw) if raw else TokenTerms()
 
 
 def share_terms(raw: bytes) -> ShareTerms:
-    """Parse the terms of a signed URL; an empty body gives the defaults. Raises ``InvalidBody``."""
+    """Parse the body of a request to sign a URL. An empty body yields the defaults. Raises ``InvalidBody``."""
     return wire.decode(_share_decoder, raw) if raw else ShareTerms()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures of HTTP deliveries by Standard Webhooks 1.0 (criterion E5), for senders and receivers.
+"""Signatures of HTTP deliveries according to Standard Webhooks 1.0, for senders and receivers.
 
 The signed content is ``id.timestamp.body``. A secret is ``whsec_`` followed by the base64 encoding of 24 to 64 bytes.
 """
@@ -18,11 +18,12 @@ VERSION: Final = "v1,"
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
 # Size in bytes of a new secret, and the bounds of a valid one.
 SECRET_SIZE: Final = 32
-MIN_SECRET_SIZE, MOST = 24, 64
+MIN_SECRET_SIZE: Final = 24
+MAX_SECRET_SIZE: Final = 64
 
 
 def new_secret() -> str:
-    """Return a new random secret."""
+    """Generate a random secret."""
     return PREFIX + base64.b64encode(os.urandom(SECRET_SIZE)).decode()
 
 
@@ -32,26 +33,27 @@ def key(secret: str) -> bytes:
         raw = base64.b64decode(secret.removeprefix(PREFIX), validate=True)
     except binascii.Error:
         raw = b""
-    if not MIN_SECRET_SIZE <= len(raw) <= MOST:
+    if not MIN_SECRET_SIZE <= len(raw) <= MAX_SECRET_SIZE:
         raise Invalid(
-            f"A webhook secret must be whsec_ followed by the base64 encoding of {MIN_SECRET_SIZE} to {MOST} bytes."
+            f"A webhook secret must be whsec_ followed by the base64 encoding of {MIN_SECRET_SIZE} to "
+            f"{MAX_SECRET_SIZE} bytes."
         )
     return raw
 
 
 def signature(secret: str, message: str, timestamp: int, body: bytes) -> str:
-    """Return a signature with its version prefix."""
+    """Return the signature of a delivery, with its version prefix."""
     signed = b"%b.%d.%b" % (message.encode(), timestamp, body)
     return VERSION + base64.b64encode(hmac.digest(key(secret), signed, "sha256")).decode()
 
 
 def headers(secrets: Iterable[str], message: str, timestamp: int, body: bytes) -> dict[str, str]:
-    """Return the headers of a delivery, with one signature per secret. There are several during secret rotation."""
+    """Return the headers of a delivery, with one signature per secret. While a secret is rotated, there are two."""
     signatures = [signature(secret, message, timestamp, body) for secret in secrets]
     return {ID: message, TIMESTAMP: str(timestamp)} | ({SIGNATURE: " ".join(signatures)} if signatures else {})
 
 
-def verified(secret: str, given: Mapping[str, str], body: bytes, now: float, tolerance: float) -> str:
+def verify(secret: str, given: Mapping[str, str], body: bytes, now: float, tolerance: float) -> str:
     """Verify a delivery and return its id.
 
     Args:

@@ -26,7 +26,7 @@ from zaqar.conf import drivers_management_store_mongodb, pooling_catalog
 from zaqar.notification.notifier import NotifierDriver
 
 from tests.http.stores import BrokenStore, down
-from zq.auth import strategy_of
+from zq.auth import create_strategy
 from zq.clock import StoreClock
 from zq.errors import Conflict
 from zq.events import NO_EVENTS
@@ -171,11 +171,11 @@ class Bootstrap:
             broker,
             strict_client_id=strict,
             admin_mode=True,
-            trusting=True,
+            trusts_network=True,
             allowed_hosts=lambda: ("*",),
             features=features,
             share=lambda: share,
-            strategy=strategy_of(lambda: AuthOptions(strategy=guard), storage.documents, clock) if guard else None,
+            strategy=create_strategy(lambda: AuthOptions(strategy=guard), storage.documents, clock) if guard else None,
         )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Background work of a server: the store's clock, active expiry, and completion of abandoned commits."""
+"""Background work of a server: reading the store's clock, active expiry, and completion of abandoned commits."""
 
 import logging
 import threading
@@ -17,15 +17,12 @@ from zq.storage.api import Storage
 LOG = logging.getLogger(__name__)
 # Seconds between two reads of the store's time.
 CLOCK_INTERVAL: Final = 2.0
-# Seconds between two polls for abandoned commits.
+# Seconds between two checks for abandoned commits.
 RESUME_INTERVAL: Final = 1.0
 
 
 class Upkeep:
-    """The background threads for clock, active expiry and abandoned commits.
-
-    ``stop`` ends the threads and closes the store.
-    """
+    """The background threads for clock, active expiry and abandoned commits."""
 
     def __init__(
         self,
@@ -41,8 +38,8 @@ class Upkeep:
         """Create the threads without starting them.
 
         Args:
-            resume: Continues commits that no server is working on; called once per second.
-            deposed: Called after this process has lost the store to another one for good.
+            resume: Continues abandoned work such as commits. Called once per second.
+            deposed: Called if another process has taken over the store.
         """
         self._storage = storage
         self._clock = clock
@@ -55,7 +52,7 @@ class Upkeep:
         self._stopping = threading.Event()
         self._sleep = self._stopping.wait
         self._changed = threading.Event()
-        """Set to end the pause between rounds, because options have changed or the server is stopping."""
+        """Set to start the next round early, because options have changed or the server is stopping."""
         self._threads = [
             threading.Thread(target=self._follow, name="zq-clock", daemon=True),
             threading.Thread(target=self._sweep, name="zq-upkeep", daemon=True),
@@ -63,7 +60,7 @@ class Upkeep:
         ]
 
     def configure(self, expiry: Expiry, sweep_interval: float) -> None:
-        """Apply the new sweep settings from the next round."""
+        """Apply new expiry settings from the next round."""
         self._expiry, self._interval = expiry, sweep_interval
         self._changed.set()
 
@@ -80,8 +77,8 @@ class Upkeep:
             thread.join()
         self._storage.close()
 
-    def round(self) -> bool:
-        """Run one sweep round. Return whether it stopped at its limit with expired messages left."""
+    def run_round(self) -> bool:
+        """Run one sweep round. Return whether it reached its limit, so that expired messages may be left."""
         expiry, began = self._expiry, time.monotonic()
         limits = expiry.sweep_batch_size, expiry.sweep_max_deletes
         pace = AdaptivePace(self._monitor, *limits, self._sleep, self._events.expired)
@@ -96,14 +93,14 @@ class Upkeep:
         return exhausted
 
     def _sweep(self) -> None:
-        """Run rounds at the interval, or at once after a change of options or a round that reached its limit."""
+        """Run rounds at the interval. After a round that reached its limit, run the next one at once."""
         exhausted = False
         while not self._stopping.is_set():
             if not exhausted:
                 self._changed.wait(self._interval)
                 self._changed.clear()
             if not self._stopping.is_set():
-                exhausted = self._run_safely(self.round)
+                exhausted = self._run_safely(self.run_round)
 
     def _follow(self) -> None:
         while not self._sleep(CLOCK_INTERVAL):
@@ -114,7 +111,7 @@ class Upkeep:
             self._run_safely(self._resume)
 
     def _run_safely(self, task: Callable[[], bool | None]) -> bool:
-        """Run the task and return its result, or ``False`` if it failed. Errors are logged."""
+        """Run a task and log its errors. Return its result, or ``False`` if it failed."""
         try:
             return bool(task())
         except Deposed as error:

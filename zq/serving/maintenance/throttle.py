@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AIMD throttle of active expiry: rounds slow down while requests get slower, and speed up if they fall behind.
+"""AIMD throttle of active expiry, so that sweep rounds do not slow down requests.
 
-``LatencyMonitor`` observes the latency of storage verbs and derives the share of time in which a sweep may work. The
-share rises by a constant, and falls by a factor if requests get slower. ``AdaptivePace`` is the pace of one round
-(``zq.model.expiry.Pace``). A pause is proportional to the preceding work, so slow steps are followed by long pauses.
+``LatencyMonitor`` measures the latency of storage verbs and computes the fraction of time in which a sweep may work. If
+sweeps slow down requests, the fraction falls by a factor. If not, it rises by a constant. If sweeps fall behind for
+``ARREARS`` seconds, it is set to its maximum.
+
+``AdaptivePace`` divides one round into steps (``zq.model.expiry.Pace``) and pauses between them. A pause is
+proportional to the duration of the preceding step.
 """
 
 import threading
@@ -15,37 +18,37 @@ from zq.events import Events
 from zq.model import QueueRef
 from zq.model.expiry import Steps
 
-# Target duration of a step in seconds while requests are served, because requests may wait for the step.
+# Target duration of a step in seconds while requests are served. Requests may wait for a step.
 STEP_TIME: Final = 0.002
-# Minimum number of entries that a step removes; with fewer, overhead dominates.
+# Minimum number of entries to remove in a step. In smaller steps, overhead dominates.
 MIN_STEP: Final = 50
 # Seconds without a request after which the sweep does not pause.
 QUIET: Final = 0.25
-# Number of samples per adjustment of the share; 1 / SAMPLES is also the weight of a new sample in the mean.
+# Number of samples per adjustment of the share. The weight of a new sample in the mean is 1 / SAMPLES.
 SAMPLES: Final = 16
-# Ratio to the usual latency from which requests count as slowed down.
+# Ratio of latency during a sweep to usual latency above which requests count as slowed down.
 SLOWED_RATIO: Final = 1.25
 # Factor by which the share falls if requests are slowed down.
 DECREASE: Final = 0.7
-# Amount by which the share rises otherwise; also the minimum share.
+# Amount by which the share rises if requests are not slowed down. Also the minimum share.
 INCREASE: Final = 0.03
-# Maximum share; also the share after ``ARREARS`` seconds of falling behind.
+# Maximum share.
 MAX_SHARE: Final = 0.5
-# Seconds of falling behind after which rounds use the maximum share regardless of requests.
+# Seconds of falling behind after which the share is set to its maximum.
 ARREARS: Final = 300.0
 # Maximum duration of one pause in seconds.
 MAX_PAUSE: Final = 1.0
 
 
 class LatencyMonitor(Events):
-    """The latency of storage verbs, during and between sweep rounds."""
+    """The latency of storage verbs, and the share of time for sweeps that follows from it."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
         self.share = INCREASE
-        """Fraction of a round's time in which the round may work; kept between rounds."""
+        """Fraction of its time in which a round works; it pauses for the remainder. Kept between rounds."""
         self.ratio = 1.0
-        """Latest ratio of the latency during the round to the usual latency; 1 with too few samples."""
+        """Latency during the round relative to the usual latency; 1 with too few samples."""
         self._lock = threading.Lock()
         self._usual: dict[str, tuple[float, int]] = {}
         self._sweeping = False
@@ -59,7 +62,7 @@ class LatencyMonitor(Events):
         self._last = self.monotonic()
         with self._lock:
             usual, samples = self._usual.get(verb, (0.0, 0))
-            if samples < SAMPLES or not self._sweeping:  # the first samples may fall into a sweep
+            if samples < SAMPLES or not self._sweeping:  # the first samples count as usual even during a sweep
                 samples += 1
                 self._usual[verb] = usual + max(1 / SAMPLES, 1 / samples) * (seconds - usual), samples
             else:
@@ -67,24 +70,24 @@ class LatencyMonitor(Events):
                 self._ratios += seconds / max(usual, 1e-6)
 
     def begin(self) -> None:
-        """Begin a round. The usual latencies stay fixed until the round ends."""
+        """Begin a round. The usual latencies do not change until the round ends."""
         with self._lock:
             self._sweeping = True
             self.ratio = 1.0
             self._sample_count, self._ratios = 0, 0.0
 
     def end(self, exhausted: bool) -> None:
-        """End a round; ``exhausted`` means that the round reached its limit with expired messages left."""
+        """End a round. ``exhausted``: whether the round reached its limit, so that sweeps may fall behind."""
         with self._lock:
             self._sweeping = False
         self._behind_since = (self._behind_since or self.monotonic()) if exhausted else None
 
-    def quiet(self) -> bool:
-        """Return whether there were no recent requests."""
+    def is_quiet(self) -> bool:
+        """Return whether there was no request for ``QUIET`` seconds."""
         return self.monotonic() - self._last >= QUIET
 
-    def judge(self) -> None:
-        """Adjust the share if there are enough samples since the last adjustment."""
+    def adjust_share(self) -> None:
+        """Adjust the share after each ``SAMPLES`` samples."""
         with self._lock:
             if self._sample_count >= SAMPLES:
                 self.ratio = self._ratios / self._sample_count
@@ -100,7 +103,11 @@ class LatencyMonitor(Events):
 class AdaptivePace(Steps):
     """The pace of one sweep round.
 
-    ``rest`` sleeps for the given seconds; it returns True if the server is stopping, which ends the round.
+    Args:
+        size: Maximum number of entries to remove in a step.
+        most: Maximum number of entries to remove in the round.
+        rest: Sleeps for the given seconds. Returns whether the server is stopping, which ends the round.
+        expired: Called with the number of removed messages and their queue.
     """
 
     def __init__(
@@ -120,9 +127,9 @@ class AdaptivePace(Steps):
         self.rested = 0.0
 
     def step(self) -> int:
-        """Pause; return the maximum number of entries that the next step may remove, or 0 to end the round."""
+        """Pause before the next step. Return the maximum number of entries to remove in it, or 0 to end the round."""
         size, pause = self._size, 0.0
-        if not self._monitor.quiet():
+        if not self._monitor.is_quiet():
             if self._began is not None:
                 pause = self._pause(self._monitor.monotonic() - self._began)
             size = self._busy_size
@@ -133,14 +140,14 @@ class AdaptivePace(Steps):
         return min(size, self.left)
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
-        """Count removed entries of the queue."""
+        """Count removed entries."""
         super().removed(count)
         if queue is not None:
             self._expired(count, queue)
 
     def _pause(self, worked: float) -> float:
-        """Adapt the next step's size to the last step's duration; return the pause in seconds."""
-        self._monitor.judge()
+        """Return the pause in seconds after ``worked`` seconds of work, and adapt the size of the next step."""
+        self._monitor.adjust_share()
         fitting = int(self._busy_size * min(2.0, STEP_TIME / max(worked, 1e-6)))
         self._busy_size = min(self._size, max(MIN_STEP, fitting))
         return min(MAX_PAUSE, worked * (1 / self._monitor.share - 1))

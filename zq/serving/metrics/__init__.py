@@ -7,6 +7,6 @@
 - ``timed`` measures the duration of storage verbs.
 - ``multiprocess`` combines the metrics of worker processes.
 
-This module imports nothing, because prometheus-client decides at import whether it combines processes:
-``multiprocess.begin`` must run before ``counting`` is imported.
+``multiprocess.begin`` must run before ``counting`` is imported, because prometheus-client decides at import whether to
+combine processes. This module therefore imports nothing.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The collector that reads the store's metrics and the queue depths on each scrape."""
+"""A collector that reads the store's metrics and the queue depths on each scrape."""
 
 import threading
 import time
@@ -24,26 +24,25 @@ T = TypeVar("T")
 MEASURES_AGE: Final = 1.0
 # Seconds for which queue depths are cached.
 DEPTHS_AGE: Final = 10.0
-# A result is cached for at least this multiple of the time that reading it took, so that reads take at most 5 % of the
-# time.
+# A result is cached for at least this multiple of the duration of its read, so that reads take at most 5 % of the time.
 AGE_FACTOR: Final = 20
-# Metadata that does not contain this text names no dead-letter queue and is not parsed.
+# Metadata without this text names no dead-letter queue and is not parsed.
 MENTION: Final = b'"_dead_letter_queue"'
-# Page size for listing queues; small, because metadata may be large.
+# Number of queues to read at once. It is small, because metadata may be large.
 PAGE: Final = 100
 # Values of the label ``state``, in the order of the message counts.
 STATES: Final = ("ready", "delayed", "claimed", "expired")
 
 
-class Cached(Generic[T]):
-    """A cached function call. One thread refreshes the value while other threads wait for it."""
+class CachedCall(Generic[T]):
+    """A cached result of a function. Concurrent callers share one call."""
 
     def __init__(self, ask: Callable[[], T], seconds: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._ask = ask
+        self._call = ask
         self._seconds = seconds
         self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._answer: T | None = None
+        self._value: T | None = None
         self._until = -1.0
 
     def get(self) -> T | None:
@@ -55,13 +54,13 @@ class Cached(Generic[T]):
             asked = self._monotonic()
             if asked >= self._until:
                 try:
-                    self._answer = self._ask()
+                    self._value = self._call()
                 except Unavailable:
-                    self._answer = None
+                    self._value = None
                 answered = self._monotonic()
                 rest = max(self._seconds, AGE_FACTOR * (answered - asked))
-                self._until = answered + (MEASURES_AGE if self._answer is None else rest)
-            return self._answer
+                self._until = answered + (MEASURES_AGE if self._value is None else rest)
+            return self._value
 
     def forget(self) -> None:
         """Discard the cached value."""
@@ -69,27 +68,27 @@ class Cached(Generic[T]):
 
 
 class Depths(Struct, frozen=True):
-    """The message counts of queues at the time ``now``."""
+    """The message counts of queues as of ``now``."""
 
     rows: Sequence[tuple[QueueRef, Depth]]
     now: Seconds
     dead_letter_queues: frozenset[QueueRef]
-    """The dead-letter queues that the queues in ``rows`` name."""
+    """The dead-letter queues of the queues in ``rows``."""
 
 
 class StoreCollector(Collector):
-    """A collector for prometheus-client that reads the store when the page is requested."""
+    """A collector for prometheus-client that reads the store on each scrape."""
 
     def __init__(self, storage: Storage, clock: Clock, about: Mapping[str, str], options: Options) -> None:
         self._storage = storage
         self._clock = clock
         self._about = about
         self._options = options
-        self.measures = Cached(self._measures, MEASURES_AGE)
-        self._depths = Cached(self._look, DEPTHS_AGE)
+        self.measures = CachedCall(self._measures, MEASURES_AGE)
+        self._depths = CachedCall(self._read_depths, DEPTHS_AGE)
 
     def configure(self, options: Options) -> None:
-        """Apply new options and discard the cached depths."""
+        """Apply new options at once."""
         self._options = options
         self._depths.forget()
 
@@ -108,16 +107,13 @@ class StoreCollector(Collector):
     def _measures(self) -> Sequence[Measure]:
         return self._storage.measures(self._clock.now())
 
-    def _look(self) -> Depths:
+    def _read_depths(self) -> Depths:
         options, now = self._options, self._clock.now()
         rows = self._storage.depths(now, options.max_queues, options.max_counted)
         return Depths(rows, now, frozenset(self._dead_letter_queues(rows)))
 
     def _dead_letter_queues(self, rows: Sequence[tuple[QueueRef, Depth]]) -> Iterator[QueueRef]:
-        """Yield the dead-letter queues that the queues in ``rows`` name.
-
-        ``rows`` has the first queues of each project, in name order.
-        """
+        """Yield the dead-letter queues of the queues in ``rows``, which must be the first queues of each project."""
         for project, count in Counter(queue.project for queue, _ in rows).items():
             after: str | None = ""
             while count > 0 and after is not None:
@@ -151,7 +147,7 @@ def _gauges(measures: Sequence[Measure]) -> Iterator[GaugeMetricFamily]:
 
 
 def _queues(depths: Depths, per_queue: bool) -> Iterator[GaugeMetricFamily]:
-    """Yield the queue metrics, in total or per queue."""
+    """Yield the queue metrics, per queue or as totals."""
     more = PER_QUEUE if per_queue else ()
     counts: dict[tuple[str, ...], list[int]] = {} if per_queue else {(): [0] * len(STATES)}
     names = "queue_oldest_ready_seconds", "queue_oldest_dead_letter_seconds"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Event counters of one process, and the page that Prometheus scrapes."""
+"""The metrics of one process, and the page that Prometheus scrapes."""
 
 import atexit
 import math
@@ -23,26 +23,26 @@ from zq.serving.metrics.collector import StoreCollector
 from zq.serving.metrics.definitions import COUNTED, PREFIX, STORE_TOTALS, Definition, Kind, Options
 from zq.storage.api import Storage
 
-# Maximum number of values in one buffer; the buffers are flushed when one of them is full.
+# Maximum number of values in a buffer. If one buffer is full, all buffers are flushed.
 MAX_BUFFERED: Final = 1000
-# Seconds for which a rendered page is cached, because rendering reads all queues.
-FRESH = 1.0
-# Seconds between two flushes. Other processes see the counts after a flush.
+# Seconds for which a rendered page is cached.
+PAGE_TTL = 1.0
+# Seconds between two flushes. Pages of other processes include the counts after a flush.
 FLUSH_INTERVAL: Final = 1.0
 # HTTP methods that are counted separately.
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # Label of all other methods.
 OTHER: Final = "OTHER"
-# Label of the queues beyond ``max_queues``.
+# Label of all queues beyond ``max_queues``.
 REST: Final = QueueRef("", "")
 
 Request = tuple[str, str, int, bool]
 
 
-class Buffered:
-    """A buffer in front of a metric, because each update of a metric takes microseconds.
+class Buffer:
+    """A buffer of values for a metric, because each update of a metric takes microseconds.
 
-    ``note`` (one value) and ``extend`` (several values) are thread-safe.
+    ``note`` adds one value, and ``extend`` adds several. Both are thread-safe.
     """
 
     def __init__(self, add: Callable[[list[float]], None]) -> None:
@@ -55,7 +55,7 @@ class Buffered:
         return len(self._values)
 
     def flush(self) -> None:
-        """Add the buffered values to the metric. Only one thread may flush at a time; other threads may add values."""
+        """Add the buffered values to the metric. Must not be called concurrently. Other threads may add values."""
         count = len(self._values)
         if count:
             values = self._values[:count]
@@ -63,8 +63,8 @@ class Buffered:
             self._add(values)
 
 
-def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds the sum of its values to ``counter`` and their count to ``number``."""
+def sum_into(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
+    """Return a function that adds the sum of values to ``counter`` and the number of values to ``number``."""
 
     def add(values: list[float]) -> None:
         counter.inc(sum(values))
@@ -74,8 +74,8 @@ def summed(counter: Any, number: Any = None) -> Callable[[list[float]], None]:
     return add
 
 
-def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
-    """Return a function that adds its values to ``histogram`` and their count to ``number``."""
+def observe_into(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
+    """Return a function that adds values to ``histogram`` and the number of values to ``number``."""
     bounds, buckets, total = histogram._upper_bounds, histogram._buckets, histogram._sum
 
     def add(values: list[float]) -> None:
@@ -89,7 +89,7 @@ def spread(histogram: Any, number: Any = None) -> Callable[[list[float]], None]:
 
 
 class Metrics(Events):
-    """The metrics of one process. Create the object after the fork."""
+    """The metrics of one process. The object must be created after the fork."""
 
     def __init__(
         self,
@@ -102,14 +102,18 @@ class Metrics(Events):
         max_streams: int = 0,
         options: Options | None = None,
     ) -> None:
-        """Create all metrics; ``store`` is the scheme of the store URI."""
+        """Create all metrics.
+
+        Args:
+            store: Scheme of the store URI.
+        """
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self._options = options or Options()
         about = {"version": __version__, "store": store, "engine": engine}
         self._store = StoreCollector(storage, clock, about, self._options)
         self._registry = CollectorRegistry()
         self._registry.register(self._store)
-        joined = multiprocess.joined()
+        joined = multiprocess.is_shared()
         own = None if joined else self._registry
         self._metrics = {name: _create_metric(name, definition, own) for name, definition in COUNTED.items()}
         self._totals = {name: _create_metric(name, definition, own) for name, definition in STORE_TOTALS.items()}
@@ -131,17 +135,17 @@ class Metrics(Events):
 
     def _prepare(self) -> None:
         metrics = self._metrics
-        self._requests: dict[Request, Buffered] = {}
-        self._verbs: dict[str, Buffered] = {}
-        self._ttls = Buffered(spread(metrics["message_ttl_seconds"], metrics["messages_posted_total"]))
-        self._claimed = Buffered(summed(metrics["messages_claimed_total"], metrics["claims_total"]))
-        self._redelivered = Buffered(summed(metrics["messages_redelivered_total"]))
-        self._dwelt = Buffered(spread(metrics["message_dwell_seconds"]))
+        self._requests: dict[Request, Buffer] = {}
+        self._verbs: dict[str, Buffer] = {}
+        self._ttls = Buffer(observe_into(metrics["message_ttl_seconds"], metrics["messages_posted_total"]))
+        self._claimed = Buffer(sum_into(metrics["messages_claimed_total"], metrics["claims_total"]))
+        self._redelivered = Buffer(sum_into(metrics["messages_redelivered_total"]))
+        self._dwelt = Buffer(observe_into(metrics["message_dwell_seconds"]))
         finished, woken = metrics["messages_finished_total"], metrics["wakeups_total"]
-        self._finished = {outcome: Buffered(summed(finished.labels(outcome.value))) for outcome in Outcome}
+        self._finished = {outcome: Buffer(sum_into(finished.labels(outcome.value))) for outcome in Outcome}
         self._woken = {found: woken.labels(str(found).lower()) for found in (False, True)}
-        self._published = Buffered(summed(metrics["messages_published_total"]))
-        self._streamed = Buffered(summed(metrics["streamed_messages_total"]))
+        self._published = Buffer(sum_into(metrics["messages_published_total"]))
+        self._streamed = Buffer(sum_into(metrics["streamed_messages_total"]))
         self._buffers = [self._ttls, self._claimed, self._redelivered, self._dwelt, *self._finished.values()]
         self._buffers += [self._published, self._streamed]
 
@@ -153,11 +157,10 @@ class Metrics(Events):
     def page(self) -> bytes:
         """Return all metrics in Prometheus's text format.
 
-        The page lacks the store's metrics while the store is unavailable. Concurrent callers share one rendering, which
-        is cached for ``FRESH`` seconds.
+        The page is cached for ``PAGE_TTL`` seconds. While the store is unavailable, the page lacks the store's metrics.
         """
         with self._rendering:
-            if time.monotonic() - self._rendered >= FRESH:
+            if time.monotonic() - self._rendered >= PAGE_TTL:
                 self._page = self._render()
                 self._rendered = time.monotonic()
             return self._page
@@ -256,23 +259,23 @@ class Metrics(Events):
         self._metrics["sweep_latency_ratio"].set(ratio)
         self._metrics["sweep_share"].set(share)
 
-    def _request(self, method: str, route: str, status: int, waited: bool) -> Buffered:
-        """Return the buffer for these requests; create it on first use."""
+    def _request(self, method: str, route: str, status: int, waited: bool) -> Buffer:
+        """Return the buffer for requests with these labels. Create it on first use."""
         with self._lock:
             key = (method, route, status, waited)
             if key not in self._requests:
                 where = method, route or "unmatched"
                 times = self._metrics["long_poll_seconds" if waited else "request_seconds"].labels(*where)
                 count = self._metrics["requests_total"].labels(*where, str(status))
-                self._requests[key] = Buffered(spread(times, count))
+                self._requests[key] = Buffer(observe_into(times, count))
                 self._buffers.append(self._requests[key])
             return self._requests[key]
 
-    def _verb(self, verb: str) -> Buffered:
-        """Return the buffer for the durations of this verb; create it on first use."""
+    def _verb(self, verb: str) -> Buffer:
+        """Return the buffer for the durations of a verb. Create it on first use."""
         with self._lock:
             if verb not in self._verbs:
-                self._verbs[verb] = Buffered(spread(self._metrics["storage_seconds"].labels(verb)))
+                self._verbs[verb] = Buffer(observe_into(self._metrics["storage_seconds"].labels(verb)))
                 self._buffers.append(self._verbs[verb])
             return self._verbs[verb]
 
@@ -285,13 +288,12 @@ class Metrics(Events):
                 self._refused[reason] = count
 
     def _flush_regularly(self) -> None:
-        """Flush once per ``FLUSH_INTERVAL``, so that the pages of other processes include this process."""
         while True:
             time.sleep(FLUSH_INTERVAL)
             self._flush()
 
     def _tally(self) -> None:
-        """Add the increase of each store total to its counter. A total that decreased has restarted at zero."""
+        """Add the increase of each store total to its counter. If a total decreased, it has restarted at zero."""
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:
@@ -300,8 +302,8 @@ class Metrics(Events):
                 key = (measure.name, *values)
                 before = self._tallied.get(key, 0.0)
                 self._tallied[key] = measure.value
-                grown = measure.value - before if measure.value >= before else measure.value
-                (total.labels(*values) if values else total).inc(grown)
+                increase = measure.value - before if measure.value >= before else measure.value
+                (total.labels(*values) if values else total).inc(increase)
 
 
 def _create_metric(name: str, definition: Definition, registry: CollectorRegistry | None) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declarations of all metrics: name without the prefix ``zq_``, kind, labels and help (see ``api-ref/metrics.md``)."""
+"""Declarations of all metrics; see ``api-ref/metrics.md``. The names lack the prefix ``zq_``."""
 
 from enum import StrEnum
 from typing import Final
@@ -11,7 +11,7 @@ PREFIX: Final = "zq_"
 
 
 class Kind(StrEnum):
-    """The kinds of Prometheus metrics."""
+    """The types of Prometheus metrics."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -19,7 +19,7 @@ class Kind(StrEnum):
 
 
 class Definition(Struct, frozen=True):
-    """One metric. ``several`` tells prometheus-client how to combine the gauges of several processes."""
+    """A metric. For a gauge, ``several`` is the ``multiprocess_mode`` of prometheus-client."""
 
     kind: Kind
     help: str
@@ -95,7 +95,7 @@ COUNTED: Final[dict[str, Definition]] = {
     "sweep_share": _gauge("Fraction of time that a sweep works while requests are served.", several="livemax"),
     "queue_expired_removed_total": _counter("Expired messages removed by sweeps, by queue.", "project", "queue"),
 }
-# Totals that the driver of each process counts since the store was opened.
+# Totals that the driver counts in each process since it opened the store.
 STORE_TOTALS: Final[dict[str, Definition]] = {
     "expired_removed_total": _counter("Expired messages removed, by expiry layer.", "layer"),
     "delete_queue_dropped_total": _counter("Expired messages dropped from the delete queue because it was full."),
@@ -132,7 +132,7 @@ STORE_GAUGES: Final[dict[str, Definition]] = {
     "object_checkpoint_age_seconds": _gauge("Age of the newest checkpoint in seconds, or time since the takeover."),
     "object_restore_seconds": _gauge("Seconds that this owner took to restore the store."),
 }
-# Metrics that the answering process reads on each scrape.
+# Metrics that the scraped process reads on each scrape.
 READ: Final[dict[str, Definition]] = {
     "info": _gauge("Always 1; the labels identify the server.", "version", "store", "engine"),
     "clock_offset_seconds": _gauge("Seconds by which the server's clock is ahead of the store's clock."),
@@ -148,7 +148,7 @@ PER_QUEUE: Final = ("project", "queue")
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """The options of section ``[metrics]`` that concern queues."""
+    """The options of the section ``[metrics]`` that concern queues."""
 
     per_queue: bool = False
     max_queues: int = 1000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Metrics of several worker processes, combined through files in a temporary directory."""
+"""The temporary directory through which worker processes share their metrics."""
 
 import atexit
 import contextlib
@@ -12,20 +12,19 @@ from typing import Final
 
 # Environment variable that prometheus-client reads at import.
 VARIABLE: Final = "PROMETHEUS_MULTIPROC_DIR"
-# A directory in memory: counting must not wait for a disk or end with SIGBUS if the disk is full.
+# A directory in memory. On a disk, counting could block, or end with SIGBUS if the disk is full.
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  (only mkdtemp creates directories in it: mode 0700, unique name)
 
 # Prefix of the directory names.
 PREFIX: Final = "zq-metrics-"
-# Name of the file that is locked while a process uses the directory.
+# Name of the file that the processes lock while they use the directory.
 OWNER: Final = "owner"
 
 
 def begin() -> None:
-    """Create the directory in which the worker processes share their metrics.
+    """Create the directory. Call this function in the parent process before it starts workers.
 
-    The parent process calls this function once, before it starts workers. A server with a single process needs no
-    directory. The directory is removed when this process exits; if the process was killed, the next server removes it.
+    The directory is removed when this process exits. If the process is killed, the next server removes the directory.
     """
     parent = MEMORY if os.access(MEMORY, os.W_OK) else Path(tempfile.gettempdir())
     for left in parent.glob(f"{PREFIX}*/{OWNER}"):
@@ -38,21 +37,21 @@ def begin() -> None:
     atexit.register(_remove, folder, os.getpid())
 
 
-def joined() -> bool:
-    """Return whether this process shares its metrics with others."""
+def is_shared() -> bool:
+    """Return whether this process shares metrics through the directory."""
     return VARIABLE in os.environ
 
 
 def forget(process: int) -> None:
-    """Remove the gauges of a dead worker process; its counters remain."""
-    if joined():
+    """Remove the gauges of a dead worker process. Its counters remain."""
+    if is_shared():
         for file in Path(os.environ[VARIABLE]).glob(f"gauge_live*_{process}.db"):
             with contextlib.suppress(FileNotFoundError):
                 file.unlink()
 
 
 def _remove_orphan(owner: Path) -> None:
-    """Remove the directory unless a process holds the lock on its owner file."""
+    """Remove the directory of the file ``owner``, unless a process holds the lock on the file."""
     with owner.open("r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,7 @@ from zq.storage.api import Storage
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# The measured controllers by attribute name.
+# Types of the measured controllers, by attribute name.
 CONTROLLERS: Final[dict[str, type]] = {
     "queues": api.QueueController,
     "messages": api.MessageController,
@@ -34,26 +34,26 @@ CONTROLLERS: Final[dict[str, type]] = {
 Notify = Callable[[str, float], None]
 
 
-def timed(storage: Storage, *listeners: Events) -> Storage:
-    """Return a wrapper of ``storage`` that reports the duration of each verb to the listeners' ``store_called``."""
+def measure_verbs(storage: Storage, *listeners: Events) -> Storage:
+    """Wrap ``storage`` to report the duration of each verb to ``store_called`` of the listeners."""
     calls = [listener.store_called for listener in listeners]
-    return _Timed(storage, calls[0] if len(calls) == 1 else _to_all(calls))
+    return _TimedStorage(storage, calls[0] if len(calls) == 1 else _to_all(calls))
 
 
-class _Timed:
-    """A storage wrapper with measured controllers that delegates everything else."""
+class _TimedStorage:
+    """A storage wrapper with measured controllers. All other methods delegate to the storage."""
 
     def __init__(self, storage: Storage, notify: Notify) -> None:
         self._storage = storage
-        self.queues = cast(api.QueueController, _timed(storage.queues, "queues", notify))
-        self.messages = cast(api.MessageController, _timed(storage.messages, "messages", notify))
-        self.claims = cast(api.ClaimController, _timed(storage.claims, "claims", notify))
-        self.history = cast(capabilities.HistoryController, _timed(storage.history, "history", notify))
+        self.queues = cast(api.QueueController, _time_controller(storage.queues, "queues", notify))
+        self.messages = cast(api.MessageController, _time_controller(storage.messages, "messages", notify))
+        self.claims = cast(api.ClaimController, _time_controller(storage.claims, "claims", notify))
+        self.history = cast(capabilities.HistoryController, _time_controller(storage.history, "history", notify))
         self.transactions = cast(
-            capabilities.TransactionController, _timed(storage.transactions, "transactions", notify)
+            capabilities.TransactionController, _time_controller(storage.transactions, "transactions", notify)
         )
-        self.topics = cast(capabilities.TopicController, _timed(storage.topics, "topics", notify))
-        self.documents = cast(api.DocumentController, _timed(storage.documents, "documents", notify))
+        self.topics = cast(capabilities.TopicController, _time_controller(storage.topics, "topics", notify))
+        self.documents = cast(api.DocumentController, _time_controller(storage.documents, "documents", notify))
 
     @property
     def prompt(self) -> bool:
@@ -93,13 +93,13 @@ class _Timed:
         self._storage.close()
 
 
-def _timed(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.Missing:
-    """Return the controller with measured verbs; an unsupported controller is returned unchanged."""
+def _time_controller(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.Missing:
+    """Wrap a controller to measure its verbs. A ``Missing`` controller is returned unchanged."""
     if isinstance(controller, capabilities.Missing):
         return controller
     promised = CONTROLLERS[name]
     return SimpleNamespace(
-        **{verb: _notifying(getattr(controller, verb), f"{name}.{verb}", notify) for verb in _verbs(promised)},
+        **{verb: _time_method(getattr(controller, verb), f"{name}.{verb}", notify) for verb in _verbs(promised)},
         **{fact: getattr(controller, fact) for fact in get_annotations(promised)},
     )
 
@@ -108,7 +108,7 @@ def _verbs(promised: type) -> list[str]:
     return [name for name, member in vars(promised).items() if callable(member) and not name.startswith("_")]
 
 
-def _notifying(method: Callable[P, T], verb: str, notify: Notify) -> Callable[P, T]:
+def _time_method(method: Callable[P, T], verb: str, notify: Notify) -> Callable[P, T]:
     @wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         began = time.perf_counter()

@@ -4,7 +4,7 @@
 import contextlib
 
 from zq import __version__
-from zq.auth.signatures import Signatures, shown
+from zq.auth.signatures import Signatures, format_time
 from zq.clock import Clock
 from zq.core.encryption import Sealing
 from zq.storage.api import Storage
@@ -61,5 +61,5 @@ def deliverer_of(
         sealing,
         DeliveryOptions(targets_of(options), mail, options.rate, agent=f"zq/{__version__}", trusts=trusts),
         Leases(storage.documents, clock, alone),
-        Confirmations(signatures.sign_confirmation, shown, places_of(options)),
+        Confirmations(signatures.sign_confirmation, format_time, places_of(options)),
     )
