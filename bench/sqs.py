@@ -19,7 +19,7 @@ from zq.core import Broker
 from zq.http.app import create_app
 from zq.http.application import App
 from zq.sqs.feature import sqs_feature
-from zq.sqs.json_protocol import MEDIA, TARGET
+from zq.sqs.json_protocol import MEDIA, TARGET_PREFIX
 from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 
@@ -35,7 +35,7 @@ POSTED = encode({"messages": [{"body": BODY} for _ in TEN]})
 
 
 def headers_of(operation: str) -> dict[str, str]:
-    return {"X-Amz-Target": TARGET + operation, "Content-Type": MEDIA}
+    return {"X-Amz-Target": TARGET_PREFIX + operation, "Content-Type": MEDIA}
 
 
 class Sides:

@@ -33,7 +33,7 @@ from zq.limits import Limits
 from zq.serving import settings
 from zq.storage import connect
 from zq.subscriptions.model import Notice
-from zq.subscriptions.notices import notification
+from zq.subscriptions.notices import build_notification
 from zq.websocket import frames
 
 CLIENTS = "tests/campaign/clients"
@@ -321,7 +321,7 @@ def test_the_request_of_the_page_is_one() -> None:
 
 def test_a_delivery_is_as_on_the_page() -> None:
     """subscriptions.md."""
-    sent = notification(Notice("1", "queue", "orders", b'{"n": 1}', 3600))
+    sent = build_notification(Notice("1", "queue", "orders", b'{"n": 1}', 3600))
     assert json.loads(sent) == json.loads(only("api-ref/subscriptions.md", "json"))
 
 

@@ -51,7 +51,7 @@ def test_a_subscription_lives_from_its_beginning_to_its_end(source: Any) -> None
         source.unsubscribe(made.id)
         with pytest.raises(errors.SubscriptionNotFound):
             source.subscription(made.id)
-        with pytest.raises(errors.Invalid, match="nothing is sent to its address"):
+        with pytest.raises(errors.Invalid, match="its address is not allowed"):
             source.subscribe("http://169.254.169.254/hook")
 
 

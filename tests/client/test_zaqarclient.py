@@ -278,7 +278,7 @@ def test_a_subscription_lives_and_is_delivered_to(store_uri: str) -> None:
         hook.delete()
         with pytest.raises(errors.ResourceNotFound):
             client.subscription("jobs", id=hook.id)
-        with pytest.raises(errors.MalformedRequest, match="nothing is sent to its address"):
+        with pytest.raises(errors.MalformedRequest, match="its address is not allowed"):
             client.subscription("jobs", subscriber="http://169.254.169.254/hook", ttl=600)
 
 

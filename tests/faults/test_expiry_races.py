@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.integrity import whole
 from zq.clock import ManualClock
-from zq.conformance.builders import Scene, Shift, configure, ids_of, together
+from zq.conformance.builders import RunningWorkers, Scene, configure, ids_of, run_together
 from zq.model import ListFilter, QueueRef
 from zq.model.expiry import Expiry, Steps
 from zq.storage import connect
@@ -45,7 +45,7 @@ def sweepers(scene: Scene, store_uri: str) -> Iterator[list[Storage]]:
 @pytest.mark.parametrize("both", [False, True], ids=["delete", "delete and purge"])
 def test_a_queue_that_goes_while_it_is_swept_comes_back_whole(scene: Scene, sweepers: list[Storage], both: bool):
     """Over and over, with what expires in it, while others sweep and read: the new queue keeps what it was given."""
-    shift = Shift(1)
+    shift = RunningWorkers(1)
 
     def drop(number: int) -> None:
         if both and number % 2:
@@ -74,7 +74,7 @@ def test_a_queue_that_goes_while_it_is_swept_comes_back_whole(scene: Scene, swee
             page = scene.storage.messages.list(scene.queue, 0, 100, ListFilter(), now)
             assert [message for message in page.items if message.expires <= now] == []
 
-    together(meddle, read, *(partial(sweep, storage) for storage in sweepers))
+    run_together(meddle, read, *(partial(sweep, storage) for storage in sweepers))
     living = scene.post(30)
     scene.reclaimed()
     assert scene.claimable() == living
@@ -88,7 +88,7 @@ def test_a_crowd_that_expires_at_once_is_in_nobody_s_way(scene: Scene, store_uri
     living = list(itertools.chain.from_iterable(fill(scene, crowd)))
     configure(scene.storage, Expiry(delete_queue_size=500))
     scene.tick(60)
-    shift = Shift(CLAIMERS)
+    shift = RunningWorkers(CLAIMERS)
     removed = []
 
     def claim() -> list[str]:
@@ -106,7 +106,7 @@ def test_a_crowd_that_expires_at_once_is_in_nobody_s_way(scene: Scene, store_uri
             removed.append(scene.storage.maintain(scene.now, None, Steps(500, 5000)))
         return []
 
-    taken = [id for ids in together(*([claim] * CLAIMERS), sweep) for id in ids]
+    taken = [id for ids in run_together(*([claim] * CLAIMERS), sweep) for id in ids]
     scene.reclaimed()
     assert scene.expired() == 0
     while more := scene.claimable(100):

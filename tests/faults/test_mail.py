@@ -223,11 +223,11 @@ def test_a_mail_that_was_not_taken_is_no_delivery(mailbox: Mailbox, monkeypatch:
 @pytest.mark.parametrize(
     ("template", "said"),
     [
-        ("subject:x", "must be as topic:"),
-        ("", "must be as topic:"),
-        ("body:{3}", "{0}, {1} and {2} alone"),
-        ("body:{", "{0}, {1} and {2} alone"),
-        ("body:{0.x}", "{0}, {1} and {2} alone"),
+        ("subject:x", "must have the form topic:"),
+        ("", "must have the form topic:"),
+        ("body:{3}", "braces except in {0}, {1} and {2}"),
+        ("body:{", "braces except in {0}, {1} and {2}"),
+        ("body:{0.x}", "braces except in {0}, {1} and {2}"),
     ],
 )
 def test_a_template_that_is_none_is_refused_at_the_start(

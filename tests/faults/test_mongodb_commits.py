@@ -12,7 +12,7 @@ from tests.faults.test_mongodb_faults import failing
 from tests.rotation import rotated
 from tests.stores import MongoServer
 from zq.clock import ManualClock
-from zq.conformance.builders import Scene, drafts, ids_of, together
+from zq.conformance.builders import Scene, drafts, ids_of, run_together
 from zq.core.carrying import Carrier
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, Fenced, MessageClaimed, ProducerNotFound, StageNotFound
 from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, QueueRef
@@ -156,7 +156,7 @@ def test_a_decided_commit_may_be_carried_out_by_two_at_once(job: Job):
     """Each message is published once, in order, whichever server does which part."""
     job.dies(Step.DECIDED)
     servers = [job.server() for _ in range(3)]
-    assert set(together(*(lambda store=store: job.commit(store) for store in servers))) == {REPLAYED}
+    assert set(run_together(*(lambda store=store: job.commit(store) for store in servers))) == {REPLAYED}
     job.assert_done()
 
 
@@ -171,7 +171,7 @@ def test_a_batch_that_many_commit_at_once_takes_effect_once(job: Job, part: int)
         except CommitRunning:
             return None
 
-    answers = together(*[attempt] * 4)
+    answers = run_together(*[attempt] * 4)
     assert answers.count(ALL) == 1
     assert set(answers) <= {ALL, REPLAYED, None}
     job.assert_done()

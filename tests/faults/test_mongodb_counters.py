@@ -9,7 +9,7 @@ import pytest
 
 from tests.stores import MongoServer
 from zq.clock import ManualClock
-from zq.conformance.builders import Scene, drafts, ids_of, together
+from zq.conformance.builders import Scene, drafts, ids_of, run_together
 from zq.model import QueueRef
 from zq.storage.mongodb import connect
 
@@ -56,7 +56,7 @@ def test_posts_at_once_keep_each_one_s_order(servers: list[Scene]):
     def many(scene: Scene) -> list[str]:
         return [message for _ in range(40) for message in scene.post(3)]
 
-    told = together(*[lambda scene=scene: many(scene) for scene in servers * 2])
+    told = run_together(*[lambda scene=scene: many(scene) for scene in servers * 2])
     listed = ids_of(servers[0].walk())
     assert sorted(listed) == sorted(message for its in told for message in its)
     for its in told:
@@ -136,7 +136,7 @@ def test_discarded_transactions_are_counted_by_outcome(servers: list[Scene]):
     after = outcomes(here)
     assert after["committed"] == 6
     assert after["outdated"] == 1
-    together(*[lambda scene=scene: [scene.post(1) for _ in range(30)] for scene in servers])
+    run_together(*[lambda scene=scene: [scene.post(1) for _ in range(30)] for scene in servers])
     for scene in servers:
         found = outcomes(scene)
         assert found["conflict"] + found["outdated"] > 0

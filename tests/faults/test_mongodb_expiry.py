@@ -7,7 +7,7 @@ from pymongo.collection import Collection
 from tests.servers import wait_for
 from tests.stores import MongoServer
 from zq.clock import ManualClock
-from zq.conformance.builders import Scene, drafts, ids_of, once
+from zq.conformance.builders import Scene, drafts, ids_of, make_key
 from zq.model import QueueRef
 from zq.model.documents import DocumentRef
 from zq.model.topics import Entry, Retention, TopicRef
@@ -52,7 +52,7 @@ def kinds(messages: Collection) -> set[str]:
 def leave_everything(past: Scene) -> None:
     """One document of each kind that ends five seconds from now: the clock of the scene is an hour behind, and 5 s."""
     transactions = past.storage.transactions
-    moved, _, _ = past.post(3, ttl=3600, once=once(window=3600))
+    moved, _, _ = past.post(3, ttl=3600, once=make_key(window=3600))
     past.move([moved], "next", history=3600)
     past.pop(1, history=3600)
     past.named("job", ttl=60)

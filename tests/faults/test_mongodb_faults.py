@@ -18,7 +18,7 @@ from pymongo.errors import PyMongoError
 from tests.servers import soon, wait_for
 from tests.stores import MongoServer
 from zq.clock import ManualClock
-from zq.conformance.builders import Scene, drafts, ids_of, together
+from zq.conformance.builders import Scene, drafts, ids_of, run_together
 from zq.conformance.topic_builders import Log
 from zq.errors import ClaimNotFound, Unavailable
 from zq.model import QueueRef
@@ -122,10 +122,10 @@ def test_a_commit_that_is_there_though_the_server_complains_is_not_repeated(serv
     log = Log(scene.storage, scene.clock)
     complaint = {"code": UNSATISFIABLE, "errmsg": "planted"}
     with failing(server, "commitTransaction", 3, writeConcernError=complaint):
-        published = together(*[log.publish] * 6)
+        published = run_together(*[log.publish] * 6)
     assert log.sequences() == sorted(sequence for some in published for sequence in some) == list(range(1, 7))
     with failing(server, "commitTransaction", 3, writeConcernError=complaint):
-        posted = together(*[partial(scene.post, 2)] * 6)
+        posted = run_together(*[partial(scene.post, 2)] * 6)
     assert sorted(ids_of(scene.walk())) == sorted(id for some in posted for id in some)
 
 
@@ -183,7 +183,7 @@ def test_one_failing_post_fails_none_of_its_neighbours(server: MongoServer, scen
 
     with failing(server, "commitTransaction", 1, blockConnection=True, blockTimeMS=300):
         works = [partial(scene.post, 2)] * 6
-        results = together(*works[:3], refused, *works[3:])
+        results = run_together(*works[:3], refused, *works[3:])
     posted = [id for some in results for id in some]
     assert sorted(ids_of(scene.walk())) == sorted([*posted, taken.id])
 
@@ -193,7 +193,7 @@ def test_posts_of_one_process_share_transactions(server: MongoServer, scene: Sce
     with server.client() as client, failing(server, "commitTransaction", 1, blockConnection=True, blockTimeMS=300):
         before = client.admin.command("serverStatus")["transactions"]["totalCommitted"]
         rooms = [scene.at(f"shared{at % 4}") for at in range(12)]
-        together(*(partial(room.post, 2) for room in rooms))
+        run_together(*(partial(room.post, 2) for room in rooms))
         committed = client.admin.command("serverStatus")["transactions"]["totalCommitted"] - before
     assert committed < 8
     assert [room.counts()[1] for room in rooms[:4]] == [6] * 4
@@ -296,7 +296,7 @@ def all_unavailable(scene: Scene, known: str) -> None:
             verb()
         assert str(caught.value).endswith("Try again later.")
 
-    together(*(partial(soon, TIMEOUT + 2, partial(fails, verb)) for verb in verbs(scene, known)))
+    run_together(*(partial(soon, TIMEOUT + 2, partial(fails, verb)) for verb in verbs(scene, known)))
 
 
 @pytest.mark.parametrize("loss", ["killed", "frozen"])

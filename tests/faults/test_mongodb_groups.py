@@ -10,7 +10,7 @@ import pytest
 from tests.faults.job import At, Dead, die
 from tests.stores import MongoServer
 from zq.clock import ManualClock
-from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of, together
+from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of, run_together
 from zq.model import Bounds, Claim, ClaimRef, Commit, Draft, Grouping, Message, QueueRef, Release
 from zq.storage.mongodb import MongoStorage, connect, lines
 from zq.storage.mongodb.producers import Step
@@ -122,7 +122,7 @@ def test_no_two_servers_hold_one_group_and_each_keeps_its_order(servers: list[Sc
     def worker(at: int) -> Callable[[], None]:
         return lambda: shop.work(servers[at % 2], at)
 
-    together(post, move, *map(worker, range(6)))
+    run_together(post, move, *map(worker, range(6)))
     assert {group: (len(done), done) for group, done in shop.done.items()} == {
         group: (EACH, sorted(shop.done[group])) for group in groups
     }

@@ -11,7 +11,7 @@ from pymongo.collection import Collection
 from pymongo.errors import AutoReconnect, PyMongoError
 
 from zq.clock import ManualClock
-from zq.conformance.builders import together
+from zq.conformance.builders import run_together
 from zq.conformance.topic_builders import Follower, Log
 from zq.errors import Invalid, Unavailable
 from zq.model.documents import DocumentRef
@@ -105,7 +105,7 @@ def test_all_listeners_are_notified_of_a_purge_whose_server_died(
     here.publish("news")
     followers = [Follower(log.storage, "acme") for log in (here, there)]
     last = here.publish("news")[0]
-    assert all(follower.hears_of(last) for follower in followers)
+    assert all(follower.receives(last) for follower in followers)
 
     def cut(*_: object) -> None:
         raise AutoReconnect("cut")
@@ -117,7 +117,7 @@ def test_all_listeners_are_notified_of_a_purge_whose_server_died(
     assert documents.count_documents({"g": {"$exists": True}}) == 1, "it is not yet done"
     assert not any(("acme", None) in follower.told for follower in followers[1:])
     here.storage.maintain(here.now)
-    assert all(follower.hears_of_loss() for follower in followers)
+    assert all(follower.receives_loss() for follower in followers)
     assert documents.count_documents({"g": {"$exists": True}}) == 0
 
 
@@ -230,8 +230,8 @@ def test_processes_hear_of_each_other_with_and_without_bodies_in_the_feed(
         for _ in range(20):
             log.publish("news", 3)
 
-    together(partial(publish, here), partial(publish, there))
-    assert follower.hears_of(118)
+    run_together(partial(publish, here), partial(publish, there))
+    assert follower.receives(118)
     assert [batch.sequence for batch in follower.batches()] == list(range(1, 121, 3))
     assert follower.batches() == here.walk()
 
@@ -240,12 +240,12 @@ def test_a_feed_that_broke_is_made_up_for(here: Log, there: Log, documents: Coll
     """Its cursor dies; the listener hears that something may be lost, then of all that is in the log."""
     follower = Follower(here.storage, "acme")
     first = there.publish()[0]
-    assert follower.hears_of(first)
+    assert follower.receives(first)
     cursors = documents.database.command({"killCursors": "feed", "cursors": feed_cursors(documents)})
     assert cursors["cursorsKilled"]
     last = there.publish()[0]
-    assert follower.hears_of_loss()
-    assert follower.hears_of(last)
+    assert follower.receives_loss()
+    assert follower.receives(last)
 
 
 def feed_cursors(documents: Collection) -> list[int]:

@@ -57,7 +57,7 @@ def test_nobody_reads_until_somebody_follows(log: Log):
     assert readers() == before
     follower = Follower(log.storage, *(f"p{at}" for at in range(20)))
     assert readers() == before + 1
-    assert all(follower.hears_of(log.of(f"p{at}").publish()[0], f"p{at}") for at in range(20))
+    assert all(follower.receives(log.of(f"p{at}").publish()[0], f"p{at}") for at in range(20))
     log.storage.close()
     assert readers() == before
 
@@ -68,9 +68,9 @@ def test_a_lost_connection_is_told_and_comes_back(log: Log, admin: redis.Redis):
     for _ in range(3):
         follower.told.clear()
         assert admin.execute_command("CLIENT", "KILL", "TYPE", "pubsub") == 1
-        assert follower.hears_of_loss("acme")
-        assert follower.hears_of_loss("globex")
-        assert follower.hears_of(log.publish()[0])
+        assert follower.receives_loss("acme")
+        assert follower.receives_loss("globex")
+        assert follower.receives(log.publish()[0])
     pool = log.storage.topics._store.client.network.pool(b"zq:version")
     assert pool.pool.qsize() + len(pool._idle) >= CONNECTIONS - 1
     log.publish()
@@ -83,8 +83,8 @@ def test_whoever_follows_while_nobody_answers_is_told_of_the_loss(log: Log, serv
     with server.frozen():
         log.storage.topics.subscribe("acme", partial(follower._hear, "acme"))
         assert follower.told == []
-    assert follower.hears_of_loss("acme")
-    assert follower.hears_of(log.publish()[0])
+    assert follower.receives_loss("acme")
+    assert follower.receives(log.publish()[0])
 
 
 def test_who_follows_again_at_once_hears(log: Log):
@@ -93,7 +93,7 @@ def test_who_follows_again_at_once_hears(log: Log):
     for _ in range(20):
         follower.unsubscribe["acme"]()
         follower.unsubscribe["acme"] = log.storage.topics.subscribe("acme", partial(follower._hear, "acme"))
-        assert follower.hears_of(log.publish()[0])
+        assert follower.receives(log.publish()[0])
     assert LOST not in [batch for _, batch in follower.told]
 
 
@@ -104,7 +104,7 @@ def test_databases_of_a_server_do_not_hear_each_other(log: Log, server: RedisSer
     other.publish("alien")
     other.purge("alien")
     other.storage.close()
-    assert follower.hears_of(log.publish("own")[0])
+    assert follower.receives(log.publish("own")[0])
     assert [(project, batch and batch.topic) for project, batch in follower.told] == [("acme", "own")]
 
 
@@ -113,7 +113,7 @@ def test_what_strangers_publish_does_no_harm(log: Log, admin: redis.Redis):
     follower = Follower(log.storage, "acme")
     for junk in (b"x", b"\xff" * 40, b"\0\0\0\1\0\1", b"\0" * 70, b"\0\0\0\0\0\1\xff" + b"0" * 60):
         assert admin.execute_command("SPUBLISH", batches.feed("acme", 0), junk) == 1
-    assert follower.hears_of(log.publish()[0])
+    assert follower.receives(log.publish()[0])
 
 
 def test_what_fell_off_leaves_nothing_behind(log: Log, admin: redis.Redis):

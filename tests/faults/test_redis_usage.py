@@ -10,7 +10,7 @@ import redis
 
 from tests.stores import RedisServer
 from zq.clock import ManualClock
-from zq.conformance.builders import Scene, once
+from zq.conformance.builders import Scene, make_key
 from zq.conformance.usage_builders import figures, post, size
 from zq.model import QueueRef
 from zq.storage import connect
@@ -48,13 +48,13 @@ def test_what_an_earlier_version_stored_counts_neither_when_it_is_there_nor_when
     scene = former.scene
     post(scene, 10, 20, 30, 40)
     scene.pop(1, history=600)
-    scene.post(1, once=once(window=600))
+    scene.post(1, once=make_key(window=600))
     former.forget_figures()
     assert figures(scene) == (0, 0)
     scene.pop(1, history=600)
     assert figures(scene) == (0, size(20)[1])
     post(scene, 100)
-    scene.post(1, once=once("post:other", window=9000))
+    scene.post(1, once=make_key("post:other", window=9000))
     stored = figures(scene)
     assert stored[0] == 2
     scene.pop(3)
@@ -90,7 +90,7 @@ def test_figures_of_what_is_gone_go_with_the_next_sweep(former: Former):
     """As when a server of an earlier version removes what was counted."""
     scene, keys = former.scene, former.keys
     post(scene, 10, 20, ttl=60)
-    scene.post(1, once=once(window=60))
+    scene.post(1, once=make_key(window=60))
     scene.pop(1, history=60)
     scene.stage("s", 3, lives=60)
     state, usage = former.client.hgetall(keys.state), former.client.hgetall(keys.usage)
@@ -106,7 +106,7 @@ def test_figures_of_what_is_gone_go_with_the_next_sweep(former: Former):
 
 def test_nothing_is_left_of_the_figures_of_a_project_that_is_empty(former: Former):
     scene = former.scene
-    scene.post(3, once=once(window=60))
+    scene.post(3, once=make_key(window=60))
     scene.pop(1, history=60)
     scene.pop(2)
     scene.tick(61)

@@ -299,7 +299,7 @@ def test_nothing_expires_for_the_time_since_with_shift_time(backup: Path, tmp_pa
     assert 2 * DAY - 1 < new - old < 2 * DAY + 300
     with closing(opened(later)) as storage:
         documents = SubscriptionDocuments(storage, ManualClock(NOW + 2 * DAY))
-        assert [each.subscriber for each in documents.of(SOURCE).items] == ["http://example.org/"]
+        assert [each.subscriber for each in documents.get(SOURCE).items] == ["http://example.org/"]
     for moment, living in ((NOW + DAY, True), (NOW + 3 * DAY + 600, False)):
         with closing(opened(later)) as storage:
             storage.maintain(moment)

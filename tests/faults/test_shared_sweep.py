@@ -12,7 +12,7 @@ import pytest
 
 from tests.servers import wait_for
 from zq.clock import ManualClock
-from zq.conformance.builders import Scene, together
+from zq.conformance.builders import Scene, run_together
 from zq.model import QueueRef
 from zq.model.expiry import Steps
 from zq.storage.api import Storage
@@ -123,7 +123,7 @@ def test_servers_at_once_look_at_each_queue_once(servers: Servers):
         lambda storage=storage, pace=pace: storage.maintain(servers.scene.now, None, pace)
         for storage, pace in zip(storages, paces, strict=True)
     ]
-    assert sum(together(*rounds)) == COUNT + 5 * len(rooms)
+    assert sum(run_together(*rounds)) == COUNT + 5 * len(rooms)
     assert sum(pace.asked for pace in paces) <= 1 + len(rooms) + len(paces)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.keystone import SERVICE, Keystone, User
 from tests.servers import Answer, ZqServer, ask, wait_for
 from tests.sink import CONFIG, Sink
-from zq.subscriptions.trusts import _covers
+from zq.subscriptions.trusts import _is_below
 
 ANN, BOB = User("ann", "a11", ("Member", "reader")), User("bob", "a11")
 PATH = "/v2/queues/jobs/subscriptions"
@@ -148,4 +148,4 @@ def test_while_keystone_is_away_nobody_subscribes(place: Place) -> None:
     ],
 )
 def test_what_is_below_a_place(place_of_ours: str, url: str, good: bool) -> None:
-    assert _covers(place_of_ours, url) is good
+    assert _is_below(place_of_ours, url) is good

@@ -60,7 +60,7 @@ UNSAID = re.compile(
     "|contains a number out of range|goes with|go with|cannot be combined|Exactly one|Give one of|Give either"
     "|Send either|must not name the queue|has no queue|has no origin"
     "|has no _dead_letter_queue|does not hold|beyond the end of the log|cannot encrypt messages|takes one value"
-    "|until the year 9999|only queues can be paused|only queues support|is for queues whose|marker must be from 0 to"
+    "|until the year 9999|only queues can be paused|only queues support|fifo requires|marker must be from 0 to"
     "|sort must be one of in, name|marker must be one that a listing"
 )
 """Of rules between members, or with what is in the store; and of what is not built."""

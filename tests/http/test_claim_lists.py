@@ -152,7 +152,7 @@ def test_zq_s_own_queues_are_not_among_them(api: Api, storage: Storage, clock: M
     """What is on its way to subscribers is claimed in queues of the project that nobody sees."""
     api.send("jobs", 1)
     claim(api)
-    own, now = Source(api.project, "queue", "jobs").pending("s"), clock.now()
+    own, now = Source(api.project, "queue", "jobs").worker_queue("s"), clock.now()
     storage.messages.post(own, [Draft("m", b"1", 600, 0, "c")], now)
     storage.claims.create(own, ClaimRequest(Lease("worker", 60, 60), 1), now)
     assert [one["queue"] for one in walk(api, PROJECT)] == ["jobs"]

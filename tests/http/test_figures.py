@@ -115,7 +115,7 @@ def test_what_cannot_be_asked_is_refused_by_its_name(api: Api) -> None:
         ("limit=0", "limit must be"),
         ("kind=claims", "kind must be one of queues, topics."),
         ("kind=topics&sort=ready", "sort must be one of in, name."),
-        ("marker=x", "marker must be one that a listing of figures has given."),
+        ("marker=x", "marker must be one that a listing of figures returned."),
         (f"marker={base64.b64encode(b'[1]').decode()}", "marker must be"),
     ):
         assert said in api.get(f"{QUEUES}?{query}", 400).json["description"]
@@ -264,7 +264,7 @@ def test_without_a_console_nothing_is_sampled(compose: Callable[..., Api]) -> No
     """The routes are there and say so."""
     api = compose(app={"features": [FiguresFeature(None)], "trusts_network": True})
     for path in (QUEUES, "/v2/figures", "/v2/queues/jobs/figures"):
-        assert "takes no figures" in api.get(path, 400).json["description"]
+        assert "collects no figures" in api.get(path, 400).json["description"]
     api.get("/v2/servers", 400, ADMIN)
 
 

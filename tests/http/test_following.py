@@ -14,8 +14,8 @@ from zq.errors import Unavailable
 from zq.model import ClaimRequest, Lease, new_ids
 from zq.storage.api import Storage
 from zq.subscriptions.fan_out import FanOut
-from zq.subscriptions.model import Notice, Source, log_of
-from zq.subscriptions.notices import notice_of
+from zq.subscriptions.model import Notice, Source, make_log_ref
+from zq.subscriptions.notices import decode_notice
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def publish(api: Api, *bodies: Any, topic: str = "news") -> None:
 
 def pending(storage: Storage, api: Api, clock: ManualClock, id: str, topic: str = "news") -> list[Notice]:
     """What is to be delivered to a subscription, but for the question whether it agrees."""
-    queue = Source(api.project, "topic", topic).pending(id)
+    queue = Source(api.project, "topic", topic).worker_queue(id)
     request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
     claim = storage.claims.create(queue, request, clock.now()).claim
-    found = [notice_of(message.body) for message in claim.messages] if claim else []
+    found = [decode_notice(message.body) for message in claim.messages] if claim else []
     return [each for each in found if not each.confirmation]
 
 
@@ -78,10 +78,10 @@ def test_a_project_without_subscribers_is_not_followed(
     publish(api, "x")
     assert following.follow(api.project) is None
     id = agreed(api)
-    assert log_of(api.project) in following.work_of(api.project)
+    assert make_log_ref(api.project) in following.list_work(api.project)
     api.delete(f"/v2/topics/news/subscriptions/{id}", 204)
     assert following.follow(api.project) is None
-    assert log_of(api.project) not in following.work_of(api.project)
+    assert make_log_ref(api.project) not in following.list_work(api.project)
     again = agreed(api)
     publish(api, "y")
     following.follow(api.project)

@@ -16,7 +16,7 @@ from zq.model.documents import DocumentRef
 from zq.serving import control, credential_commands
 from zq.sqs.feature import SqsFeature
 from zq.sqs.key_command import COMMAND
-from zq.sqs.keys import KEY, MOST, SqsKeyLookup, SqsKeys
+from zq.sqs.keys import KEY, MAX_KEYS, SqsKeyLookup, SqsKeys
 from zq.sqs.sigv4 import Refusal
 from zq.storage.api import Storage
 
@@ -41,17 +41,17 @@ def test_a_secret_is_sealed_and_opened(
     assert document is not None
     assert made.secret.encode() not in document.value
     assert json.loads(document.value)["master"] == "new"
-    holder = keys.holder(made.key.id)
+    holder = keys.find_valid(made.key.id)
     assert holder is not None
     assert (holder.project, holder.actions, holder.secret) == (project, {"SendMessage"}, made.secret)
     keys.replace(dict(reversed(MASTERS.items())))
-    assert keys.holder(made.key.id) == holder
+    assert keys.find_valid(made.key.id) == holder
     taken = storage.documents.get(DocumentRef("", KEY, other.key.id), clock.now())
     assert taken is not None
     storage.documents.put(document.ref, taken.value, clock.now())
-    assert keys.holder(made.key.id) is None
+    assert keys.find_valid(made.key.id) is None
     keys.replace({"old": MASTERS["old"]})
-    assert keys.holder(other.key.id) is None
+    assert keys.find_valid(other.key.id) is None
 
 
 def test_without_a_key_file_a_key_is_plain(storage: Storage, clock: ManualClock, project_suffix: str) -> None:
@@ -60,7 +60,7 @@ def test_without_a_key_file_a_key_is_plain(storage: Storage, clock: ManualClock,
     with pytest.raises(Invalid, match="key_file"):
         keys.create(f"plain{project_suffix}")
     made = keys.create(f"plain{project_suffix}", plain=True)
-    holder = keys.holder(made.key.id)
+    holder = keys.find_valid(made.key.id)
     assert holder is not None
     assert holder.secret == made.secret
 
@@ -71,14 +71,14 @@ def test_a_key_ends(keys: SqsKeys, clock: ManualClock, project_suffix: str) -> N
     short, long = keys.create(project, days=1), keys.create(project)
     assert {key.id for key in keys.list(project, "", 10).items} == {short.key.id, long.key.id}
     keys.disable(short.key.id)
-    assert keys.holder(short.key.id) is None
+    assert keys.find_valid(short.key.id) is None
     keys.disable(short.key.id, disabled=False)
-    assert keys.holder(short.key.id) is not None
+    assert keys.find_valid(short.key.id) is not None
     clock.advance(86_401)
-    assert keys.holder(short.key.id) is None
+    assert keys.find_valid(short.key.id) is None
     assert [key.id for key in keys.list(project, "", 10).items] == [long.key.id]
     keys.delete(long.key.id)
-    assert keys.holder(long.key.id) is None
+    assert keys.find_valid(long.key.id) is None
     assert keys.list(project, "", 10).items == []
     for verb in (keys.delete, keys.disable, keys.get):
         with pytest.raises(NotFound):
@@ -88,7 +88,7 @@ def test_a_key_ends(keys: SqsKeys, clock: ManualClock, project_suffix: str) -> N
 def test_a_project_has_a_bounded_number_of_keys(keys: SqsKeys, project_suffix: str) -> None:
     """One that is deleted makes room."""
     project = f"many{project_suffix}"
-    made = [keys.create(project, plain=True) for _ in range(MOST)]
+    made = [keys.create(project, plain=True) for _ in range(MAX_KEYS)]
     with pytest.raises(QuotaExceeded):
         keys.create(project, plain=True)
     keys.delete(made[0].key.id)
@@ -211,15 +211,15 @@ def test_the_command_makes_and_ends_keys(
         return capsys.readouterr().out
 
     id, secret = command("create", "--project", project, "--action", "SendMessage", "--days", "2").split()
-    holder = keys.holder(id)
+    holder = keys.find_valid(id)
     assert holder is not None
     assert (holder.secret, holder.actions) == (secret, {"SendMessage"})
     assert command("list", "--project", project).startswith(f"{id} of {project}: SendMessage; enabled; until 2")
     command("disable", id)
     assert "; disabled;" in command("list", "--project", project)
     command("enable", id)
-    assert keys.holder(id) is not None
+    assert keys.find_valid(id) is not None
     command("delete", id)
     assert command("list", "--project", project) == ""
-    with pytest.raises(StartRefused, match="no key of SQS"):
+    with pytest.raises(StartRefused, match="no SQS access key"):
         command("disable", id)

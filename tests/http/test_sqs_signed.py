@@ -16,7 +16,7 @@ from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.model.quotas import Quota
-from zq.sqs.keys import Made, SqsKeys
+from zq.sqs.keys import NewKey, SqsKeys
 from zq.sqs.settings import SqsOptions
 from zq.storage.api import Storage
 
@@ -34,7 +34,7 @@ class Signer:
         self._clock = clock
         self._patch = patch
 
-    def ask(self, key: Made, operation: str = "ListQueues", late: float = 0.0, body: bytes = b"{}") -> TestResponse:
+    def ask(self, key: NewKey, operation: str = "ListQueues", late: float = 0.0, body: bytes = b"{}") -> TestResponse:
         moment = datetime.fromtimestamp(self._clock.now() + late, UTC).replace(tzinfo=None)
         self._patch.setattr("botocore.auth.get_current_datetime", lambda: moment)
         headers = {"X-Amz-Target": f"AmazonSQS.{operation}", "Content-Type": "application/x-amz-json-1.0"}

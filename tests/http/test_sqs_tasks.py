@@ -18,7 +18,7 @@ from zq.core import Broker
 from zq.http.app import create_app
 from zq.model import ListFilter, Move, QueueRef
 from zq.serving.features import EXTENSIONS
-from zq.sqs.move_tasks import KEPT, LEASE, UNRATED
+from zq.sqs.move_tasks import DEFAULT_RATE, LEASE, MAX_ENDED_TASKS
 from zq.storage.api import Storage
 
 NONE = "The resource that you specified for the {} parameter doesn't exist."
@@ -157,7 +157,7 @@ def test_a_rate_is_kept(world: World) -> None:
         assert world.one.tasks()[0]["ApproximateNumberOfMessagesMoved"] == moved
         world.clock.advance(1)
     assert world.one.tasks()[0]["Status"] == "COMPLETED"
-    assert UNRATED >= 500
+    assert DEFAULT_RATE >= 500
 
 
 def test_another_server_goes_on_when_the_lease_has_ended(world: World) -> None:
@@ -253,12 +253,12 @@ def test_one_task_of_a_queue_runs_at_a_time(world: World) -> None:
     refused = world.other.ask("StartMessageMoveTask", 400, SourceArn=world.one.arn("dead"))
     assert refused["__type"].endswith("InvalidParameterValueException")
     assert refused["message"].startswith("There is already a task running.")
-    for _ in range(KEPT + 2):
+    for _ in range(MAX_ENDED_TASKS + 2):
         world.one.step()
         world.clock.advance(1)
         world.other.start()
     tasks = world.one.tasks()
-    assert [task["Status"] for task in tasks] == ["RUNNING"] + ["COMPLETED"] * (KEPT - 1)
+    assert [task["Status"] for task in tasks] == ["RUNNING"] + ["COMPLETED"] * (MAX_ENDED_TASKS - 1)
     moments = [task["StartedTimestamp"] for task in tasks]
     assert moments == sorted(moments, reverse=True)
     assert len(world.one.ask("ListMessageMoveTasks", SourceArn=world.one.arn("dead"))["Results"]) == 1

@@ -20,7 +20,7 @@ from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.feature import SubscriptionsFeature
 from zq.subscriptions.model import Source, Subscription
-from zq.subscriptions.notices import notice_of
+from zq.subscriptions.notices import decode_notice
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.sealing import SecretSealer
 
@@ -409,7 +409,7 @@ class TestNotices:
         queue = Source(api.project, "queue", "jobs").notices
         request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
         claim = storage.claims.create(queue, request, clock.now()).claim
-        return [notice_of(message.body).body for message in claim.messages] if claim else []
+        return [decode_notice(message.body).body for message in claim.messages] if claim else []
 
     def agreed(self, api: Api) -> str:
         item = f"{self.PATH}/{subscribe(api, self.PATH)['subscription_id']}"
@@ -441,12 +441,12 @@ class TestNotices:
         def delivered(body: str, confirm: bool) -> list[bytes]:
             free.send("jobs", body)
             fan_out = fan_out_of(storage, clock, SubscriptionPolicy(confirm=confirm))
-            for queue in (source.notices, source.pending(made)):
+            for queue in (source.notices, source.worker_queue(made)):
                 request = ClaimRequest(Lease(new_ids(1, clock.now())[0], 60, 0), 1000)
                 claim = storage.claims.create(queue, request, clock.now()).claim
                 if claim and queue == source.notices:
                     fan_out.fan_out(queue, claim)
-            return [notice_of(message.body).body for message in claim.messages] if claim else []
+            return [decode_notice(message.body).body for message in claim.messages] if claim else []
 
         assert delivered("free", confirm=False) == [b'"free"']
         assert delivered("strict", confirm=True) == []
@@ -496,8 +496,8 @@ class TestNotices:
         former = Subscription("0" * 32, subscriber, 600, clock.now(), secret=SEALER.seal("whsec_"), agreed=False)
         stored.change(source, lambda all: (all.replace(former), None))
         assert subscribe(api, self.PATH, subscriber=subscriber)["subscription_id"] == former.id
-        pending = storage.messages.list(source.pending(former.id), 0, 10, ListFilter(), clock.now()).items
-        confirmations = [notice_of(message.body).confirmation for message in pending]
+        pending = storage.messages.list(source.worker_queue(former.id), 0, 10, ListFilter(), clock.now()).items
+        confirmations = [decode_notice(message.body).confirmation for message in pending]
         assert confirmations == (["SubscriptionConfirmation"] if needed else [])
         api.send("jobs", "pending")
         api.put(f"{self.PATH}/{former.id}/confirm", 204, {"confirmed": True})
@@ -566,6 +566,6 @@ class TestNotices:
         assert claim is not None
         source = Source(api.project, "queue", "jobs")
         told = fan_out_of(storage, clock).fan_out(queue, claim)
-        assert sorted(told) == sorted(source.pending(id) for id in ids)
-        counts = [storage.queues.stats(source.pending(id), clock.now()).free for id in ids]
+        assert sorted(told) == sorted(source.worker_queue(id) for id in ids)
+        counts = [storage.queues.stats(source.worker_queue(id), clock.now()).free for id in ids]
         assert counts == [2 + 1, 1 + 1]  # each was asked for confirmation, too

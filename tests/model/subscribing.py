@@ -20,7 +20,7 @@ from zq.errors import SubscriptionExists, SubscriptionNotFound
 from zq.model import Claim, ClaimRequest, Lease, ListFilter, QueueRef, Settlement
 from zq.model.topics import TopicRef
 from zq.subscriptions.model import Notice, Source
-from zq.subscriptions.notices import notice_of
+from zq.subscriptions.notices import decode_notice
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.subscriptions import MIN_TTL, Terms
 
@@ -197,15 +197,15 @@ class SubscribingMachine(Timeline):
         known, one = self.pick(at, pick)
         if one is None:
             return False
-        queue = known.source.pending(one.id)
+        queue = known.source.worker_queue(one.id)
         claim = self.claim(queue, limit)
         if claim is None:
             return False
-        stored = self.use_cases[by].stored.of(known.source).at(one.id)
+        stored = self.use_cases[by].stored.get(known.source).find(one.id)
         assert stored is not None
         for message in claim.messages:
-            notice = notice_of(message.body)
-            if stored.gets(notice, confirm=True) and not notice.confirmation:
+            notice = decode_notice(message.body)
+            if stored.receives(notice, confirm=True) and not notice.confirmation:
                 self.judge(known, one, notice)
         if not dies:
             self.holder.storage.claims.settle(queue, claim.id, Settlement(rest=True), self.now)
@@ -230,5 +230,7 @@ class SubscribingMachine(Timeline):
                     pass
             for one in known.living(self.now):
                 assert known.owed(one) <= one.got, (one, known.came)
-                stats = self.holder.storage.messages.list(known.source.pending(one.id), 0, 1, ListFilter(), self.now)
+                stats = self.holder.storage.messages.list(
+                    known.source.worker_queue(one.id), 0, 1, ListFilter(), self.now
+                )
                 assert not stats.items

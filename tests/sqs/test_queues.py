@@ -244,18 +244,18 @@ def test_queues_of_others_are_out_of_reach(connected: Connect, account: str, bro
 def test_an_account_is_a_projects_for_ever(storage: Storage, clock: ManualClock) -> None:
     """2: the same for all servers; the next one if it is taken; a project of twelve digits is its own."""
     project = f"acme-{clock.now()}"
-    first = Accounts(storage, clock).of(project)
+    first = Accounts(storage, clock).get_or_assign(project)
     assert len(first) == 12
-    assert Accounts(storage, clock).of(project) == first
-    assert Accounts(storage, clock).project_of(first)
-    assert Accounts(storage, clock).of(first) == first
+    assert Accounts(storage, clock).get_or_assign(project) == first
+    assert Accounts(storage, clock).find_project(first)
+    assert Accounts(storage, clock).get_or_assign(first) == first
     digits = f"{first}-other"
-    taken = Accounts(storage, clock).of(digits)
+    taken = Accounts(storage, clock).get_or_assign(digits)
     late = f"{(int(taken) + 1) % ACCOUNTS:012d}"
     for name in (taken, digits):  # as if its place had been somebody else's
         storage.documents.delete(DocumentRef("", KIND, name), clock.now())
     storage.documents.put(DocumentRef("", KIND, taken), b"somebody", clock.now())
-    assert Accounts(storage, clock).of(digits) == late
+    assert Accounts(storage, clock).get_or_assign(digits) == late
 
 
 def test_dead_letters_go_to_a_queue_that_takes_them(sqs: Any, account: str) -> None:

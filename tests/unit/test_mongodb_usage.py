@@ -8,7 +8,17 @@ import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene
-from zq.conformance.usage_builders import MANY, Estimated, close, figures, fill, post, reckoned, size, used
+from zq.conformance.usage_builders import (
+    MANY,
+    EstimatedRandomCalls,
+    figures,
+    fill,
+    is_close,
+    post,
+    size,
+    used,
+    wait_for_usage,
+)
 from zq.errors import Unavailable
 from zq.model import QueueRef
 from zq.storage.mongodb import MongoStorage, usage
@@ -66,7 +76,7 @@ def test_a_count_reads_keys_and_a_sample_of_bodies(scene: Scene, monkeypatch: py
     monkeypatch.setattr(
         client, "aggregate", lambda stages, hint: sent.append((stages, hint)) or aggregate(stages, hint)
     )
-    assert close(reckoned(scene), MANY, stored)
+    assert is_close(wait_for_usage(scene), MANY, stored)
     by_messages = [(stages, hint) for stages, hint in sent if "q" in stages[0]["$match"]]
     docs = [documents_read(client, stages, hint) for stages, hint in by_messages]
     assert len(docs) >= 4
@@ -93,7 +103,7 @@ def test_messages_all_of_one_residue_are_sampled_too(scene: Scene, monkeypatch: 
 def test_the_last_verbs_are_in_counts_of_rounds(scene: Scene, monkeypatch: pytest.MonkeyPatch):
     """All figures come from rounds here, as where there are many messages."""
     monkeypatch.setattr(usage, "FEW", 1)
-    Estimated(scene, random.Random(18)).run(200)
+    EstimatedRandomCalls(scene, random.Random(18)).run(200)
 
 
 def test_only_one_server_counts_and_both_know(scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch):
@@ -107,7 +117,7 @@ def test_only_one_server_counts_and_both_know(scene: Scene, other: Scene, monkey
         each.storage.maintain(scene.now)
     assert surveys == [scene.queue.project]
     assert figures(scene) == figures(other)
-    assert close(figures(other), MANY, stored)
+    assert is_close(figures(other), MANY, stored)
 
 
 def noting(function, calls: list[str]):
@@ -130,7 +140,7 @@ def test_another_server_counts_where_one_has_died_at_it(scene: Scene, other: Sce
         assert before[0] < MANY
         scene.tick(seconds)
         other.storage.maintain(scene.now)
-    assert close(figures(other), MANY, stored)
+    assert is_close(figures(other), MANY, stored)
 
 
 def dies(*_: object) -> None:
@@ -141,10 +151,10 @@ def test_a_count_that_takes_too_long_leaves_the_last_one(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     fill(scene)
-    before = reckoned(scene)
+    before = wait_for_usage(scene)
     scene.pop(100)
     monkeypatch.setattr(usage, "LONGEST", 1e-6)
-    assert reckoned(scene) == before
+    assert wait_for_usage(scene) == before
     assert "could not be counted" in caplog.text
 
 
@@ -162,7 +172,7 @@ def test_what_earlier_versions_posted_counts_too(scene: Scene):
     """Their counters of queues say nothing of it; the first count finds it."""
     stored = fill(scene)
     scene.storage._client.messages.update_many({}, {"$unset": {"n1": "", "w1": ""}})
-    assert close(reckoned(scene), MANY, stored)
+    assert is_close(wait_for_usage(scene), MANY, stored)
     post(scene.at("a"), 10)
     messages, bytes_before = figures(scene)
     post(scene.at("a"), 20)
@@ -172,9 +182,9 @@ def test_what_earlier_versions_posted_counts_too(scene: Scene):
 def test_a_queue_made_again_brings_nothing_along(scene: Scene):
     """Its counter is kept, but not what entered the former one."""
     fill(scene)
-    reckoned(scene)
+    wait_for_usage(scene)
     scene.storage.queues.delete(scene.at("a").queue)
-    reckoned(scene)
+    wait_for_usage(scene)
     before = figures(scene)
     post(scene.at("a"), 10)
     assert figures(scene) == (before[0] + 1, before[1] + size(10)[1])

@@ -12,12 +12,12 @@ from zq.auth import signatures
 from zq.clock import ManualClock
 from zq.errors import Invalid, StartRefused, Unavailable
 from zq.limits import Limits, pattern
-from zq.pools.catalogue import Pools, shown_uri
+from zq.pools.catalogue import Pools, mask_uri
 from zq.sqs import sigv4
 from zq.storage import connect, mongodb
 from zq.storage.mongodb import startup
 from zq.storage.redis import address
-from zq.subscriptions.delivery.targets import Judge, TargetPolicy
+from zq.subscriptions.delivery.targets import AddressCheck, TargetPolicy
 from zq.subscriptions.subscribers import TYPES, check_options, check_subscriber
 from zq.wire.extensions import parse_time
 
@@ -92,7 +92,7 @@ def test_a_moment_of_a_signed_request_is_read_or_refused(text: str, header: str)
     credential = "Credential=k/20300101/r/sqs/aws4_request"
     given = {"authorization": f"{sigv4.ALGORITHM} {credential}, SignedHeaders=host, Signature={'0' * 64}"}
     try:
-        sigv4.check_moment(sigv4.read(sigv4.Head("POST", "/", "", given | {header: text}, False)), 0.0)
+        sigv4.check_time(sigv4.read(sigv4.Head("POST", "/", "", given | {header: text}, False)), 0.0)
     except sigv4.Refusal:
         return
 
@@ -126,7 +126,7 @@ def test_a_uri_of_a_pool_is_taken_or_refused(uri: str) -> None:
         return
     finally:
         store.close()
-    assert shown_uri(uri)
+    assert mask_uri(uri)
 
 
 class _Everything:
@@ -148,7 +148,7 @@ def test_a_uri_of_a_store_is_parsed_or_refused(parse: Callable[[str], object], u
 
 def test_a_host_that_cannot_be_encoded_is_judged_later() -> None:
     """A label of more than 63 characters, and one that IDNA does not take."""
-    judge = Judge(TargetPolicy())
+    judge = AddressCheck(TargetPolicy())
     for host in ("a" * 64, "xn--a", "a..b", "é" * 64):
         judge(f"http://{host}.example:8080/")
 

@@ -3,7 +3,14 @@
 
 import pytest
 
-from zq.subscriptions.delivery.retries import DEFAULTS, MAX_ATTEMPTS, MAX_DELAY, backoff, policy_of, waits
+from zq.subscriptions.delivery.retries import (
+    DEFAULTS,
+    MAX_ATTEMPTS,
+    MAX_DELAY,
+    compute_backoff,
+    compute_delays,
+    merge_policies,
+)
 
 OVERRIDES = {"ignore_subscription_override": True}
 
@@ -23,11 +30,11 @@ OVERRIDES = {"ignore_subscription_override": True}
 )
 def test_the_vectors_of_the_contract(function: str, low: int, high: int, expected: str) -> None:
     """And of as little as there can be: nothing, one, a shortest wait of none."""
-    assert " ".join(map(str, backoff(function, low, high))) == expected
+    assert " ".join(map(str, compute_backoff(function, low, high))) == expected
 
 
 def test_the_phases_follow_each_other() -> None:
-    assert waits(DEFAULTS) == [0, 0, 0, 5, 5, 5, 5, 10, 15, 20, 25, 30, 30, 30]
+    assert compute_delays(DEFAULTS) == [0, 0, 0, 5, 5, 5, 5, 10, 15, 20, 25, 30, 30, 30]
 
 
 @pytest.mark.parametrize(
@@ -48,13 +55,13 @@ def test_the_subscriptions_policy_counts_unless_one_says_otherwise(
     own: dict[str, object], queues: dict[str, object], tries: int
 ) -> None:
     """9.8: ``ignore_subscription_override`` in either of both."""
-    assert policy_of(own, queues)["retries_with_no_delay"] == tries
+    assert merge_policies(own, queues)["retries_with_no_delay"] == tries
 
 
 @pytest.mark.parametrize("function", ["linear", "geometric", "exponential", "arithmetic"])
 def test_a_policy_of_any_size_is_bounded(function: str) -> None:
     given = dict.fromkeys(DEFAULTS, 10**12) | {"minimum_delay": 1, "retry_backoff_function": function}
-    bounded = waits(given)
+    bounded = compute_delays(given)
     assert len(bounded) <= 4 * MAX_ATTEMPTS
     assert 0 <= min(bounded) <= max(bounded) <= MAX_DELAY
     assert bounded[-1] == MAX_DELAY

@@ -15,10 +15,10 @@ from zq.clock import StoreClock
 from zq.core import Broker
 from zq.errors import Unavailable
 from zq.figures import Figures
-from zq.figures.counting import REST, Counts
+from zq.figures.counting import OTHERS, Counts
 from zq.figures.exchange import MAX_RECORD_SIZE, Record, Server, Span, encode_record
 from zq.figures.ranking import MAX_CACHED_ROWS, Ranking
-from zq.figures.sampler import TICK
+from zq.figures.sampler import TICK_SECONDS
 from zq.figures.series import CLOSE, FINE, Ring, Series, Window
 from zq.model import QueueRef
 from zq.model.stats import Depth
@@ -87,7 +87,7 @@ def test_twenty_viewers_cost_what_one_costs(store: Counting, figures: Figures) -
     began = time.monotonic()
     within(3.0, lambda: figures.queue(QUEUE, 300), 20)
     wait_for(lambda: store.looks, 60, "it is counted")
-    assert store.looks <= (time.monotonic() - began) / TICK + 2
+    assert store.looks <= (time.monotonic() - began) / TICK_SECONDS + 2
 
 
 def test_watched_queues_are_bounded(store: Counting, figures: Figures) -> None:
@@ -116,9 +116,9 @@ def test_a_store_that_does_not_answer_leaves_no_zeros(store: Counting, figures: 
 def test_sweeps_rest_in_proportion(store: Counting, figures: Figures, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that take long come less often, though somebody looks."""
     monkeypatch.setattr("zq.figures.sampler.SWEEP_INTERVAL_FACTOR", 1e9)
-    figures.sampler.look("acme")
+    figures.sampler.register_viewer("acme")
     before = store.sweeps
-    within(3.0, lambda: figures.sampler.look("acme"), 1)
+    within(3.0, lambda: figures.sampler.register_viewer("acme"), 1)
     assert store.sweeps - before <= 1
 
 
@@ -158,7 +158,7 @@ def test_a_record_is_bounded() -> None:
     assert list(record.spans) == [3]
     kept = record.spans[3].queues
     assert sum(row[2] for row in kept) == sum(row[2] for row in rows)
-    assert {row[0] for row in kept if row[1] == REST} == {"p0", "p1", "p2"}
+    assert {row[0] for row in kept if row[1] == OTHERS} == {"p0", "p1", "p2"}
     assert kept[0][2] == 999
 
 

@@ -14,13 +14,13 @@ from zq.errors import MessageUnreadable, QueueNotFound
 from zq.model import Draft, Grip, Grouping, Handled, Holder, Message, QueueRef
 from zq.sqs.extension import ATTRIBUTES
 from zq.sqs.feature import use_cases
-from zq.sqs.messaging import Messaging, Outgoing
+from zq.sqs.messaging import Messaging, OutgoingMessage
 from zq.storage import connect
 from zq.storage.api import Storage
 
 KEYS = {"one": bytes(range(32))}
 QUEUE = QueueRef("acme", "jobs")
-LETTER = Outgoing(b'"body"', 4, None, b'{"MessageGroupId":"g"}')
+LETTER = OutgoingMessage(b'"body"', 4, None, b'{"MessageGroupId":"g"}')
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_message_that_goes_at_once_is_told_its_sequence(storage: Storage, monk
         return get(*terms)
 
     monkeypatch.setattr(storage.messages, "get", late)
-    letters = [Outgoing(b'"body"', 4, group="g", deduplication_id=id) for id in "aab"]
+    letters = [OutgoingMessage(b'"body"', 4, group="g", deduplication_id=id) for id in "aab"]
     sent = messaging_of(storage).send(QUEUE, "AK", letters)
     first, second = taken
     assert sent.ids == [first.id, first.id, second.id]
@@ -80,8 +80,8 @@ def test_a_batch_enters_a_fifo_queue_in_one_step(storage: Storage, monkeypatch: 
     messaging = messaging_of(storage)
 
     def send(ids: str) -> list[str | None]:
-        letters = [Outgoing(b'"%s"' % id.encode(), 4, group="g", deduplication_id=id) for id in ids]
-        letters.append(Outgoing(b'"long"', 1 << 30, group="g", deduplication_id="long"))
+        letters = [OutgoingMessage(b'"%s"' % id.encode(), 4, group="g", deduplication_id=id) for id in ids]
+        letters.append(OutgoingMessage(b'"long"', 1 << 30, group="g", deduplication_id="long"))
         return messaging.send(QUEUE, "AK", letters).ids
 
     a, b, c, _, none = send("abca")
@@ -133,7 +133,7 @@ def test_attributes_that_another_server_changes_hold_at_once(storage: Storage) -
     """A send is judged by what the store says: what has become too long is not stored, and what may be is."""
     make(storage, _sqs={"max_size": 2000})
     messaging = messaging_of(storage)
-    long = Outgoing(b'"x"', 1500)
+    long = OutgoingMessage(b'"x"', 1500)
     assert None not in messaging.send(QUEUE, "AK", [long]).ids
     for before, after, fits in ((2000, 1024, False), (1024, 2000, True)):
         changed = wire.encode({"_sqs": {"max_size": after}})

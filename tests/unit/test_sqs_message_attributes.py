@@ -12,10 +12,10 @@ from zq.limits import FORBIDDEN_CHARACTER, is_allowed_text
 from zq.sqs.errors import SqsError
 from zq.sqs.message_attributes import (
     SentValue,
-    checked,
-    checked_system,
-    selected,
-    sum_of,
+    compute_checksum,
+    select,
+    validate,
+    validate_system,
 )
 
 
@@ -29,7 +29,7 @@ def binary(value: bytes) -> SentValue:
 
 def test_the_sum_of_the_contract() -> None:
     """The vector that AWS has been seen to answer."""
-    assert sum_of({"MyAttribute": text("foobar")}) == "adb59cd4678ea5a855436b949cd07ab6"
+    assert compute_checksum({"MyAttribute": text("foobar")}) == "adb59cd4678ea5a855436b949cd07ab6"
 
 
 VALUES = st.one_of(
@@ -46,7 +46,7 @@ def test_sums_are_those_of_another_implementation(attributes: dict[str, SentValu
     for name, value in attributes.items():
         given = {"StringValue": value.string_value, "BinaryValue": b64decode(value.binary_value or "")}
         peer.message_attributes[name] = {"DataType": value.data_type, **given}
-    assert sum_of(attributes) == peer.attribute_md5
+    assert compute_checksum(attributes) == peer.attribute_md5
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_sums_are_those_of_another_implementation(attributes: dict[str, SentValu
 )
 def test_name_type_and_value_count(name: str, value: SentValue, size: int) -> None:
     """In bytes of UTF-8, binary values as they are."""
-    assert checked({name: value}) == size
+    assert validate({name: value}) == size
 
 
 WRONG = [
@@ -98,25 +98,25 @@ def test_a_wrong_name_type_or_value_is_refused() -> None:
     """With one error for all of them."""
     for name, value in WRONG:
         with pytest.raises(SqsError) as refused:
-            checked({name: value})
+            validate({name: value})
         assert refused.value.shape == "InvalidParameterValueException", (name, value)
 
 
 def test_ten_attributes_are_the_most() -> None:
     """One more is refused."""
     some = {f"a{at}": text("x") for at in range(10)}
-    assert checked(some) == 10 * 9
+    assert validate(some) == 10 * 9
     with pytest.raises(SqsError, match="exceeds the allowed maximum"):
-        checked(some | {"b": text("x")})
+        validate(some | {"b": text("x")})
 
 
 def test_the_trace_is_the_only_system_attribute() -> None:
     """It is a text; nothing else is known."""
-    assert checked_system({}) == ""
-    assert checked_system({"AWSTraceHeader": text("Root=1-2-3")}) == "Root=1-2-3"
+    assert validate_system({}) == ""
+    assert validate_system({"AWSTraceHeader": text("Root=1-2-3")}) == "Root=1-2-3"
     for wrong in ({"Other": text("x")}, {"AWSTraceHeader": binary(b"x")}, {"AWSTraceHeader": text("")}):
         with pytest.raises(SqsError):
-            checked_system(wrong)
+            validate_system(wrong)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_the_trace_is_the_only_system_attribute() -> None:
 def test_receivers_choose(names: list[str], found: str) -> None:
     """By names, by what they begin with, or all."""
     attributes = {name: text("v") for name in ("ab", "abc", "x")}
-    assert " ".join(selected(attributes, names)) == found
+    assert " ".join(select(attributes, names)) == found
 
 
 ALLOWED = "\t\n\r \x7f\u0085\ud7ff\ue000\ufffd\U00010000\U0010ffff"

@@ -40,7 +40,7 @@ def members_of(name: str) -> st.SearchStrategy[dict[str, Any]]:
 
 def said(name: str, body: bytes) -> tuple[dict[str, Any] | None, Any]:
     """What the protocol reads of a request: its members, None if they are malformed, and what it reads at once."""
-    env = create_environ("/", method="POST", headers={"X-Amz-Target": json_protocol.TARGET + name})
+    env = create_environ("/", method="POST", headers={"X-Amz-Target": json_protocol.TARGET_PREFIX + name})
     try:
         return json_protocol.read(falcon.Request(env), body)[1:]
     except SqsError:

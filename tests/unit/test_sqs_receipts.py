@@ -22,29 +22,29 @@ def claimed(id: str, count: int) -> Message:
 def is_none(queue: QueueRef, text: str) -> bool:
     """Whether it is refused as no handle of the queue."""
     with pytest.raises(SqsError) as refused:
-        receipts.grip(queue, text)
+        receipts.decode_handle(queue, text)
     return refused.value.shape == "ReceiptHandleIsInvalid"
 
 
 @given(ids, ids, st.integers(1, 2**32 - 1))
 def test_a_handle_says_which_delivery_it_is_of(id: str, claim: str, count: int) -> None:
     """Message, claim and count come back from 66 characters."""
-    [text] = receipts.handles(QUEUE, claim, [claimed(id, count)])
+    [text] = receipts.encode_handles(QUEUE, claim, [claimed(id, count)])
     assert len(text) == receipts.LENGTH
-    assert receipts.grip(QUEUE, text, 5) == Grip(id, claim, count, 5)
+    assert receipts.decode_handle(QUEUE, text, 5) == Grip(id, claim, count, 5)
 
 
 @pytest.mark.parametrize("other", [("acme", "other"), ("other", "jobs"), ("acmej", "obs")])
 def test_a_handle_is_of_one_queue(other: tuple[str, str]) -> None:
     """No other queue takes it, of whatever project."""
-    [text] = receipts.handles(QUEUE, "cd" * 16, [claimed("ab" * 16, 1)])
+    [text] = receipts.encode_handles(QUEUE, "cd" * 16, [claimed("ab" * 16, 1)])
     assert is_none(QueueRef(*other), text)
 
 
 @given(st.integers(0, receipts.LENGTH - 1), st.characters(exclude_characters="\n"))
 def test_a_changed_handle_is_none(at: int, character: str) -> None:
     """Whatever character is another one, the last one's unused bits included."""
-    [text] = receipts.handles(QUEUE, "cd" * 16, [claimed("ab" * 16, 7)])
+    [text] = receipts.encode_handles(QUEUE, "cd" * 16, [claimed("ab" * 16, 7)])
     changed = text[:at] + character + text[at + 1 :]
     assert changed == text or is_none(QUEUE, changed)
 
@@ -60,7 +60,7 @@ def test_what_is_no_handle_says_nothing(text: str) -> None:
 @given(st.lists(st.one_of(ids.map(lambda id: claimed(id, 3)), st.text(), st.text(min_size=66, max_size=66))))
 def test_handles_among_texts_that_are_none(given: list[Message | str]) -> None:
     """Whatever stands before and behind one, it is read as when it is alone."""
-    handles = iter(receipts.handles(QUEUE, "cd" * 16, [each for each in given if isinstance(each, Message)]))
+    handles = iter(receipts.encode_handles(QUEUE, "cd" * 16, [each for each in given if isinstance(each, Message)]))
     texts = [each if isinstance(each, str) else next(handles) for each in given]
     expected = [None if isinstance(each, str) else Grip(each.id, "cd" * 16, 3) for each in given]
-    assert receipts.grips(QUEUE, texts) == expected
+    assert receipts.decode_handles(QUEUE, texts) == expected

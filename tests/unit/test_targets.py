@@ -18,9 +18,9 @@ from zq.errors import Invalid
 from zq.serving.settings import load
 from zq.subscriptions.delivery.options import MailOptions
 from zq.subscriptions.delivery.retries import Outcome
-from zq.subscriptions.delivery.running import targets_of
-from zq.subscriptions.delivery.senders import JudgingResolver, Senders, guarded_socket
-from zq.subscriptions.delivery.targets import Forbidden, Judge, TargetPolicy
+from zq.subscriptions.delivery.running import create_target_policy
+from zq.subscriptions.delivery.senders import CheckingResolver, Senders, make_socket_factory
+from zq.subscriptions.delivery.targets import AddressCheck, Forbidden, TargetPolicy
 from zq.subscriptions.model import Subscription
 from zq.subscriptions.settings import SECTION
 
@@ -136,8 +136,8 @@ def test_a_disguised_address_is_refused_at_subscription_and_at_the_socket(sink: 
     """No request reaches a server that listens there."""
     urls = [f"http://{host}:{sink.url.rpartition(':')[2]}/" for host in DISGUISED]
     for url in urls:
-        with pytest.raises(Invalid, match="nothing is sent"):
-            Judge(TargetPolicy())(url)
+        with pytest.raises(Invalid, match="address is not allowed"):
+            AddressCheck(TargetPolicy())(url)
     outcomes = {url: post(url, TargetPolicy()) for url in urls}
     assert {url: (each.delivered, each.status) for url, each in outcomes.items()} == dict.fromkeys(urls, (False, 0))
     assert sink.came("/") == []
@@ -149,11 +149,11 @@ def test_a_disguised_address_is_refused_at_subscription_and_at_the_socket(sink: 
 )
 def test_ports_of_other_services_are_refused(port: str, good: bool) -> None:
     """Those from 1024 on are open, and what the operator adds."""
-    judge, url = Judge(TargetPolicy(ports=(26,))), f"http://{PUBLIC}{port}/"
+    judge, url = AddressCheck(TargetPolicy(ports=(26,))), f"http://{PUBLIC}{port}/"
     if good:
         judge(url)
         return
-    with pytest.raises(Invalid, match="one of the ports"):
+    with pytest.raises(Invalid, match="The port of subscriber must be"):
         judge(url)
     assert post(url, TargetPolicy()).final
 
@@ -162,9 +162,9 @@ def test_ports_of_other_services_are_refused(port: str, good: bool) -> None:
 def test_all_addresses_of_a_name_must_be_public(names: Names, also: str) -> None:
     names.answers["two.test"] = [[PUBLIC, also]]
     with pytest.raises(Invalid, match=r"two\.test"):
-        Judge(TargetPolicy())("https://two.test/")
+        AddressCheck(TargetPolicy())("https://two.test/")
     with pytest.raises(Forbidden):
-        asyncio.run(JudgingResolver(TargetPolicy()).resolve("two.test", 443))
+        asyncio.run(CheckingResolver(TargetPolicy()).resolve("two.test", 443))
     assert post("http://two.test/", TargetPolicy()).why == "the address is not allowed"
 
 
@@ -172,7 +172,7 @@ def test_a_name_that_changes_after_it_was_judged_is_judged_again(names: Names, s
     """Public when it subscribed, this machine when something is sent there."""
     url = sink.url.replace("127.0.0.1", "rebound.test") + "/"
     names.answers["rebound.test"] = [[PUBLIC], ["127.0.0.1"]]
-    Judge(TargetPolicy())(url)
+    AddressCheck(TargetPolicy())(url)
     assert post(url, TargetPolicy()).why == "the address is not allowed"
     assert sink.came("/") == []
 
@@ -191,9 +191,9 @@ def test_the_socket_is_the_last_judge(host: str, sink: Sink) -> None:
     where = (host, int(sink.url.rpartition(":")[2]))
     info = (socket.AF_INET, socket.SOCK_STREAM, 0, "", where)
     with pytest.raises(Forbidden):
-        guarded_socket(TargetPolicy())(info)
+        make_socket_factory(TargetPolicy())(info)
     if host == "127.0.0.1":
-        guarded_socket(LOOPBACK)(info).close()
+        make_socket_factory(LOOPBACK)(info).close()
 
 
 def test_a_redirection_to_the_cloud_s_metadata_is_not_followed(sink: Sink) -> None:
@@ -234,8 +234,8 @@ def test_nothing_is_sent_to_the_store(host: str, names: Names, sink: Sink) -> No
     port = int(sink.url.rpartition(":")[2])
     names.answers |= {name: [["127.0.0.1"]] for name in ("store.test", "alias.test")}
     policy = TargetPolicy(LOOPBACK.networks, stores=(("store.test", port), ("127.0.0.1", port)))
-    with pytest.raises(Invalid, match="nothing is sent"):
-        Judge(policy)(f"http://{host}:{port}/")
+    with pytest.raises(Invalid, match="address is not allowed"):
+        AddressCheck(policy)(f"http://{host}:{port}/")
     assert not post(f"http://{host}:{port}/", policy).delivered
     assert sink.came("/") == []
 
@@ -259,7 +259,7 @@ def test_the_settings_know_what_is_their_own(
     options = load().of(SECTION)
     assert (set(options.stores), options.own) == (stores, (7777,))
     looked_up = {"store.test": "192.0.2.7", "a.test": "192.0.2.8"}
-    assert set(targets_of(options).stores) == stores | {
+    assert set(create_target_policy(options).stores) == stores | {
         (looked_up[name], port) for name, port in stores if name in looked_up
     }
 
@@ -267,7 +267,7 @@ def test_the_settings_know_what_is_their_own(
 @pytest.mark.parametrize("host", ["nowhere.invalid", "127.0.0.1."])
 def test_a_name_that_nobody_knows_yet_may_subscribe(host: str) -> None:
     """It is judged when something is sent there."""
-    Judge(TargetPolicy())(f"http://{host}/")
+    AddressCheck(TargetPolicy())(f"http://{host}/")
     assert not post(f"http://{host}/", TargetPolicy()).delivered
 
 
@@ -303,7 +303,7 @@ def test_a_name_server_that_does_not_answer_delays_its_own_names_alone(
 
     try:
         began = time.monotonic()
-        Judge(LOOPBACK)(f"http://hangs.test:{port}/")
+        AddressCheck(LOOPBACK)(f"http://hangs.test:{port}/")
         assert time.monotonic() - began < early
         *hung, (outcome, took) = asyncio.run(attempts())
     finally:

@@ -129,7 +129,7 @@ def test_the_bytes_of_a_store_hold_no_secret(tmp_path: Path) -> None:
         subscriptions = use_cases.subscriptions
         made = subscriptions.create(source, Terms("http://trigger.me"))
         secrets = [made.secret, subscriptions.rotate(source, made.id)]
-        one = use_cases.stored.of(source).at(made.id)
+        one = use_cases.stored.get(source).find(made.id)
         assert one is not None
         assert list(policy.secrets(one, 1_800_000_000.0)) == secrets[::-1]
     finally:

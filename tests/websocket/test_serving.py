@@ -119,4 +119,4 @@ def test_one_address_gets_so_many_places() -> None:
 
 def test_gunicorn_is_refused_with_a_sentence() -> None:
     server = ZqServer("memory:", engine="gunicorn", env={"OS_WEBSOCKET__ENABLED": "true"})
-    assert "[websocket] enabled needs [server] engine = granian" in sentence_of(server)
+    assert "[websocket] enabled requires [server] engine = granian" in sentence_of(server)

@@ -265,7 +265,7 @@ def test_a_subscription_that_ended_is_not_looked_at_any_more(monkeypatch: pytest
     assert list(pusher.batches()) == []
     pusher.end()
     assert not pusher.is_due()
-    assert use_cases.stored.of(source).items == ()
+    assert use_cases.stored.get(source).items == ()
     storage.close()
 
 

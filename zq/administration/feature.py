@@ -7,7 +7,7 @@ from typing import Any
 import falcon
 
 from zq.administration import openapi
-from zq.administration.resources import ProjectCollection, ProjectItem, Rekeying
+from zq.administration.resources import ProjectCollection, ProjectItem, RekeyResource
 from zq.core.data_keys import DataKeys
 from zq.core.quotas import Quotas
 from zq.core.removal import Removal
@@ -19,7 +19,7 @@ class AdministrationFeature(Feature):
     """The routes for project administration and rekeying."""
 
     def __init__(self, quotas: Quotas | None, removal: Removal, keys: DataKeys) -> None:
-        """Initialize the feature. ``quotas``: None if authentication is off."""
+        """Create the feature. ``quotas`` is None if authentication is off."""
         self._quotas = quotas
         self._removal = removal
         self._keys = keys
@@ -33,4 +33,4 @@ class AdministrationFeature(Feature):
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         app.add_route("/v2/admin/projects", ProjectCollection(self._quotas))
         app.add_route("/v2/admin/project", ProjectItem(self._quotas, self._removal))
-        app.add_route("/v2/admin/rekey", Rekeying(self._keys))
+        app.add_route("/v2/admin/rekey", RekeyResource(self._keys))

@@ -20,14 +20,14 @@ from zq.model.quotas import Project, State, checked
 from zq.wire import encoding
 
 
-class Change(msgspec.Struct):
-    """The request body of a project update. Absent fields are not changed."""
+class ProjectChange(msgspec.Struct):
+    """The request body of a project update. A field that is missing stays the same."""
 
     limits: dict[str, Any] | UnsetType = UNSET
     state: State | UnsetType = UNSET
 
 
-_decoder: Final = msgspec.json.Decoder(Change)
+_decoder: Final = msgspec.json.Decoder(ProjectChange)
 
 
 class _Projects:
@@ -72,7 +72,7 @@ class ProjectItem(_Projects):
     def on_put(self, req: falcon.Request, resp: falcon.Response) -> None:
         project, change = _project_parameter(req), wire.decode(_decoder, query.require_body(req))
         if change.limits is UNSET and change.state is UNSET:
-            raise InvalidBody("The body must name limits or state.")
+            raise InvalidBody("The body must contain limits or state.")
         limits = None if change.limits is UNSET else checked(change.limits)
         stored = self._quotas.write(project, lambda old: _apply(old, limits, change.state))
         self._show(resp, project, stored)
@@ -88,8 +88,8 @@ class ProjectItem(_Projects):
         resp.data = wire.encode(self._representation(project, stored))
 
 
-class Rekeying:
-    """``/v2/admin/rekey``: rewrapping of all encryption keys with the first master key."""
+class RekeyResource:
+    """``/v2/admin/rekey``: encryption of all data keys with the first master key."""
 
     audience = Audience.OPERATOR
     policy = {"POST": "admin:rekey"}

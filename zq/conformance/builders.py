@@ -66,16 +66,16 @@ def ids_of(messages: Iterable[Message | Draft]) -> list[str]:
 
 
 def near(moment: float):
-    """Return an approximation of a time, to the millisecond."""
+    """Return a value that equals all times within a millisecond."""
     return pytest.approx(moment, abs=0.0005)
 
 
-def once(key: str = "post:k", digest: bytes = b"digest", window: int = 3600) -> IdempotencyKey:
+def make_key(key: str = "post:k", digest: bytes = b"digest", window: int = 3600) -> IdempotencyKey:
     return IdempotencyKey(key, digest, window)
 
 
-def together(*works: Callable[[], T]) -> list[T]:
-    """Start each function in a thread at the same moment; return the results in order or raise the first error."""
+def run_together(*works: Callable[[], T]) -> list[T]:
+    """Run each function in a thread, all at the same time. Return the results in order, or raise the first error."""
     start = threading.Barrier(len(works))
 
     def started(work: Callable[[], T]) -> T:
@@ -87,8 +87,8 @@ def together(*works: Callable[[], T]) -> list[T]:
         return [future.result(DEADLINE) for future in running]
 
 
-class Shift:
-    """A fixed number of workers; observers run until the last worker has finished."""
+class RunningWorkers:
+    """A counter of running workers. Observers run until the last worker has finished."""
 
     def __init__(self, workers: int) -> None:
         self._lock = threading.Lock()
@@ -107,12 +107,12 @@ class Shift:
 
 
 def configure(storage: Storage, expiry: Expiry) -> None:
-    """Apply the expiry settings with a maintenance round that removes nothing."""
+    """Apply the expiry settings by a maintenance round that removes nothing."""
     storage.maintain(storage.now(), expiry, Steps(most=0))
 
 
 class Scene:
-    """One queue of a store, with a clock."""
+    """A queue of the store under test, with a clock."""
 
     def __init__(self, storage: Storage, clock: ManualClock, queue: QueueRef) -> None:
         self.storage = storage
@@ -132,7 +132,7 @@ class Scene:
 
     @property
     def rival(self) -> "Scene":
-        """Return the queue with this name in another project, which no other test uses."""
+        """Return a queue with the same name in another project, which no other test uses."""
         return self.at(self.queue.name, f"{self.queue.project}.rival")
 
     def post(
@@ -159,31 +159,34 @@ class Scene:
         redelivery: Redelivery = AT_ONCE,
         **terms: object,
     ) -> ClaimRequest:
-        """Return a claim request; ``terms`` are further fields of it."""
+        """Return a claim request. ``terms`` are further fields of the request."""
         return ClaimRequest(Lease(name or new_ids(1, self.now)[0], ttl, grace), limit, redelivery.waits(), **terms)
 
     def claim(self, limit: int = 10, *, dead_letters: DeadLetters | None = None, **terms: object) -> Claim | None:
-        """Claim like a server, which buries messages that were delivered too often; ``terms`` as for ``request``."""
+        """Claim messages. Like a server, bury those that were delivered too often.
+
+        ``terms`` are further fields of the request.
+        """
         request = self.request(limit, max_claims=dead_letters and dead_letters.max_claims, **terms)
         return redelivery.claim(self.storage, self.queue, request, dead_letters, self.now).claim
 
     def take(self, limit: int = 10, **terms: object) -> Claim:
-        """Claim and fail if there are no messages; ``terms`` as for ``claim``."""
+        """Claim messages, and fail the test if there are none. ``terms`` are fields of the request."""
         claim = self.claim(limit, **terms)
         assert claim is not None
         return claim
 
     def named(self, name: str, limit: int = 10, **terms: object) -> tuple[list[str], bool]:
-        """Return the ids that the named claim holds and whether the claim existed before."""
+        """Claim under a name. Return the ids that the claim holds, and whether the claim existed before."""
         made = self.storage.claims.create(self.queue, self.request(limit, name=name, named=True, **terms), self.now)
         return [] if made.claim is None else ids_of(made.claim.messages), made.existing
 
     def claim_named(self, name: str, limit: int = 10, **terms: object) -> Claim | None:
-        """Return the claim with this name, whether it existed before or not."""
+        """Claim under a name, and return the new or existing claim."""
         return self.claim(limit, name=name, named=True, **terms)
 
     def claimable(self, limit: int = 1000) -> list[str]:
-        """Claim and return the ids in the claim's order."""
+        """Claim messages and return their ids in the claim's order."""
         claim = self.claim(limit)
         return [] if claim is None else ids_of(claim.messages)
 
@@ -215,12 +218,12 @@ class Scene:
     def handle(
         self, messages: Iterable[Message], hold: int | None = None, *, late: bool = False, history: int = 0
     ) -> list[Handled]:
-        """Handle messages by the claim that delivered them."""
+        """Delete or hide messages by the receipts of the claim that delivered them."""
         grips = [Grip(message.id, message.claim, message.claim_count, hold) for message in messages]
         return list(self.storage.claims.handle(self.queue, grips, self.now, late, history))
 
     def move(self, ids: Sequence[str], to: str, *, history: int = 0, **terms: object) -> list[str]:
-        """Return the ids of the messages that were moved; ``terms`` are further fields of each ``Move``."""
+        """Move messages and return the ids of those that were moved. ``terms`` are further fields of each ``Move``."""
         moves = [Move(id, to, **terms) for id in ids]
         return list(self.storage.messages.move(self.queue, moves, self.now, history))
 
@@ -261,7 +264,7 @@ class Scene:
         return self.storage.history.list(self.queue, marker, limit, Span(since, until), self.now).items
 
     def finished(self) -> list[tuple[str, str | None]]:
-        """Return (id, outcome) of every history entry, in the order of finishing."""
+        """Return the id and outcome of each history entry, in the order in which the messages were finished."""
         return [(record.message.id, record.outcome) for record in self.history()]
 
     def tail(self, limit: int = 1000) -> list[HistoryEntry]:
@@ -320,19 +323,19 @@ class Scene:
         bounds: Bounds = BOUNDS,
         beside: Sequence[str] = (),
     ) -> Committed:
-        """Commit and carry the commit out, like a server."""
+        """Decide a commit and execute all its slices, like a server."""
         commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence, expected, beside)
         return Carrier(self.storage.transactions, self.clock, bounds, DEADLINE).commit(commit)
 
     def decide(
         self, batch: int, publish: Sequence[str] = (), settle: Sequence[ClaimRef] = (), *, producer: str = "etl"
     ) -> Committed:
-        """Decide a commit without carrying it out, as if its server had crashed then."""
+        """Decide a commit without executing it, as if the server had crashed after the decision."""
         commit = Commit(self.queue.project, producer, batch, publish, settle, 86400)
         return self.storage.transactions.commit(commit, self.now, Bounds(1, 1_000_000))
 
     def carry_on(self, most: int = 2, *, producer: str = "etl") -> bool:
-        """Carry out one slice of an open commit."""
+        """Execute one slice of an open commit."""
         return self.storage.transactions.carry_on(self.queue.project, producer, most, self.now)
 
     def last(self, producer: str = "etl") -> Committed:
@@ -346,7 +349,7 @@ class Scene:
         return self.storage.queues.stats(self.queue, self.now).entered
 
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of claimed and of free messages."""
+        """Return the numbers of claimed and of unclaimed messages."""
         stats = self.stats()
         return stats.claimed, stats.free
 
@@ -368,7 +371,7 @@ class Scene:
         return self.storage.queues.get(self.queue) is not None
 
     def is_empty(self) -> bool:
-        """Return whether every reading verb shows an empty queue."""
+        """Return whether the queue is empty according to every verb that reads messages."""
         return self.walk() == [] and self.counts() == (0, 0) and self.stats().oldest is None
 
     def reclaimed(self) -> int:

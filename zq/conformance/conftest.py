@@ -13,7 +13,7 @@ import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import OpenStore, Scene, configure
-from zq.conformance.connections import SharedStore, alternating
+from zq.conformance.connections import SharedStore, alternate
 from zq.errors import NotBuilt, PoolsApart
 from zq.model import QueueRef
 from zq.model.expiry import Expiry
@@ -84,13 +84,13 @@ def shared_store(request: pytest.FixtureRequest) -> SharedStore | None:
 
 @pytest.fixture
 def connections(request: pytest.FixtureRequest) -> int:
-    """Return the number of connections that the threads of the test share; see ``ONE_OR_TWO_CONNECTIONS``."""
+    """Return the number of connections that the test's threads use; see ``ONE_OR_TWO_CONNECTIONS``."""
     return int(getattr(request, "param", 1))
 
 
 @pytest.fixture
 def storage(open_store: OpenStore, connections: int, request: pytest.FixtureRequest) -> Iterator[Storage]:
-    """Return the store of the test, open."""
+    """Return the open store of the test."""
     with ExitStack() as opened:
         shared = None if is_fresh(request) else shared_store(request)
         if shared is not None:
@@ -101,18 +101,18 @@ def storage(open_store: OpenStore, connections: int, request: pytest.FixtureRequ
             [part] = mark.args
             if getattr(type(stores[0]), part) is getattr(Defaults, part):
                 pytest.skip(f"The driver inherits {part}.")
-        yield stores[0] if connections == 1 else alternating(stores)
+        yield stores[0] if connections == 1 else alternate(stores)
 
 
 @pytest.fixture
 def clock(storage: Storage) -> ManualClock:
-    """Return a clock that only the test advances: drivers get the time as an argument."""
+    """Return a clock that only the test advances. Drivers receive the time as an argument."""
     return ManualClock(storage.now())
 
 
 @pytest.fixture
 def project(request: pytest.FixtureRequest) -> str:
-    """Return the project of the test: ``acme`` in a fresh store, else one that no other test uses."""
+    """Return the project of the test: ``acme`` in a fresh store, or a project that no other test uses."""
     return "acme" if is_fresh(request) else f"{next(PROJECT_NUMBERS)}.acme"
 
 
@@ -128,7 +128,7 @@ def scene(storage: Storage, clock: ManualClock, queue: QueueRef) -> Scene:
 
 @pytest.fixture
 def by_sweeps_alone(storage: Storage) -> None:
-    """Keep expired messages until a maintenance round, even if verbs encounter them."""
+    """Configure the store to remove expired messages only in maintenance rounds."""
     configure(storage, Expiry(delete_on_read=False))
 
 

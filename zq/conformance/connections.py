@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to a store: tests share them, and races run with one and with two."""
+"""Connections to a store, which tests share. Tests of races run with one and with two connections."""
 
 import itertools
 import threading
@@ -40,7 +40,7 @@ class SharedStore:
             connection.close()
 
 
-class _Alternating:
+class _AlternatingPart:
     """A storage, or a part of it, that sends each call to the connection of the calling thread."""
 
     def __init__(self, choose: Callable[[], Any]) -> None:
@@ -49,11 +49,11 @@ class _Alternating:
     def __getattr__(self, name: str) -> Any:
         if callable(getattr(self._choose(), name)):
             return lambda *arguments, **terms: getattr(self._choose(), name)(*arguments, **terms)
-        return _Alternating(lambda: getattr(self._choose(), name))
+        return _AlternatingPart(lambda: getattr(self._choose(), name))
 
 
-def alternating(connections: Sequence[Storage]) -> Storage:
-    """Combine connections into one storage whose threads use the connections in turn."""
+def alternate(connections: Sequence[Storage]) -> Storage:
+    """Combine connections into one storage. Each thread uses one of them, assigned round-robin."""
     turns = itertools.cycle(connections)
     own = threading.local()
     lock = threading.Lock()
@@ -64,4 +64,4 @@ def alternating(connections: Sequence[Storage]) -> Storage:
                 own.storage = next(turns)
         return cast(Storage, own.storage)
 
-    return cast(Storage, _Alternating(choose))
+    return cast(Storage, _AlternatingPart(choose))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from zq.conformance.builders import EVERYTHING, FAR, Scene, ids_of, together
+from zq.conformance.builders import EVERYTHING, FAR, Scene, ids_of, run_together
 from zq.core import redelivery
 from zq.core.redelivery import DeadLetters
 from zq.model import ClaimRequest, Draft, HistoryEntry, Lease, ListFilter, Message, QueueRef, Span, new_ids
@@ -80,7 +80,7 @@ def test_messages_within_the_bytes_limit_are_returned_without_skips(
 
 @taking
 @pytest.mark.parametrize(("most_bytes", "share"), [(10_000, 100), (800, 80), (401, 40), (320, 32), (10, 1)])
-def test_many_small_messages_are_taken_up_to_the_limit_or_the_bytes(
+def test_many_small_messages_are_returned_up_to_the_count_or_bytes_limit(
     scene: Scene, take: Taking, most_bytes: int, share: int
 ) -> None:
     """The bytes limit holds for any number of messages that a driver reads at a time."""
@@ -112,7 +112,7 @@ def test_a_returned_message_is_claimed_first_with_a_bytes_limit(scene: Scene) ->
     assert ids_of(claim(scene, 10, 70)) == posted[4:]
 
 
-def test_dead_letters_move_though_they_do_not_fit(scene: Scene) -> None:
+def test_used_up_messages_over_the_bytes_limit_are_buried(scene: Scene) -> None:
     """A claim that encountered only used-up messages looks again and gets the messages behind them."""
     spent = post(scene, 60, 60, 60)
     scene.release(scene.take().id)
@@ -125,7 +125,7 @@ def test_dead_letters_move_though_they_do_not_fit(scene: Scene) -> None:
     assert scene.at("dead").page() == spent
 
 
-def test_claims_side_by_side_share_nothing_and_leave_nothing(scene: Scene) -> None:
+def test_concurrent_claims_with_a_bytes_limit_take_each_message_once(scene: Scene) -> None:
     """Concurrent claims share no message, even if the driver groups them."""
     posted = post(scene, *[30] * 40)
 
@@ -136,12 +136,12 @@ def test_claims_side_by_side_share_nothing_and_leave_nothing(scene: Scene) -> No
             mine += ids_of(found)
         return mine
 
-    taken = [id for mine in together(*[work] * 6) for id in mine]
+    taken = [id for mine in run_together(*[work] * 6) for id in mine]
     assert sorted(taken) == sorted(posted)
 
 
 @pytest.mark.parametrize("hidden", [0, 1200])
-def test_a_page_ends_earlier_and_its_marker_goes_on(scene: Scene, hidden: int) -> None:
+def test_a_page_over_the_bytes_limit_ends_early_and_its_marker_continues(scene: Scene, hidden: int) -> None:
     """A page of at most 100 bytes ends early, also behind hidden messages, and its marker continues after it."""
     if hidden:
         scene.post(hidden, client="me")
@@ -158,7 +158,7 @@ def test_a_page_ends_earlier_and_its_marker_goes_on(scene: Scene, hidden: int) -
     assert [id for page in pages for id in page] == posted
 
 
-def test_a_page_between_hidden_messages_keeps_to_the_bytes(scene: Scene) -> None:
+def test_a_page_between_hidden_messages_respects_the_bytes_limit(scene: Scene) -> None:
     """A page keeps to the bytes with more hidden messages between its own than a driver skips at a time."""
     ours = post(scene, 60)
     scene.post(1200, client="me")
@@ -180,7 +180,7 @@ def living_and_finished(scene: Scene, marker: int) -> tuple[Sequence[HistoryEntr
 
 
 @pytest.mark.parametrize(("read", "popped"), [(finished, 7), (living_and_finished, 7), (living_and_finished, 4)])
-def test_pages_of_history_end_earlier_too(scene: Scene, read: Callable, popped: int) -> None:
+def test_a_history_page_over_the_bytes_limit_ends_early(scene: Scene, read: Callable, popped: int) -> None:
     """The bytes limit holds for pages of history and for pages of living and finished messages."""
     posted = post(scene, 40, 40, 40, 500, 1, 99, 1)
     scene.pop(popped, history=600)
@@ -196,7 +196,7 @@ def test_pages_of_history_end_earlier_too(scene: Scene, read: Callable, popped: 
     assert [id for page in pages for id in page] == posted
 
 
-def test_a_full_page_of_small_messages_is_not_cut(scene: Scene) -> None:
+def test_a_page_of_exactly_the_bytes_limit_is_complete(scene: Scene) -> None:
     """A page whose size is exactly the limit is complete."""
     posted = post(scene, *[10] * 120)
     page = scene.storage.messages.list(scene.queue, 0, 120, EVERYTHING, scene.now, 1200)

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import DEADLINE, EVERYTHING, Scene, drafts, ids_of, together
+from zq.conformance.builders import DEADLINE, EVERYTHING, Scene, drafts, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core.redelivery import DeadLetters
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed
@@ -64,7 +64,7 @@ def test_a_reader_by_marker_misses_nothing_while_producers_post(scene: Scene):
         done.set()
 
     names = [f"producer-{at}" for at in range(PRODUCERS)]
-    results = together(
+    results = run_together(
         partial(follow, scene, done, 7),
         partial(follow, scene, done, 100),
         stopper,
@@ -82,7 +82,7 @@ def test_a_reader_by_marker_misses_nothing_while_producers_post(scene: Scene):
 
 def test_messages_of_one_post_are_adjacent(scene: Scene):
     """Messages of one post follow each other without messages of concurrent posts between them."""
-    made = together(*(partial(produce, scene, f"producer-{at}", POSTS) for at in range(PRODUCERS)))
+    made = run_together(*(partial(produce, scene, f"producer-{at}", POSTS) for at in range(PRODUCERS)))
     place = {message.id: at for at, message in enumerate(scene.walk())}
     assert len(place) == sum(len(batch) for batches in made for batch in batches)
     for batch in (batch for batches in made for batch in batches):
@@ -92,7 +92,7 @@ def test_messages_of_one_post_are_adjacent(scene: Scene):
 def test_available_times_rise_with_sequences_under_any_clocks(scene: Scene):
     """Posts without delay by servers whose clocks differ by 50 ms become available in sequence (L5)."""
     works = (partial(produce, scene, f"producer-{at}", POSTS, (at % 4) * 0.0166) for at in range(PRODUCERS))
-    made = together(*works)
+    made = run_together(*works)
     scene.tick(0.05)
     fresh = [message for message in scene.walk() if message.available <= scene.now]
     moments = [message.available for message in fresh]
@@ -111,7 +111,7 @@ def test_concurrent_claims_share_no_message(scene: Scene):
             taken.append((claim.id, ids_of(claim.messages)))
         return taken
 
-    claims = [claim for taken in together(*[claimer] * 8) for claim in taken]
+    claims = [claim for taken in run_together(*[claimer] * 8) for claim in taken]
     rest = scene.claimable()
     handed_out = [id for _, ids in claims for id in ids] + rest
     assert sorted(handed_out) == sorted(posted)
@@ -136,7 +136,7 @@ def test_concurrent_pops_and_claims_share_no_message(scene: Scene):
             taken += some
         return taken
 
-    results = together(*[popper, claimer] * 4)
+    results = run_together(*[popper, claimer] * 4)
     claimed = [id for taken in results[1::2] for id in taken]
     popped = [id for taken in results[::2] for id in taken]
     rest = scene.pop()
@@ -173,14 +173,14 @@ def test_consumers_keep_up_with_producers_without_loss(scene: Scene):
                 scene.delete(message.id, claim.id)
                 worked.append(message.id)
 
-    results = together(*[producer] * 3, *[consumer] * 4, stopper)
+    results = run_together(*[producer] * 3, *[consumer] * 4, stopper)
     posted = [id for some in results[:3] for id in some]
     worked = [id for some in results[3:] for id in some]
     assert sorted(worked) == sorted(posted)
     assert scene.is_empty()
 
 
-def test_release_and_delete_race_to_one_outcome(scene: Scene):
+def test_a_release_racing_a_delete_has_one_outcome(scene: Scene):
     """The holder deletes while another thread releases the claim: either the delete succeeds or the message is free."""
     for _ in range(30):
         [id] = scene.post(1)
@@ -193,7 +193,7 @@ def test_release_and_delete_race_to_one_outcome(scene: Scene):
                 return "refused"
             return "deleted"
 
-        outcome = together(delete, partial(scene.release, claim.id))[0]
+        outcome = run_together(delete, partial(scene.release, claim.id))[0]
         assert (outcome, scene.page()) in [("deleted", []), ("refused", [id])]
         scene.delete_many([id])
         assert scene.is_empty()
@@ -211,13 +211,13 @@ def test_a_lapsed_message_goes_to_one_new_holder(scene: Scene):
                 scene.renew(name)
             return []
 
-        taken = together(renew, *[partial(scene.claimable, 2)] * 8)
+        taken = run_together(renew, *[partial(scene.claimable, 2)] * 8)
         rest = scene.claimable()
         assert sorted([id for some in taken for id in some] + rest) == sorted(posted)
         scene.storage.queues.purge(scene.queue)
 
 
-def test_bulk_delete_with_claims_is_all_or_nothing_in_a_race(scene: Scene):
+def test_a_bulk_delete_racing_a_release_is_all_or_nothing(scene: Scene):
     """A bulk delete under two claims races the release of one: both messages are deleted, or both stay."""
     for _ in range(30):
         posted = scene.post(2)
@@ -230,13 +230,13 @@ def test_bulk_delete_with_claims_is_all_or_nothing_in_a_race(scene: Scene):
                 return "refused"
             return "deleted"
 
-        outcome = together(delete, partial(scene.release, two.id))[0]
+        outcome = run_together(delete, partial(scene.release, two.id))[0]
         left = sorted(ids_of(scene.walk()))
         assert (outcome, left) in [("deleted", []), ("refused", sorted(posted))]
         scene.storage.queues.purge(scene.queue)
 
 
-def test_a_foreign_delete_never_succeeds_before_the_holders(scene: Scene):
+def test_a_delete_with_a_foreign_claim_fails_before_the_holder_deletes(scene: Scene):
     """A delete with a foreign claim never succeeds before the holder's own delete."""
     for _ in range(20):
         [id] = scene.post(1)
@@ -249,7 +249,7 @@ def test_a_foreign_delete_never_succeeds_before_the_holders(scene: Scene):
                 return True
             return scene.get([id]) == []
 
-        results = together(stranger, stranger, partial(scene.delete, id, claim.id))
+        results = run_together(stranger, stranger, partial(scene.delete, id, claim.id))
         assert results[:2] == [True, True]
         assert scene.is_empty()
 
@@ -260,7 +260,7 @@ def test_concurrent_claims_bury_each_message_once(scene: Scene):
     scene.release(scene.take(100).id)
     grave = scene.at("dead")
     rule = DeadLetters(grave.queue, 1, None)
-    assert together(*[partial(scene.claim, 5, dead_letters=rule)] * 8) == [None] * 8
+    assert run_together(*[partial(scene.claim, 5, dead_letters=rule)] * 8) == [None] * 8
     assert scene.claim(dead_letters=rule) is None
     assert scene.is_empty()
     assert sorted(ids_of(grave.walk())) == sorted(posted)
@@ -278,13 +278,13 @@ def test_dead_letter_queues_of_each_other_do_not_deadlock(scene: Scene):
             if claim is not None:
                 here.release(claim.id)
 
-    together(*[partial(bury, scene, other), partial(bury, other, scene)] * 3)
+    run_together(*[partial(bury, scene, other), partial(bury, other, scene)] * 3)
     assert sorted(ids_of(scene.walk()) + ids_of(other.walk())) == sorted(posted)
     assert scene.counts()[1] + other.counts()[1] == 80
 
 
 @pytest.mark.fresh_store
-def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
+def test_maintenance_during_other_calls_removes_no_living_message(scene: Scene):
     """Maintenance next to posts, claims and renewals removes no living message."""
     scene.post(200, ttl=60)
     scene.tick(59)
@@ -301,7 +301,7 @@ def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
     def post() -> list[str]:
         return [id for _ in range(20) for id in scene.post(3)]
 
-    results = together(extend, extend, maintain, post, post)
+    results = run_together(extend, extend, maintain, post, post)
     scene.tick(1)
     kept = {id for some in results for id in some}
     listed = ids_of(scene.walk())
@@ -309,15 +309,15 @@ def test_maintenance_beside_work_takes_nothing_alive(scene: Scene):
     assert set(listed) == kept
 
 
-def test_queues_of_many_tenants_are_made_at_once(storage: Storage, clock: ManualClock, project: str):
+def test_concurrent_first_posts_of_many_tenants_create_all_queues(storage: Storage, clock: ManualClock, project: str):
     """Concurrent first posts to different queues and projects are all stored, and the counts are right."""
     rooms = [Scene(storage, clock, QueueRef(f"{project}.{at % 4}", f"q{at}")) for at in range(24)]
-    together(*(partial(room.post, 2) for room in rooms))
+    run_together(*(partial(room.post, 2) for room in rooms))
     assert [room.counts() for room in rooms] == [(0, 2)] * 24
     assert [storage.queues.count(f"{project}.{at}") for at in range(4)] == [6] * 4
 
 
-def test_messages_that_come_back_beside_a_listing_are_listed_by_the_next_one(scene: Scene):
+def test_messages_released_during_a_listing_are_in_the_next_listing(scene: Scene):
     """A listing that skipped claimed messages shows them on the next call after their release or renewal."""
     for turn in range(12):
         room = scene.at(f"q{turn}")
@@ -325,7 +325,7 @@ def test_messages_that_come_back_beside_a_listing_are_listed_by_the_next_one(sce
         claim = room.take(1000, ttl=6000)
         behind = room.post(3)
         free = partial(room.renew, claim.id, ttl=60) if turn % 2 else partial(room.release, claim.id)
-        together(partial(room.page, ListFilter(), 3), free)
+        run_together(partial(room.page, ListFilter(), 3), free)
         room.tick(60 * (turn % 2))
         assert room.page(ListFilter(), 3) == front[:3]
         assert room.page(ListFilter(), 2000) == front + behind

@@ -110,7 +110,7 @@ def test_history_entries_have_the_attributes(scene: Scene):
     ]
 
 
-def test_the_moment_of_the_first_claim_stays(scene: Scene):
+def test_the_time_of_the_first_claim_is_kept(scene: Scene):
     """A release, a lapse, a renewal, another claim and a burial keep the time; a move clears it."""
     [id] = scene.post(1)
     assert scene.one(id).first_claimed == 0
@@ -142,7 +142,7 @@ def test_the_moment_of_the_first_claim_stays(scene: Scene):
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_a_claim_need_not_prolong_lives(scene: Scene, named: bool):
+def test_a_claim_without_prolonging_keeps_expiry_times(scene: Scene, named: bool):
     """A message expires at its own end unless a claim or a renewal that prolongs lives covers it."""
     [id] = scene.post(1, ttl=100)
     expires = scene.one(id).expires

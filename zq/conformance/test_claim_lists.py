@@ -102,7 +102,7 @@ def test_a_new_claim_with_an_unknown_holder_shows_no_earlier_holder(scene: Scene
     assert [(one.id, one.holder) for one in claims(scene)] == [("c", Holder())]
 
 
-def test_messages_that_lapsed_are_not_counted(scene: Scene) -> None:
+def test_lapsed_messages_are_not_counted_in_a_claim(scene: Scene) -> None:
     """Messages of a lapsed claim do not count, even if a live claim has the same name."""
     scene.post(1)
     scene.named("a", 1, ttl=60, holder=OTHER)
@@ -113,7 +113,7 @@ def test_messages_that_lapsed_are_not_counted(scene: Scene) -> None:
     assert [(one.id, one.messages) for one in claims(scene)] == [("a", 1)]
 
 
-def test_messages_that_expired_under_their_claim_are_not_counted(scene: Scene) -> None:
+def test_expired_messages_are_not_counted_in_a_claim(scene: Scene) -> None:
     """A claim that does not prolong lives counts its living messages only, and without any it is not listed."""
     scene.post(2, ttl=60)
     scene.post(1, ttl=120)
@@ -125,7 +125,7 @@ def test_messages_that_expired_under_their_claim_are_not_counted(scene: Scene) -
     assert claims(scene) == []
 
 
-def test_a_project_s_claims_are_those_of_all_its_queues(scene: Scene) -> None:
+def test_claims_of_a_project_include_those_of_all_its_queues(scene: Scene) -> None:
     """Claims with the same name in several queues are listed separately.
 
     Claims of another project and of a purged or deleted queue are not listed.

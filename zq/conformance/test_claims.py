@@ -97,9 +97,7 @@ def test_a_thousand_messages_are_claimed_at_once(scene: Scene):
     ("ttl", "claim_ttl", "grace", "lives"),
     [(120, 777, 0, 777), (120, 777, 23, 800), (120, 121, 22, 143), (120, 60, 30, 120), (120, 120, 60, 120)],
 )
-def test_a_claim_extends_a_life_that_would_end_before_it(
-    scene: Scene, ttl: int, claim_ttl: int, grace: int, lives: int
-):
+def test_a_claim_extends_a_ttl_that_would_end_before_it(scene: Scene, ttl: int, claim_ttl: int, grace: int, lives: int):
     """The table of contract 8.1: the claim and later reads show the extension, and a release keeps it."""
     [id] = scene.post(1, ttl=ttl)
     posted = scene.now
@@ -114,7 +112,7 @@ def test_a_claim_extends_a_life_that_would_end_before_it(
     assert scene.is_empty()
 
 
-def test_a_claim_extends_a_life_from_the_time_of_the_claim(scene: Scene):
+def test_a_claim_extends_a_ttl_from_the_time_of_the_claim(scene: Scene):
     """The extension starts at the time of claiming: an old message gets claim ttl + grace from then on."""
     [id] = scene.post(1, ttl=120)
     scene.tick(100)
@@ -128,7 +126,7 @@ def test_a_claim_extends_a_life_from_the_time_of_the_claim(scene: Scene):
     assert scene.is_empty()
 
 
-def test_only_short_lives_of_a_claim_are_extended(scene: Scene):
+def test_a_claim_extends_only_ttls_that_are_too_short(scene: Scene):
     """A claim extends each of its messages separately."""
     scene.post(1, ttl=100)
     scene.post(1, ttl=1000)
@@ -136,7 +134,7 @@ def test_only_short_lives_of_a_claim_are_extended(scene: Scene):
     assert [message.ttl for message in claim.messages] == [360, 1000]
 
 
-def test_a_renewal_extends_lives_too(scene: Scene):
+def test_a_renewal_extends_ttls_like_a_claim(scene: Scene):
     """A renewal sets ttl and expiry like a new claim; age and claim count do not restart."""
     [id] = scene.post(1, ttl=120)
     posted = scene.now
@@ -170,7 +168,7 @@ def test_a_renewal_restarts_the_claim(scene: Scene):
     assert scene.claimable() == posted
 
 
-def test_a_shorter_renewal_gives_messages_back_earlier(scene: Scene):
+def test_a_shorter_renewal_makes_messages_ready_earlier(scene: Scene):
     """Claims, pops and listings that used the first end all use the new one."""
     posted = scene.post(3)
     claim = scene.take(ttl=3000)
@@ -272,7 +270,7 @@ def test_a_claim_is_found_in_its_own_queue_only(scene: Scene):
     assert scene.claimable() == posted
 
 
-def test_one_id_may_be_a_claim_in_two_queues(scene: Scene):
+def test_claims_with_the_same_id_in_two_queues_are_independent(scene: Scene):
     """Claims with the same name in two queues are independent."""
     other = scene.at("other")
     mine, theirs = scene.post(1), other.post(1)
@@ -301,7 +299,7 @@ def test_a_claim_ends_with_its_last_message(scene: Scene):
 
 
 @pytest.mark.parametrize("end", ["lapse", "release", "empty"])
-def test_an_ended_name_claims_anew_and_holds_nothing_old(scene: Scene, end: str):
+def test_a_reused_claim_name_holds_only_its_new_messages(scene: Scene, end: str):
     """The name can be used again after its claim, and the new claim holds only the messages that it took."""
     old = scene.post(2)
     scene.take(2, ttl=60, name="etl.1")

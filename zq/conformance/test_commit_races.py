@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import DEADLINE, EVERYTHING, Scene, Shift, ids_of, together
+from zq.conformance.builders import DEADLINE, EVERYTHING, RunningWorkers, Scene, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, ProducerNotFound
 from zq.model import ClaimRef, Committed, Settled
@@ -30,7 +30,7 @@ def commit(scene: Scene, *arguments: object, verb: str = "commit", **terms: obje
     raise AssertionError("The other attempt does not come to an end.")
 
 
-def test_two_attempts_at_one_batch_take_effect_once(scene: Scene):
+def test_two_commits_of_one_batch_take_effect_once(scene: Scene):
     """Each attempt has its own stage: one is published, the other is dropped, and both return the same counts."""
     source = scene.at("in")
     for batch in range(10):
@@ -39,7 +39,7 @@ def test_two_attempts_at_one_batch_take_effect_once(scene: Scene):
         before = scene.page()
         staged = [scene.stage(f"attempt.{at}", 2) for at in range(3)]
         held = [ClaimRef(source.queue, NAME)]
-        told = together(*(partial(commit, scene, batch, [f"attempt.{at}"], held) for at in range(3)))
+        told = run_together(*(partial(commit, scene, batch, [f"attempt.{at}"], held) for at in range(3)))
         assert sorted((one is not None and one.replayed) for one in told) == [False, True, True]
         assert {(one.batch, one.published, one.deleted) for one in told if one} == {(batch, 2, 3)}
         [winner] = [at for at, one in enumerate(told) if one and not one.replayed]
@@ -47,17 +47,17 @@ def test_two_attempts_at_one_batch_take_effect_once(scene: Scene):
         assert source.is_empty()
 
 
-def test_one_attempt_that_is_repeated_while_it_runs_takes_effect_once(scene: Scene):
+def test_a_commit_repeated_while_it_runs_takes_effect_once(scene: Scene):
     """Six threads send the identical request: its stage is published once."""
     for batch in range(8):
         before = scene.page()
         staged = scene.stage("s1", 3)
-        told = together(*[partial(commit, scene, batch, ["s1"])] * 6)
+        told = run_together(*[partial(commit, scene, batch, ["s1"])] * 6)
         assert sorted(one is not None and one.replayed for one in told) == [False] + [True] * 5
         assert scene.page() == before + staged
 
 
-def test_producers_beside_each_other_publish_everything_once(scene: Scene):
+def test_concurrent_producers_publish_each_stage_once(scene: Scene):
     """Six producers publish into two queues: each stage once, complete, and each producer's stages in order."""
     other = scene.at("other")
 
@@ -68,7 +68,7 @@ def test_producers_beside_each_other_publish_everything_once(scene: Scene):
             assert commit(scene, batch, [f"s.{at}.{batch}"], producer=f"etl{at}") == Committed(batch, 4, 0)
         return made
 
-    made = together(*(partial(producer, at) for at in range(6)))
+    made = run_together(*(partial(producer, at) for at in range(6)))
     for room, part in [(scene, slice(0, 2)), (other, slice(2, 4))]:
         listed = room.page()
         assert sorted(listed) == sorted(id for stages in made for stage in stages for id in stage[part])
@@ -87,7 +87,7 @@ def test_a_commit_races_the_end_of_its_claim(scene: Scene):
         holder = Scene(room.storage, ManualClock(room.now + 59.999), room.queue)
         room.tick(60)
         work = partial(commit, holder, turn, [], [ClaimRef(room.queue, NAME)], producer=f"etl{turn}")
-        told, *taken = together(work, *[partial(room.claimable, 2)] * 3)
+        told, *taken = run_together(work, *[partial(room.claimable, 2)] * 3)
         claimed = [id for some in taken for id in some] + room.claimable()
         assert len(claimed) == len(set(claimed)) == 6 - (told.deleted if told else 0)
         assert set(claimed) <= set(posted)
@@ -108,7 +108,7 @@ def test_a_commit_races_a_settlement_of_its_claim(scene: Scene):
                 return Settled(lost=ids[:3])
 
         held = [ClaimRef(room.queue, NAME, 600)]
-        told, settled = together(partial(commit, room, turn, [], held, producer=f"etl{turn}"), settle)
+        told, settled = run_together(partial(commit, room, turn, [], held, producer=f"etl{turn}"), settle)
         assert told is not None
         assert told.deleted + settled.deleted == 6
         assert len(settled.lost) + settled.deleted == 3
@@ -135,7 +135,7 @@ def test_a_commit_races_a_removal_of_its_messages(scene: Scene, way: str, histor
 
         held = [ClaimRef(source.queue, NAME, history)]
         work = partial(commit, scene, 1, [f"s{turn}"], held, producer=producer, verb=verb)
-        told, seen = together(work, remove)
+        told, seen = run_together(work, remove)
         assert (told is None) == (seen is None)
         while scene.carry_on(100, producer=producer):
             pass
@@ -145,7 +145,7 @@ def test_a_commit_races_a_removal_of_its_messages(scene: Scene, way: str, histor
 
 def test_a_reader_by_marker_misses_nothing_that_is_published(scene: Scene):
     """Next to posts and commits of large and small stages, a reader gets each message once, in rising sequence (L6)."""
-    shift = Shift(5)
+    shift = RunningWorkers(5)
 
     def publisher(at: int) -> list[str]:
         ids: list[str] = []
@@ -171,6 +171,6 @@ def test_a_reader_by_marker_misses_nothing_that_is_published(scene: Scene):
                 return seen
 
     works = [partial(publisher, at) for at in range(3)]
-    seen, *made = together(reader, *works, poster, poster)
+    seen, *made = run_together(reader, *works, poster, poster)
     assert sorted(seen) == sorted(id for some in made for id in some)
     assert scene.page(limit=2000) == seen

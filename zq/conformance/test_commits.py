@@ -38,7 +38,7 @@ def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
 
 
 @pytest.mark.fresh_store
-def test_settled_messages_are_never_handed_out_again(scene: Scene, source: Scene):
+def test_settled_messages_are_never_delivered_again(scene: Scene, source: Scene):
     """Settled messages stay deleted at the end of their claim, under its name and after maintenance (L3)."""
     posted = source.post(2)
     source.named(NAME, 2, ttl=60)
@@ -119,7 +119,7 @@ def test_a_replay_drops_its_own_stages_only(scene: Scene):
     assert scene.page()[1:] == kept
 
 
-def test_batches_begin_anywhere_and_may_skip(scene: Scene):
+def test_batch_numbers_may_start_anywhere_and_skip(scene: Scene):
     """The first batch number may be any number, including 0; only the order matters."""
     for batch in (0, 1, 5, 1_000_000_007, 2**53 - 1):
         assert scene.commit(batch) == Committed(batch, 0, 0)
@@ -141,7 +141,7 @@ def test_producers_are_independent(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_a_producer_is_forgotten_a_while_after_its_last_commit(scene: Scene):
+def test_a_producer_expires_after_its_last_commit(scene: Scene):
     """A producer is remembered to the last millisecond after its last commit; then any batch number is accepted."""
     scene.commit(5, ttl=60)
     scene.tick(59)

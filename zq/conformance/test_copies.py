@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import Scene, drafts, ids_of, together
+from zq.conformance.builders import Scene, drafts, ids_of, run_together
 from zq.errors import KeyReused, Repeated
 from zq.model import Copies, Draft, IdempotencyKey
 
@@ -17,7 +17,7 @@ def post(scene: Scene, to: Scene, new: list[Draft], copies: list[Draft], **terms
     return scene.storage.messages.post(scene.queue, new, scene.now, copies=Copies(to.queue, copies), **terms)  # type: ignore[arg-type]
 
 
-def test_copies_come_with_the_messages(scene: Scene):
+def test_copies_are_stored_with_the_messages(scene: Scene):
     """Each queue has its own ready messages in order; a missing queue is created, and its usage counts."""
     there = scene.at("copies")
     new, copies = drafts(2, scene.now), [*drafts(2, scene.now), *drafts(1, scene.now, delay=60)]
@@ -31,7 +31,7 @@ def test_copies_come_with_the_messages(scene: Scene):
 
 
 @pytest.mark.parametrize("exists", [False, True])
-def test_no_copy_comes_without_the_messages(scene: Scene, exists: bool):
+def test_no_copy_is_stored_without_the_messages(scene: Scene, exists: bool):
     """No copy is stored if the metadata differ, or if the idempotency key is known or belongs to another request."""
     there = scene.at("copies")
     key = IdempotencyKey("k", b"digest", 60)
@@ -50,7 +50,7 @@ def test_no_copy_comes_without_the_messages(scene: Scene, exists: bool):
     assert ids_of(there.walk()) == before
 
 
-def test_a_key_is_remembered_beside_copies(scene: Scene):
+def test_the_key_of_a_post_with_copies_is_remembered(scene: Scene):
     there = scene.at("copies")
     key = IdempotencyKey("k", b"digest", 60)
     new, copies = drafts(2, scene.now), drafts(3, scene.now)
@@ -74,7 +74,7 @@ def test_posts_with_copies_in_both_directions_do_not_deadlock(scene: Scene):
             sent[others] += ids_of(copies)
 
     ways = [partial(cross, scene, there, "here", "there"), partial(cross, there, scene, "there", "here")]
-    together(*ways, *ways)
+    run_together(*ways, *ways)
     for place, name in ((scene, "here"), (there, "there")):
         assert sorted(ids_of(place.walk())) == sorted(sent[name])
         assert len(sent[name]) == 6 * TIMES

@@ -58,7 +58,7 @@ def test_a_dead_letter_arrives_whole_ready_and_unclaimed(scene: Scene, grave: Sc
 
 @pytest.mark.fresh_store
 @pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
-def test_a_dead_letter_lives_from_its_move_on(scene: Scene, grave: Scene, given: int | None, lives: int):
+def test_the_ttl_of_a_dead_letter_starts_at_its_move(scene: Scene, grave: Scene, given: int | None, lives: int):
     """A dead letter's ttl is the given one, else its own, and starts again."""
     [id] = scene.post(1, ttl=600)
     handed_out(scene, 1)
@@ -74,7 +74,7 @@ def test_a_dead_letter_lives_from_its_move_on(scene: Scene, grave: Scene, given:
     assert grave.claimable() == []
 
 
-def test_the_dead_letter_queue_is_made_by_the_first_dead_letter(scene: Scene, grave: Scene):
+def test_the_dead_letter_queue_is_created_by_the_first_dead_letter(scene: Scene, grave: Scene):
     """The queue does not exist before and has no metadata."""
     scene.post(1)
     claim = scene.claim(dead_letters=after(grave, 1))
@@ -139,7 +139,7 @@ def test_a_claim_returns_fresh_messages_and_buries_used_up_ones(scene: Scene, gr
     assert grave.page() == old
 
 
-def test_a_claim_that_only_buried_continues_behind_the_buried(scene: Scene, grave: Scene):
+def test_a_claim_continues_behind_messages_that_it_buried(scene: Scene, grave: Scene):
     """A hundred used-up messages in front of a fresh one do not make a claim return nothing."""
     old = scene.post(100)
     handed_out(scene, 1, limit=100)
@@ -151,7 +151,7 @@ def test_a_claim_that_only_buried_continues_behind_the_buried(scene: Scene, grav
     assert scene.page() == fresh[len(claim.messages) :]
 
 
-def test_a_claim_that_moved_everything_makes_no_claim(scene: Scene, grave: Scene):
+def test_a_claim_that_buries_all_messages_is_not_created(scene: Scene, grave: Scene):
     """If all messages are used up, the claim returns None, and all are in the dead-letter queue in order."""
     old = scene.post(250)
     handed_out(scene, 1, limit=250)
@@ -176,7 +176,7 @@ def test_renewal_and_lapse_do_not_save_a_message(scene: Scene, grave: Scene):
     assert grave.page() == posted
 
 
-def test_claims_from_before_the_rule_count(scene: Scene, grave: Scene):
+def test_claims_before_the_rule_count_towards_it(scene: Scene, grave: Scene):
     """A message that was delivered more often than a new rule allows moves too."""
     posted = scene.post(1)
     handed_out(scene, 5)
@@ -191,7 +191,7 @@ def test_a_maximum_of_zero_claims_buries_at_the_first_attempt(scene: Scene, grav
     assert grave.page() == posted
 
 
-def test_without_the_rule_nothing_moves(scene: Scene, grave: Scene):
+def test_a_claim_without_a_dead_letter_queue_buries_nothing(scene: Scene, grave: Scene):
     """A claim without a dead-letter queue returns messages with any claim count."""
     posted = scene.post(1)
     handed_out(scene, 7)

@@ -23,7 +23,7 @@ def test_a_delayed_message_is_hidden_until_its_available_time(scene: Scene, dela
     assert scene.claimable() == posted[1:]
 
 
-def test_the_three_ways_to_a_delay_live_side_by_side(scene: Scene):
+def test_messages_with_default_own_and_no_delay_are_independent(scene: Scene):
     """Messages with the queue's delay, with their own and with none become claimable at their own times."""
     ids = new_ids(3, scene.now)
     terms = zip(ids, [30, 5, 0], strict=True)
@@ -60,7 +60,7 @@ def test_a_claim_of_a_lapsed_message_leaves_a_delayed_one_behind_it(scene: Scene
     assert ids_of(scene.walk(EVERYTHING)) == delayed
 
 
-def test_waiting_messages_do_not_block_ready_ones(scene: Scene):
+def test_delayed_messages_do_not_block_ready_ones(scene: Scene):
     """A claim returns the ready message behind a thousand delayed ones."""
     scene.post(1000, delay=900)
     ready = scene.post(1)
@@ -79,7 +79,7 @@ def test_a_delayed_message_is_shown_by_id_and_by_the_delayed_view(scene: Scene):
     assert scene.stats().newest.id == delayed[1]
 
 
-def test_a_life_shorter_than_the_delay_ends_unclaimed(scene: Scene):
+def test_a_message_with_a_ttl_shorter_than_its_delay_expires_unclaimed(scene: Scene):
     """If the ttl is at most the delay, the message expires without becoming claimable."""
     scene.post(1, ttl=60, delay=90)
     scene.post(1, ttl=60, delay=60)

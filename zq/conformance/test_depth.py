@@ -13,7 +13,7 @@ def depth_of(scene: Scene, most: int = 10_000) -> Depth:
     return scene.storage.depth(scene.queue, scene.now, most)
 
 
-def test_a_missing_queue_has_nothing(scene: Scene):
+def test_a_missing_queue_has_no_depth(scene: Scene):
     """A missing queue has the same depth as an empty one."""
     assert depth_of(scene) == Depth()
     scene.storage.queues.create(scene.queue, b"{}")
@@ -24,7 +24,7 @@ def test_a_missing_queue_has_nothing(scene: Scene):
     assert (depth.ready, depth.delayed, depth.claimed) == (0, 0, 0)
 
 
-def test_messages_of_each_state_are_counted(scene: Scene):
+def test_a_depth_counts_the_messages_of_each_state(scene: Scene):
     """Ready, delayed and claimed messages of this queue count; the first ready time is right if the driver has it."""
     scene.at("other").post(9)
     scene.post(5)

@@ -97,7 +97,7 @@ def test_a_message_that_expires_before_its_available_time_is_never_ready(scene: 
 
 
 @pytest.mark.parametrize("wait", [0, 30])
-def test_a_lapsed_claim_s_messages_wait_and_are_ready(scene: Scene, wait: int):
+def test_lapsed_messages_are_delayed_and_then_ready(scene: Scene, wait: int):
     """The messages are delayed until their redelivery, then ready with that time as their age."""
     scene.post(2)
     scene.take(ttl=60, redelivery=Redelivery(wait, cap=600))
@@ -111,7 +111,7 @@ def test_a_lapsed_claim_s_messages_wait_and_are_ready(scene: Scene, wait: int):
     assert oldest(scene) == near(end + wait)
 
 
-def test_a_released_message_counts_as_it_was_given_back(scene: Scene):
+def test_a_released_message_counts_as_ready_or_delayed(scene: Scene):
     """A release returns the message to its former place and time; a release with a delay delays it."""
     posted = scene.now
     scene.post(1)
@@ -140,7 +140,7 @@ def test_the_oldest_ready_message_is_the_first_in_the_order_of_claims(scene: Sce
     assert oldest(scene) == near(first)
 
 
-def test_deletes_pops_moves_and_burials_leave_their_queue(scene: Scene):
+def test_deleted_popped_moved_and_buried_messages_do_not_count(scene: Scene):
     """A message counts only in the queue that has it."""
     posted = scene.post(6)
     scene.delete(posted[0])
@@ -184,7 +184,7 @@ def test_every_queue_of_every_project_is_listed(scene: Scene):
     assert {depth.delayed for depth in told.values()} == {1}
 
 
-def test_the_same_queues_come_first_each_time(scene: Scene):
+def test_depths_with_a_queue_limit_have_a_stable_order(scene: Scene):
     """A bound on the number of queues always cuts the same order, independent of their contents and of the time."""
     for number in range(12):
         scene.at(f"q{number}", project=f"p{number % 3}").post(1)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import OpenStore, together
+from zq.conformance.builders import OpenStore, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.conformance.test_tenants import PROJECTS
 from zq.model.documents import Document, DocumentRef
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.fresh_store, pytest.mark.pools]
 ODD = ["", "a", "a/b", "a:b", "a\x00", "a\x00b", "a\x01", "\x7f", "\xe9", "e\u0301", "\uffff", "\U0001f600", "\ud800"]
 
 
-class Shelf:
+class Documents:
     """The documents of a store, with a clock."""
 
     def __init__(self, storage: Storage) -> None:
@@ -56,11 +56,11 @@ def ref(name: str = "news", project: str = "acme", kind: str = "topic") -> Docum
 
 
 @pytest.fixture
-def shelf(storage: Storage) -> Shelf:
-    return Shelf(storage)
+def shelf(storage: Storage) -> Documents:
+    return Documents(storage)
 
 
-def test_a_document_comes_back_as_it_was_put(shelf: Shelf):
+def test_a_document_is_returned_unchanged(shelf: Documents):
     """Documents of any bytes and size come back, with an expiry or without one."""
     for at, value in enumerate([b"", b"{}", b"\x00\xff", bytes(range(256)) * 2000]):
         assert shelf.get(ref(f"n{at}")) is None
@@ -70,7 +70,7 @@ def test_a_document_comes_back_as_it_was_put(shelf: Shelf):
         assert found.version != ""
 
 
-def test_a_document_is_put_only_if_it_is_the_expected_one(shelf: Shelf):
+def test_a_put_with_another_expected_version_is_refused(shelf: Documents):
     """The expected version "" means no document, ``None`` any; a refused put changes nothing."""
     assert not shelf.put(ref(), b"0", expected="no-such-version")
     assert shelf.get(ref()) is None
@@ -87,7 +87,7 @@ def test_a_document_is_put_only_if_it_is_the_expected_one(shelf: Shelf):
     assert (shelf.one(ref()).value, shelf.one(ref()).expires) == (b"3", None)
 
 
-def test_a_version_never_repeats(shelf: Shelf):
+def test_a_version_never_repeats(shelf: Documents):
     """A new state has a new version, even with the same value or after a deletion or expiry."""
     versions = []
     for at in range(30):
@@ -103,7 +103,7 @@ def test_a_version_never_repeats(shelf: Shelf):
         assert not shelf.delete(ref(), expected=version)
 
 
-def test_a_document_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
+def test_a_delete_with_another_expected_version_is_refused(shelf: Documents):
     """The document is deleted once, and the result says whether it existed."""
     assert not shelf.delete(ref())
     assert shelf.put(ref())
@@ -117,7 +117,7 @@ def test_a_document_is_deleted_only_if_it_is_the_expected_one(shelf: Shelf):
     assert shelf.delete(ref())
 
 
-def test_an_expired_document_exists_for_no_verb(shelf: Shelf):
+def test_an_expired_document_is_hidden_from_every_verb(shelf: Documents):
     """From its expiry on the document can be created again; maintenance keeps the new one."""
     for name in ("a", "b", "c"):
         assert shelf.put(ref(name), b"old", ttl=60)
@@ -140,7 +140,7 @@ def test_an_expired_document_exists_for_no_verb(shelf: Shelf):
     assert shelf.names() == ["a"]
 
 
-def test_documents_are_listed_in_byte_order_from_any_marker(shelf: Shelf):
+def test_documents_are_listed_in_byte_order_from_any_marker(shelf: Documents):
     """Prefix, marker and limit combine; a marker need not exist; other kinds and projects are not listed."""
     names = sorted(
         {*ODD, "b", "b.a", "b.b", "b.", "ba", "B"} - {""}, key=lambda name: name.encode("utf-8", "surrogatepass")
@@ -160,7 +160,7 @@ def test_documents_are_listed_in_byte_order_from_any_marker(shelf: Shelf):
     assert shelf.names(prefix="a\x00") == ["a\x00", "a\x00b"]
 
 
-def test_documents_with_odd_names_are_distinct(shelf: Shelf):
+def test_documents_with_odd_names_are_distinct(shelf: Documents):
     """Documents with any characters in project, kind and name are put, listed and deleted by their full name only."""
     refs = [DocumentRef(project, "topic", "b") for project in ["", *PROJECTS, "\udfff"]]
     refs += [DocumentRef("acme", kind, "b") for kind in ODD] + [DocumentRef("acme", "odd", name) for name in ODD[1:]]
@@ -178,22 +178,22 @@ def test_documents_with_odd_names_are_distinct(shelf: Shelf):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_one_of_many_concurrent_changes_of_a_document_succeeds(shelf: Shelf):
+def test_one_of_many_concurrent_changes_of_a_document_succeeds(shelf: Documents):
     """Concurrent creations, changes and deletions have one winner in each of thirty rounds, and its value is kept."""
 
     for at in range(15):
         version = shelf.one(ref()).version if at else ""
-        told = together(*(partial(shelf.put, ref(), b"%d" % own, version) for own in range(4)))
+        told = run_together(*(partial(shelf.put, ref(), b"%d" % own, version) for own in range(4)))
         assert sorted(told) == [False, False, False, True]
         assert shelf.one(ref()).value == b"%d" % told.index(True)
     version = shelf.one(ref()).version
-    told = together(*[partial(shelf.delete, ref(), version)] * 3, partial(shelf.put, ref(), b"late", version))
+    told = run_together(*[partial(shelf.delete, ref(), version)] * 3, partial(shelf.put, ref(), b"late", version))
     assert sorted(told) == [False, False, False, True]
     assert (shelf.get(ref()) is not None) == told[3]
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_concurrent_changes_of_a_document_are_all_kept(shelf: Shelf):
+def test_concurrent_changes_of_a_document_are_all_kept(shelf: Documents):
     """Four writers that count by compare-and-set with retries lose no step."""
     assert shelf.put(ref(), b"0")
 
@@ -204,19 +204,19 @@ def test_concurrent_changes_of_a_document_are_all_kept(shelf: Shelf):
                 if shelf.put(ref(), b"%d" % (int(found.value) + 1), found.version):
                     break
 
-    together(*[counter] * 4)
+    run_together(*[counter] * 4)
     assert shelf.one(ref()).value == b"40"
 
 
 @pytest.fixture
-def reopened(open_store: OpenStore) -> Iterator[Shelf]:
-    shelf = Shelf(open_store())
+def reopened(open_store: OpenStore) -> Iterator[Documents]:
+    shelf = Documents(open_store())
     yield shelf
     shelf.storage.close()
 
 
 @pytest.mark.durable
-def test_documents_survive_a_restart(open_store: OpenStore, reopened: Shelf):
+def test_documents_survive_a_restart(open_store: OpenStore, reopened: Documents):
     """Value, version and expiry survive; deleted documents stay deleted, and closed stores expire documents too."""
     shelf = reopened
     for at in range(50):

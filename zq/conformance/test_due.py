@@ -36,7 +36,7 @@ def test_ready_counts_up_to_its_bound(scene: Scene):
     assert [scene.ready(most) for most in (1, 29, 30, 31, 10000)] == [1, 29, 30, 30, 30]
 
 
-def test_ready_counts_behind_thousands_that_are_not(scene: Scene):
+def test_ready_counts_messages_behind_thousands_of_others(scene: Scene):
     """The count ignores expired, delayed and claimed messages in front of ready ones."""
     scene.post(1000, ttl=60)
     scene.post(1000, delay=900)
@@ -46,7 +46,7 @@ def test_ready_counts_behind_thousands_that_are_not(scene: Scene):
     assert scene.ready(5000) == 3
 
 
-def test_every_way_out_lowers_the_count(scene: Scene):
+def test_every_removal_lowers_the_ready_count(scene: Scene):
     """Pop, delete, move, settlement and purge lower the count; every way into the queue raises it."""
     posted = scene.post(6)
     scene.pop(1)
@@ -64,7 +64,7 @@ def test_every_way_out_lowers_the_count(scene: Scene):
     assert scene.ready() == 0
 
 
-def test_nothing_is_due_where_nothing_waits(scene: Scene):
+def test_a_queue_without_waiting_messages_has_no_next_time(scene: Scene):
     """A missing queue, an empty one and one whose messages are all ready have no next time."""
     assert scene.due() is None
     scene.post(2)
@@ -73,7 +73,7 @@ def test_nothing_is_due_where_nothing_waits(scene: Scene):
     assert scene.due() is None
 
 
-def test_the_next_moment_is_that_of_the_first_to_come(scene: Scene):
+def test_the_next_time_is_that_of_the_first_waiting_message(scene: Scene):
     """The next time is the end of a delay, of a claim or of a redelivery delay, whichever comes first."""
     scene.post(1)
     start = scene.now
@@ -90,7 +90,7 @@ def test_the_next_moment_is_that_of_the_first_to_come(scene: Scene):
     assert scene.ready() == 3
 
 
-def test_a_renewal_and_a_release_change_the_next_moment(scene: Scene):
+def test_a_renewal_and_a_release_change_the_next_time(scene: Scene):
     """A renewal moves the next time; a release with a delay sets it, and one without removes it."""
     posted = scene.post(2)
     claim = scene.take(ttl=60)
@@ -106,7 +106,7 @@ def test_a_renewal_and_a_release_change_the_next_moment(scene: Scene):
     assert scene.due() is None
 
 
-def test_ready_messages_do_not_hide_the_next_moment(scene: Scene):
+def test_ready_messages_do_not_hide_the_next_time(scene: Scene):
     """Thousands of ready messages around one delayed message do not hide its time."""
     scene.post(1000)
     scene.post(1, delay=60)
@@ -116,7 +116,7 @@ def test_ready_messages_do_not_hide_the_next_moment(scene: Scene):
     assert scene.at("next").due() == near(scene.now + 90)
 
 
-def test_the_next_moment_ignores_other_queues(scene: Scene):
+def test_the_next_time_ignores_other_queues(scene: Scene):
     """A queue with a similar name and a queue of another project have their own times."""
     for room in (scene.at("jobs2"), scene.rival):
         room.post(2)

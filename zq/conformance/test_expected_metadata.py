@@ -7,7 +7,7 @@ from threading import Semaphore
 
 import pytest
 
-from zq.conformance.builders import Scene, drafts, together
+from zq.conformance.builders import Scene, drafts, run_together
 from zq.errors import QueueNotFound
 
 NONE = b"{}"
@@ -28,7 +28,7 @@ def test_a_post_with_matching_expected_metadata_is_stored(scene: Scene):
     assert len(scene.walk()) == 6
 
 
-def test_a_post_that_expects_nothing_is_stored(scene: Scene):
+def test_a_post_without_expected_metadata_is_stored(scene: Scene):
     """``None`` accepts any metadata."""
     scene.storage.queues.create(scene.queue, SOME)
     assert post(scene, None) is None
@@ -71,7 +71,7 @@ def test_a_post_need_not_create_the_queue(scene: Scene):
         return True
 
     for expected in (None, NONE, SOME):
-        assert together(partial(refused, expected), lambda: there.post(1) != [])
+        assert run_together(partial(refused, expected), lambda: there.post(1) != [])
     assert not scene.exists()
     assert post(scene, None) is None
     for expected in (None, NONE):
@@ -107,7 +107,7 @@ def test_posts_racing_updates_are_stored_only_under_expected_metadata(scene: Sce
             while stored.acquire(blocking=False):  # earlier posts do not prove the new version
                 pass
 
-    together(write, write, write, update)
+    run_together(write, write, write, update)
     seen = [versions.index(message.client.encode()) for message in scene.walk()]
     assert seen == sorted(seen)
     assert len(set(seen)) > 3

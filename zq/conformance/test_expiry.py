@@ -21,7 +21,7 @@ def test_a_message_lives_to_the_last_millisecond(scene: Scene):
     assert scene.pop() == posted
 
 
-def test_a_message_is_gone_from_its_expiry_on(scene: Scene):
+def test_a_message_is_gone_at_its_expiry_time(scene: Scene):
     """From created + ttl on, get, list, claim, pop and stats do not show the message."""
     posted = scene.post(2, ttl=60)
     scene.tick(60)
@@ -35,7 +35,7 @@ def test_a_message_is_gone_from_its_expiry_on(scene: Scene):
 
 
 @pytest.mark.parametrize("verb", ["claim", "pop", "get", "list", "stats"])
-def test_each_verb_finds_the_expiry_by_itself(scene: Scene, verb: str):
+def test_each_verb_hides_expired_messages_without_maintenance(scene: Scene, verb: str):
     """Each verb detects the expiry without an earlier verb or maintenance."""
     posted = scene.post(1, ttl=60)
     kept = scene.post(1, ttl=120)
@@ -50,7 +50,7 @@ def test_each_verb_finds_the_expiry_by_itself(scene: Scene, verb: str):
     assert found == kept
 
 
-def test_deleting_an_expired_message_is_deleting_a_missing_one(scene: Scene):
+def test_deleting_an_expired_message_succeeds_like_a_missing_one(scene: Scene):
     """The delete succeeds with any claim, alone and in bulk, as contract 7.6 says of missing messages."""
     [id] = scene.post(1, ttl=60)
     scene.post(1)
@@ -65,7 +65,7 @@ def test_deleting_an_expired_message_is_deleting_a_missing_one(scene: Scene):
     assert scene.counts() == (0, 1)
 
 
-def test_a_free_message_beside_an_expired_one_still_needs_its_claim(scene: Scene):
+def test_a_bulk_delete_of_expired_and_unclaimed_messages_is_refused(scene: Scene):
     """Expired ids in a bulk delete with claims do not excuse a living message that the claims do not hold."""
     [gone] = scene.post(1, ttl=60)
     [kept] = scene.post(1)
@@ -125,7 +125,7 @@ def test_without_grace_message_and_claim_end_together(scene: Scene):
     assert scene.claim() is None
 
 
-def test_expired_messages_in_front_do_not_block_the_living(scene: Scene):
+def test_expired_messages_do_not_block_living_ones_behind_them(scene: Scene):
     """A claim and a pop return living messages behind a thousand expired ones."""
     scene.post(1000, ttl=60)
     living = scene.post(4)
@@ -135,7 +135,7 @@ def test_expired_messages_in_front_do_not_block_the_living(scene: Scene):
 
 
 @pytest.mark.parametrize("verb", ["claim", "pop"])
-def test_ten_thousand_expired_messages_are_passed_in_a_few_calls(scene: Scene, verb: str):
+def test_ten_thousand_expired_messages_are_skipped_in_a_few_calls(scene: Scene, verb: str):
     """One call may skip a bounded number (L10), but repeated calls reach every living message."""
     for _ in range(10):
         scene.post(1000, ttl=60)
@@ -145,7 +145,7 @@ def test_ten_thousand_expired_messages_are_passed_in_a_few_calls(scene: Scene, v
     assert [id for taken in calls for id in taken] == living
 
 
-def test_expired_messages_among_the_living_are_stepped_over(scene: Scene):
+def test_expired_messages_between_living_ones_are_skipped(scene: Scene):
     """A claim is full if there are enough living messages between expired ones."""
     living: list[str] = []
     for _ in range(20):
@@ -180,7 +180,7 @@ def test_maintenance_removes_each_expired_message_once(scene: Scene):
     assert scene.reclaimed() == 7
 
 
-def test_maintenance_at_the_last_millisecond_takes_nothing(scene: Scene):
+def test_maintenance_at_the_last_millisecond_removes_nothing(scene: Scene):
     """Maintenance removes messages from created + ttl on, like every other verb."""
     posted = scene.post(3, ttl=60)
     scene.tick(59.999)
@@ -190,7 +190,7 @@ def test_maintenance_at_the_last_millisecond_takes_nothing(scene: Scene):
     assert scene.reclaimed() == 3
 
 
-def test_maintenance_gives_back_thousands(scene: Scene):
+def test_maintenance_removes_thousands_of_messages(scene: Scene):
     """Bounded rounds remove all expired messages, and neither extended nor living ones."""
     short = [id for _ in range(5) for id in scene.post(1000, ttl=60)]
     living = scene.post(10)
@@ -203,7 +203,7 @@ def test_maintenance_gives_back_thousands(scene: Scene):
     assert scene.counts() == (3, 10)
 
 
-def test_maintenance_takes_nothing_alive(scene: Scene):
+def test_maintenance_removes_no_living_message(scene: Scene):
     """Ready, delayed, claimed, lapsed and released messages and their claims survive any number of rounds."""
     posted = scene.post(6)
     delayed = scene.post(2, delay=900)

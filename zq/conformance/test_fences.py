@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import DEADLINE, Scene, together
+from zq.conformance.builders import DEADLINE, Scene, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import Fenced
 from zq.model import ClaimRef, Fence, Settled
@@ -34,7 +34,7 @@ def test_concurrently_issued_epochs_are_distinct(scene: Scene):
     def some() -> list[int]:
         return [advance(scene.queue.project, "job", scene.now) for _ in range(10)]
 
-    given = together(*[some] * 8)
+    given = run_together(*[some] * 8)
     assert sorted(epoch for epochs in given for epoch in epochs) == list(range(1, 81))
     assert all(epochs == sorted(epochs) for epochs in given)
 
@@ -95,7 +95,7 @@ def test_a_fence_of_another_name_or_project_is_refused(scene: Scene):
     assert scene.settle(NAME, rest=True, fence=fence) == Settled(2)
 
 
-def test_a_zombie_is_stopped_at_its_next_step(scene: Scene):
+def test_a_worker_with_an_old_epoch_is_refused_at_its_next_step(scene: Scene):
     """A second job advances the fence: the first job's claim lives on, but only the second job can use it."""
     posted = scene.post(2)
     first = scene.fence()
@@ -150,7 +150,7 @@ def committing(scene: Scene) -> tuple[Callable[[int, Fence], object], Callable[[
 
 @ONE_OR_TWO_CONNECTIONS
 @pytest.mark.parametrize("work", [renewing, settling, claiming, committing], ids=lambda work: work.__name__)
-def test_nothing_takes_effect_after_its_fence_was_advanced(scene: Scene, work):
+def test_a_request_racing_a_fence_has_no_effect_after_it(scene: Scene, work):
     """A zombie changes nothing that the new holder has read after it got its epoch."""
     for turn in range(3):
         room = scene.at("jobs", project=f"{scene.queue.project}.{turn}")
@@ -175,4 +175,4 @@ def test_nothing_takes_effect_after_its_fence_was_advanced(scene: Scene, work):
             room.fence()
             return seen()
 
-        assert together(zombie, newcomer)[1] == seen()
+        assert run_together(zombie, newcomer)[1] == seen()

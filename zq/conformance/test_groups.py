@@ -4,7 +4,7 @@
 import pytest
 from msgspec import structs
 
-from zq.conformance.builders import DEADLINE, Scene, Shift, drafts, ids_of, together
+from zq.conformance.builders import DEADLINE, RunningWorkers, Scene, drafts, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core.redelivery import DeadLetters
 from zq.model import Claim, Grip, Grouping, Handled, Move, Release
@@ -90,7 +90,7 @@ def test_messages_behind_a_busy_group_are_not_ready(ordered: Scene):
     assert ordered.claimable() == [a2]
 
 
-def test_hiding_the_second_of_three_leaves_the_first(ordered: Scene):
+def test_hiding_the_second_of_three_messages_leaves_only_the_first_ready(ordered: Scene):
     """A hidden message leaves only the ready messages in front of it; hiding the first one leaves none."""
     a1, a2, a3 = send(ordered, "a", "a", "a")
     claim = ordered.take()
@@ -105,7 +105,7 @@ def test_hiding_the_second_of_three_leaves_the_first(ordered: Scene):
 
 
 @pytest.mark.parametrize("way", ["release", "lapse"])
-def test_a_returned_message_has_its_former_place_in_its_group(ordered: Scene, way: str):
+def test_a_returned_message_keeps_its_position_in_its_group(ordered: Scene, way: str):
     """The message returns to its place in its group, not to the end."""
     a1, a2 = send(ordered, "a", "a")
     claim = ordered.take(1, ttl=60)
@@ -159,7 +159,7 @@ def test_an_expired_head_of_a_group_frees_the_next_message(ordered: Scene):
 
 
 @pytest.mark.fresh_store
-def test_removal_of_expired_heads_places_the_next(ordered: Scene):
+def test_removal_of_expired_group_heads_readies_the_next_message(ordered: Scene):
     """The next message is ready even if no claim came after the expiry."""
     send(ordered, "a", "b", ttl=60)
     a2, b2 = send(ordered, "a", "b")
@@ -188,7 +188,7 @@ def test_removing_the_head_of_a_group_frees_the_next_message(ordered: Scene, way
     assert ordered.claimable() == [a2]
 
 
-def test_a_message_that_leaves_from_the_middle_changes_nothing(ordered: Scene):
+def test_removing_a_message_in_the_middle_of_a_group_keeps_its_order(ordered: Scene):
     a1, a2, a3 = send(ordered, "a", "a", "a")
     claim = ordered.take(1)
     ordered.delete_many([a2])
@@ -197,14 +197,14 @@ def test_a_message_that_leaves_from_the_middle_changes_nothing(ordered: Scene):
     assert ordered.claimable() == [a3]
 
 
-def test_pops_go_by_groups_too(ordered: Scene):
+def test_a_pop_respects_groups(ordered: Scene):
     a1, b1, a2 = send(ordered, "a", "b", "a")
     ordered.take(1)
     assert ordered.pop() == [b1]
     assert [ordered.one(id).claim != "" for id in (a1, a2)] == [True, False]
 
 
-def test_a_dead_letter_keeps_its_group_which_goes_on(ordered: Scene):
+def test_burying_a_group_head_keeps_its_group_and_frees_the_next_message(ordered: Scene):
     """The dead-letter queue has groups too."""
     dead = ordered.at("dead")
     assert dead.storage.queues.create(dead.queue, b"{}", Grouping.ORDERED)
@@ -272,7 +272,7 @@ def test_messages_behind_a_busy_group_count_as_free(ordered: Scene):
     assert ordered.one(a1).claim != ""
 
 
-def test_purge_frees_all_groups(grouped: Scene):
+def test_a_purge_frees_all_groups(grouped: Scene):
     send(grouped, "a", "a")
     grouped.take(1)
     grouped.storage.queues.purge(grouped.queue)
@@ -292,7 +292,7 @@ def test_a_fair_queue_gives_each_group_its_turn(fair: Scene):
     assert ids_of(fair.take(2).messages) == busy[3:5]
 
 
-def test_a_fair_group_goes_on_while_its_messages_are_held(fair: Scene):
+def test_a_fair_group_is_served_while_its_messages_are_claimed(fair: Scene):
     """Returned messages are claimed before newer ones."""
     a1, a2 = send(fair, "a", "a")
     claim = fair.take(1)
@@ -303,7 +303,7 @@ def test_a_fair_group_goes_on_while_its_messages_are_held(fair: Scene):
     assert fair.claimable() == [a1]
 
 
-def test_a_fair_group_gets_a_held_message_back_at_the_end_of_its_hold(fair: Scene):
+def test_a_message_of_a_fair_group_is_ready_at_the_end_of_its_hold(fair: Scene):
     """The message returns at its latest end, also if one request changes it and deletes another message or itself."""
     a1, a2 = send(fair, "a", "a")
     [first, second] = fair.take(2).messages
@@ -322,7 +322,7 @@ def test_a_fair_group_gets_a_held_message_back_at_the_end_of_its_hold(fair: Scen
     assert fair.claimable() == [a3]
 
 
-def test_a_fair_group_does_not_wait_for_its_delayed_ones(fair: Scene):
+def test_a_fair_group_does_not_wait_for_its_delayed_messages(fair: Scene):
     [a1] = send(fair, "a", delay=30)
     [a2] = send(fair, "a")
     assert fair.claimable() == [a2]
@@ -345,7 +345,7 @@ def test_many_groups_are_each_served_once(grouped: Scene):
         assert claimed.index(first) < claimed.index(second)
 
 
-def test_a_busy_group_with_many_behind_it_is_not_walked(ordered: Scene):
+def test_a_claim_skips_a_busy_group_with_many_messages(ordered: Scene):
     """Messages of other groups are found behind thousands that wait."""
     for _ in range(20):
         send(ordered, *["a"] * 500)
@@ -362,7 +362,7 @@ def test_many_consumers_keep_the_order_of_each_group(ordered: Scene):
     ids = send(ordered, *names)
     done: dict[str, list[str]] = {name: [] for name in names}
     holding: dict[str, str] = {}
-    shift = Shift(4)
+    shift = RunningWorkers(4)
 
     def consume() -> None:
         with shift.at_work():
@@ -377,7 +377,7 @@ def test_many_consumers_keep_the_order_of_each_group(ordered: Scene):
                     del holding[group]
                     ordered.delete(messages[0], claim.id)  # the group is now free for other consumers
 
-    together(*[consume] * 4)
+    run_together(*[consume] * 4)
     assert done == {name: [id for id, its in zip(ids, names, strict=True) if its == name] for name in done}
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, together
+from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimLapsed, ClaimNotFound
 from zq.model import (
@@ -162,7 +162,7 @@ def test_a_hold_of_zero_seconds_makes_a_message_ready_and_keeps_its_receipt(scen
     assert scene.handle([other], late=True) == [LOST]
 
 
-def test_a_message_comes_again_after_its_redelivery_delay(scene: Scene):
+def test_a_handled_message_is_ready_after_its_redelivery_delay(scene: Scene):
     """The claim's redelivery delay applies to any end of the hold."""
     scene.post(1)
     [taken] = scene.storage.claims.create(scene.queue, waiting(scene, 1), scene.now).claim.messages
@@ -180,7 +180,7 @@ def waiting(scene: Scene, limit: int) -> ClaimRequest:
     return ClaimRequest(request.lease, request.limit, (30,))
 
 
-def test_a_hold_lengthens_no_life(scene: Scene):
+def test_a_hold_does_not_extend_the_ttl(scene: Scene):
     """A message expires at the end that it had when it was hidden."""
     scene.post(1, ttl=100)
     [taken] = scene.take(1, ttl=60).messages
@@ -297,7 +297,7 @@ def test_receipts_are_handled_in_order(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_a_late_holder_and_a_new_one_never_both_have_a_message(scene: Scene):
+def test_a_late_holder_and_a_new_one_never_both_hold_a_message(scene: Scene):
     """Each message is deleted by the late holder or delivered to the new one, never both."""
     scene.post(MANY)
     late = scene.take(MANY, ttl=60).messages
@@ -307,7 +307,7 @@ def test_a_late_holder_and_a_new_one_never_both_have_a_message(scene: Scene):
         *(partial(scene.handle, some, late=True) for some in halves),
         *(partial(taken, scene, MANY // 3) for _ in range(3)),
     ]
-    first, second, *claims = together(*works)
+    first, second, *claims = run_together(*works)
     again = [message for some in claims for message in some]
     deleted = [one.id for one, done in zip(late, first + second, strict=True) if done is DONE]
     assert {*first, *second} <= {DONE, LOST}
@@ -325,7 +325,7 @@ def test_concurrent_holds_of_one_message_leave_one_hold(scene: Scene):
     """Two concurrent changes of one hold leave the index entries of one of them."""
     scene.post(4)
     held: list[Message] = scene.take(4, ttl=60).messages
-    first, second = together(partial(scene.handle, held, 100), partial(scene.handle, held, 200))
+    first, second = run_together(partial(scene.handle, held, 100), partial(scene.handle, held, 200))
     assert first + second == [DONE] * 8
     ends = {round(scene.one(message.id).available - scene.now) for message in held}
     assert ends <= {100, 200}

@@ -139,7 +139,7 @@ def test_the_target_of_a_move_has_no_history_entry_of_it(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_a_history_entry_lives_as_long_as_it_was_kept(scene: Scene):
+def test_a_history_entry_expires_after_its_retention(scene: Scene):
     """The entry lives to the last millisecond after finishing, independent of the message's own life."""
     short, long = scene.post(1, ttl=60)[0], scene.post(1, ttl=9999)[0]
     scene.delete_many([short], history=KEPT)
@@ -176,7 +176,7 @@ def test_history_entries_are_not_messages(scene: Scene):
     assert scene.finished() == [(id, "popped") for id in posted]
 
 
-def test_a_claim_among_many_history_entries_finds_the_living(scene: Scene):
+def test_a_claim_among_many_history_entries_finds_living_messages(scene: Scene):
     """History entries do not hide living messages from claims."""
     scene.post(1500)
     assert len(scene.pop(1500, KEPT)) == 1500
@@ -187,7 +187,7 @@ def test_a_claim_among_many_history_entries_finds_the_living(scene: Scene):
     assert scene.pop(10) == living[2:]
 
 
-def test_the_latest_history_entry_of_a_message_is_the_one_to_get(scene: Scene):
+def test_get_returns_the_latest_history_entry_of_a_message(scene: Scene):
     """Entries come in the requested order, each once, of this queue only; the latest entry of an id is returned."""
     posted = scene.post(3)
     scene.move(posted[:1], "next", history=KEPT)

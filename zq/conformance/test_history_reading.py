@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import DEADLINE, FAR, Scene, Shift, ids_of, near, together
+from zq.conformance.builders import DEADLINE, FAR, RunningWorkers, Scene, ids_of, near, run_together
 from zq.errors import ClaimNotFound
 from zq.model import HistoryEntry, Move, Outcome, Page, Span
 
@@ -75,7 +75,7 @@ def test_pages_of_history_show_every_entry_once(scene: Scene, limit: int):
     assert scene.history(marker=2**63 - 1) == []
 
 
-def test_a_span_of_time_includes_its_beginning_and_not_its_end(scene: Scene):
+def test_a_time_range_includes_its_start_but_not_its_end(scene: Scene):
     """The range is since <= finished < until, and combines with marker and limit."""
     posted = scene.post(5)
     start = scene.now
@@ -127,7 +127,7 @@ def test_living_and_finished_messages_are_listed_together_in_sequence(scene: Sce
     assert sequences == sorted(set(sequences))
 
 
-def test_a_message_that_moved_into_its_own_queue_stands_at_both_places(scene: Scene):
+def test_a_message_moved_into_its_own_queue_is_listed_at_both_positions(scene: Scene):
     """The history entry has the old sequence, the living message the new one."""
     posted = scene.post(2)
     scene.move(posted[:1], scene.queue.name, history=KEPT)
@@ -150,7 +150,7 @@ def test_messages_and_history_entries_that_expired_are_not_in_the_tail(scene: Sc
 
 
 def follow(
-    read: Callable[[int], Page[HistoryEntry]], shift: Shift, marker_of: Callable[[HistoryEntry], int]
+    read: Callable[[int], Page[HistoryEntry]], shift: RunningWorkers, marker_of: Callable[[HistoryEntry], int]
 ) -> list[HistoryEntry]:
     """Read by marker until the workers have finished and nothing more comes."""
     seen: list[HistoryEntry] = []
@@ -164,9 +164,9 @@ def follow(
     raise AssertionError("The reader did not come to an end.")
 
 
-def test_readers_miss_nothing_while_messages_come_and_finish(scene: Scene):
+def test_readers_miss_nothing_while_messages_are_posted_and_finished(scene: Scene):
     """A reader of history and a reader of the whole queue each see every message exactly once, in rising order."""
-    shift = Shift(4)
+    shift = RunningWorkers(4)
     history = scene.storage.history
 
     def worker(at: int) -> list[str]:
@@ -188,7 +188,7 @@ def test_readers_miss_nothing_while_messages_come_and_finish(scene: Scene):
     def everything(marker: int) -> Page[HistoryEntry]:
         return history.list(scene.queue, marker, 5, None, scene.now)
 
-    results = together(
+    results = run_together(
         partial(follow, records, shift, lambda record: record.position),
         partial(follow, everything, shift, lambda one: one.message.sequence),
         *(partial(worker, at) for at in range(4)),
@@ -223,7 +223,7 @@ def test_concurrent_finishes_of_a_message_leave_one_history_entry(scene: Scene):
         for start in range(59, 0, -3):
             scene.move(posted[start - 2 : start + 1], "next", history=KEPT)
 
-    together(popper, holder, owner, mover)
+    run_together(popper, holder, owner, mover)
     scene.delete_many(posted, history=KEPT)
     assert sorted(finished_ids(scene.history())) == sorted(posted)
     moved = [id for id, outcome in scene.finished() if outcome == Outcome.MOVED]

@@ -11,7 +11,7 @@ from zq.model import ClaimRef, ListFilter, Release, Settled, Stats
 pytestmark = pytest.mark.fresh_store
 
 
-def test_no_other_verb_knows_an_expired_message(scene: Scene):
+def test_an_expired_message_is_hidden_from_other_verbs(scene: Scene):
     """No view, history listing, count or move shows the message before its removal."""
     posted = scene.post(3, ttl=60)
     scene.post(2, ttl=60, delay=59)
@@ -35,7 +35,7 @@ def test_no_other_verb_knows_an_expired_message(scene: Scene):
     assert scene.stats() == Stats()
 
 
-def test_no_verb_of_a_claim_knows_the_message_that_expired_with_it(scene: Scene):
+def test_a_message_that_expired_with_its_claim_is_hidden_from_claim_verbs(scene: Scene):
     """Get, renew, settle and commit find an empty claim; a release succeeds."""
     [id] = scene.post(1, ttl=60)
     claim = scene.take(ttl=60, grace=0).id
@@ -65,7 +65,7 @@ def test_a_settlement_applies_to_messages_that_only_the_claim_keeps_alive(scene:
 
 @pytest.mark.needs_part("depths")
 @pytest.mark.parametrize("ttl", [1, MIN_TTL, MAX_LIFE])
-def test_the_shortest_and_the_longest_life_end_at_the_millisecond(scene: Scene, ttl: int):
+def test_the_shortest_and_the_longest_ttl_end_at_the_millisecond(scene: Scene, ttl: int):
     """Both expire at created + ttl exactly; a round removes each then and not before."""
     posted = scene.post(2, ttl=ttl)
     scene.reclaimed()

@@ -99,7 +99,7 @@ def test_a_repeated_named_claim_reports_no_lapses(scene: Scene):
     assert scene.storage.claims.get(scene.queue, "mine", scene.now).lapsed == 0
 
 
-def test_messages_that_are_buried_are_not_the_claim_s(scene: Scene, lapsed):
+def test_buried_messages_are_not_counted_as_lapsed(scene: Scene, lapsed):
     """Messages that lapsed for the last time become dead letters; only the claim's messages count."""
     scene.post(3)
     assert lapsed(2, ttl=60) == (2, 0)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import DEADLINE, Scene, ids_of, together
+from zq.conformance.builders import DEADLINE, Scene, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core import carrying
 from zq.core.carrying import Carrier
@@ -90,7 +90,7 @@ def test_slices_of_any_size_have_the_same_result(job: Job, most: int):
     job.assert_done()
 
 
-def test_each_slice_is_bounded_and_goes_in_order(job: Job):
+def test_each_slice_is_bounded_and_in_order(job: Job):
     """Claimed messages are deleted first; then messages appear by stage, at most the requested number per slice."""
     job.decide()
     before, shown = 6, []
@@ -163,7 +163,7 @@ def test_stages_of_a_decided_commit_are_safe(job: Job):
     assert (job.scene.page(), job.other.page()) == (job.here, job.there)
 
 
-def test_messages_live_from_their_publishing_on(job: Job):
+def test_the_ttl_of_published_messages_starts_at_their_publication(job: Job):
     """Published messages live from their slice on."""
     job.decide()
     while job.scene.carry_on(1) and not job.scene.page():
@@ -188,7 +188,7 @@ def test_a_repeated_commit_finishes_the_open_one(job: Job):
         job.scene.commit(2, ["again"])
 
 
-def test_the_next_batch_finishes_the_one_before_it(job: Job):
+def test_the_next_batch_finishes_the_previous_commit(job: Job):
     """Any attempt finishes the open batch first; a producer's batches take effect in order."""
     job.decide()
     more = job.scene.stage("next", 2)
@@ -220,7 +220,7 @@ def test_open_commits_are_listed_with_their_progress(job: Job):
 def test_concurrent_slices_of_a_commit_publish_each_message_once(job: Job):
     """Concurrent slices publish each message once and in order."""
     job.decide()
-    together(*[partial(job.finish, 1)] * 4)
+    run_together(*[partial(job.finish, 1)] * 4)
     job.assert_done()
 
 
@@ -236,7 +236,7 @@ def test_posts_and_claims_run_between_slices(job: Job):
     assert [id for id in ids_of(job.scene.walk()) if id in job.here] == job.here
 
 
-def test_purge_and_deletion_beside_an_open_commit(job: Job):
+def test_purge_and_deletion_during_an_open_commit_keep_its_result(job: Job):
     """A purge deletes the claimed messages; after the deletion of a target queue, later slices create it again."""
     job.decide()
     job.source.storage.queues.purge(SOURCE)
@@ -295,7 +295,7 @@ def test_a_large_commit_with_a_lapsed_claim_is_refused(job: Job):
     assert job.scene.commit(1, STAGES, HELD[:1], bounds=Bounds(2, 1000)) == Committed(1, 8, 3)
 
 
-def test_a_large_commit_of_large_messages_is_carried_out_too(scene: Scene):
+def test_a_large_commit_of_large_messages_is_carried_out(scene: Scene):
     """A few messages with megabytes of bodies are carried out in slices too."""
     new = [Draft(id, b'"%b"' % (b"x" * 200_000), 600, 0, "alice") for id in new_ids(30, scene.now)]
     for first in range(0, 30, 10):

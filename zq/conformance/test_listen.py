@@ -21,7 +21,7 @@ SPARE = ".spare"
 """Suffix of the queue in which an action is repeated, since a notification may be lost."""
 
 
-class Ear:
+class Listener:
     """A listener that remembers the queues of its notifications."""
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ def prepared(storage: Storage) -> Storage:
 
 def check(listening: Storage, acting: Storage) -> None:
     """Check that each action notifies the listener and that its message is ready then."""
-    ear = Ear()
+    ear = Listener()
     listening.listen(ear)
     for name, (_, deed) in WAYS.items():
         for queue in (QueueRef("acme", name), QueueRef("acme", name + SPARE)):
@@ -214,14 +214,14 @@ def test_a_listener_is_notified_of_a_next_head_after_a_claimed_one_expired(stora
     known = scene.due()
     expiry = scene.tick(61)
     if known is None or known > expiry:
-        ear = Ear()
+        ear = Listener()
         storage.listen(ear)
         storage.maintain(scene.now)
         assert ear.hears(scene.queue)
     assert scene.ready() == 1
 
 
-def test_a_listener_that_waits_wakes_a_claimer(storage: Storage, scene: Scene):
+def test_a_notification_wakes_a_waiting_consumer(storage: Storage, scene: Scene):
     """A consumer that claims, waits for a notification and claims again gets every message."""
     news = threading.Semaphore(0)
     storage.listen(lambda queue: news.release())

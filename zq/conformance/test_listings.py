@@ -55,7 +55,7 @@ def test_a_marker_outlives_its_message(scene: Scene):
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 10, 11])
-def test_a_walk_by_marker_sees_every_message_once(scene: Scene, limit: int):
+def test_pages_by_marker_show_every_message_once(scene: Scene, limit: int):
     """Pages of any size together are the whole queue in sequence."""
     posted = scene.post(6) + scene.post(2, delay=60) + scene.post(2)
     scene.take(3)
@@ -72,7 +72,7 @@ def one_of_each(scene: Scene, **terms: int) -> list[str]:
 
 
 @pytest.mark.parametrize("without", ["", "alice", "bob", "carol"])
-def test_each_view_shows_exactly_what_it_says(scene: Scene, without: str):
+def test_each_view_shows_exactly_its_states(scene: Scene, without: str):
     """Client, claimed and delayed filters combine; released, lapsed and due messages are ready."""
     released = one_of_each(scene)
     scene.release(scene.take(2).id)
@@ -93,7 +93,7 @@ def test_each_view_shows_exactly_what_it_says(scene: Scene, without: str):
             assert scene.page(view, limit) == expected[:limit]
 
 
-def test_pages_are_full_while_enough_match(scene: Scene):
+def test_pages_are_full_if_enough_messages_match(scene: Scene):
     """Filters apply before the limit: hidden messages never make a page short."""
     for _ in range(20):
         scene.post(1, client="alice")
@@ -160,7 +160,7 @@ def test_messages_behind_thousands_of_hidden_ones_are_listed(scene: Scene, hide)
 
 
 @HIDDEN
-def test_hidden_messages_are_listed_again_when_they_come_back(scene: Scene, hide):
+def test_hidden_messages_are_listed_again_when_they_are_ready(scene: Scene, hide):
     """A listing that skipped messages shows them as soon as a release, lapse, renewal or due time frees them."""
     front, reveal = hide(scene)
     behind = scene.post(5)
@@ -172,7 +172,7 @@ def test_hidden_messages_are_listed_again_when_they_come_back(scene: Scene, hide
     assert ids_of(scene.walk(ListFilter())) == front + behind
 
 
-def test_one_message_in_a_hidden_block_is_listed_when_it_comes_back(scene: Scene):
+def test_one_message_in_a_hidden_block_is_listed_when_it_is_ready(scene: Scene):
     """A listing shows one message that is freed between thousands of hidden ones."""
     front = scene.post(MANY)
     claims: dict[int, str] = {}

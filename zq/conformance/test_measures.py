@@ -114,7 +114,7 @@ def test_deleted_purged_and_popped_messages_do_not_count_as_expired(scene: Scene
     assert (figure(scene, "expired_waiting"), figure(scene, "sweep_lag_seconds")) == (0, 0)
 
 
-def test_removal_by_reading_counts_too(scene: Scene):
+def test_messages_removed_by_reads_count_as_removed(scene: Scene):
     """A message counts once, whichever layer removes it."""
     configure(scene.storage, Expiry(delete_on_read=True))
     removed = figure(scene, "expired_removed_total")

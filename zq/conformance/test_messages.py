@@ -9,7 +9,7 @@ from zq.model import Draft, Message, new_ids
 pytestmark = pytest.mark.pools
 
 
-def test_a_message_comes_back_as_it_was_posted(scene: Scene):
+def test_a_message_is_returned_as_it_was_posted(scene: Scene):
     """Every field of the draft is kept, and the times follow from post time, ttl and delay."""
     [id] = new_ids(1, scene.now)
     scene.storage.messages.post(scene.queue, [Draft(id, b'{"a": 1}', 120, 30, "alice", "MD5:abc")], scene.now)
@@ -42,7 +42,7 @@ def test_a_message_comes_back_as_it_was_posted(scene: Scene):
     ],
     ids=["null", "empty", "zero", "odd keys", "huge numbers", "odd text", "large"],
 )
-def test_a_body_comes_back_byte_for_byte(scene: Scene, body: bytes):
+def test_a_body_is_returned_byte_for_byte(scene: Scene, body: bytes):
     """No store decodes, reorders or rounds a body, in any verb."""
     [id] = new_ids(1, scene.now)
     scene.storage.messages.post(scene.queue, [Draft(id, body, 3600, 0, "alice")], scene.now)
@@ -55,7 +55,7 @@ def test_a_body_comes_back_byte_for_byte(scene: Scene, body: bytes):
     assert [message.body for message in scene.storage.messages.pop(scene.queue, 1, scene.now)] == [body]
 
 
-def test_the_client_comes_back_as_it_was(scene: Scene):
+def test_the_client_id_is_returned_unchanged(scene: Scene):
     """A client's name may hold any character and be empty."""
     clients = ["", "a/b", "\u00e9\x00\U0001f600", "x" * 36]
     posted = [scene.post(1, client=client)[0] for client in clients]
@@ -85,7 +85,7 @@ def test_messages_of_one_post_keep_their_own_terms(scene: Scene):
     assert [round(m.expires - scene.now) for m in found] == [60, 120, 600]
 
 
-def test_ids_are_answered_in_the_order_asked_each_once(scene: Scene):
+def test_messages_by_id_are_returned_once_in_the_requested_order(scene: Scene):
     """Get follows the caller's order, ignores repeated ids and skips missing ones."""
     a, b, c = scene.post(3)
     asked = [c, "nothing", a, c, "", a, "z" * 32, b]
@@ -114,7 +114,7 @@ def test_ids_of_another_queue_are_not_found(scene: Scene):
     assert scene.at("missing").get([id]) == []
 
 
-def test_a_pop_takes_the_oldest_and_they_are_gone(scene: Scene):
+def test_a_pop_removes_the_oldest_messages(scene: Scene):
     """Popped messages are whole and in order, and no verb shows them again."""
     posted = scene.post(5)
     popped = scene.storage.messages.pop(scene.queue, 3, scene.now)
@@ -127,7 +127,7 @@ def test_a_pop_takes_the_oldest_and_they_are_gone(scene: Scene):
     assert scene.is_empty()
 
 
-def test_a_pop_passes_over_claimed_and_delayed_messages(scene: Scene):
+def test_a_pop_skips_claimed_and_delayed_messages(scene: Scene):
     """A pop takes ready messages only."""
     posted = scene.post(2)
     claim = scene.take(1)

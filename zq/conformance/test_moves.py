@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import Scene, drafts, ids_of, near, together
+from zq.conformance.builders import Scene, drafts, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.model import Draft, ListFilter, Move, new_ids
 
@@ -52,7 +52,7 @@ def test_a_moved_message_arrives_whole_ready_and_unclaimed(scene: Scene, way: st
 
 
 @pytest.mark.fresh_store
-def test_nothing_of_a_moved_message_stays_behind(scene: Scene, way: str):
+def test_a_moved_message_leaves_nothing_in_its_former_queue(scene: Scene, way: str):
     """The source no longer shows, counts, claims, pops, deletes or holds the message (L3)."""
     posted = scene.post(3)
     go(scene, way, [Move(id, "next") for id in posted])
@@ -74,7 +74,7 @@ def test_nothing_of_a_moved_message_stays_behind(scene: Scene, way: str):
 
 @pytest.mark.fresh_store
 @pytest.mark.parametrize(("given", "lives"), [(9999, 9999), (60, 60), (None, 600)])
-def test_a_moved_message_lives_from_its_move_on(scene: Scene, way: str, given: int | None, lives: int):
+def test_the_ttl_of_a_moved_message_starts_at_its_move(scene: Scene, way: str, given: int | None, lives: int):
     """The ttl is that of the move, else the message's own, and restarts; maintenance uses the new end."""
     id = posted_with(scene, "")
     scene.tick(500)
@@ -89,7 +89,7 @@ def test_a_moved_message_lives_from_its_move_on(scene: Scene, way: str, given: i
 
 
 @pytest.mark.parametrize("body", [None, b"[2]"])
-def test_a_move_may_keep_the_age(scene: Scene, way: str, body: bytes | None):
+def test_a_move_can_keep_the_age(scene: Scene, way: str, body: bytes | None):
     """The life restarts while repeated moves keep the age; a plain move restarts the age."""
     id, born = posted_with(scene, ""), scene.now
     source = scene
@@ -115,7 +115,7 @@ def test_a_move_may_keep_the_age(scene: Scene, way: str, body: bytes | None):
 @pytest.mark.parametrize(
     ("body", "given", "shown"), [(None, "", "MD5:x"), (b"[2]", "MD5:y", "MD5:y"), (b"[2]", "", "")]
 )
-def test_a_move_may_bring_a_new_body(scene: Scene, way: str, body: bytes | None, given: str, shown: str):
+def test_a_move_can_replace_the_body(scene: Scene, way: str, body: bytes | None, given: str, shown: str):
     """A new body has the move's checksum or none; a kept body keeps its own."""
     id = posted_with(scene, "MD5:x")
     go(scene, way, [Move(id, "next", body=body, checksum=given)])
@@ -123,7 +123,7 @@ def test_a_move_may_bring_a_new_body(scene: Scene, way: str, body: bytes | None,
     assert (found.body, found.checksum) == (body or b'{"old": 1}', shown)
 
 
-def test_a_move_with_a_delay_waits(scene: Scene, way: str):
+def test_a_message_moved_with_a_delay_is_delayed(scene: Scene, way: str):
     """The message is hidden to the last millisecond and does not block messages behind it."""
     posted = scene.post(2)
     go(scene, way, [Move(id, "next", delay=30) for id in posted])
@@ -138,7 +138,7 @@ def test_a_move_with_a_delay_waits(scene: Scene, way: str):
     assert there.claimable() == posted
 
 
-def test_moved_messages_join_the_order_as_fresh_ones_do(scene: Scene, way: str):
+def test_moved_messages_are_ordered_like_new_ones(scene: Scene, way: str):
     """Moved messages come after those of the queue, in the order of the moves, and before later posts (L5)."""
     posted = scene.post(4)
     scene.tick(10)
@@ -173,7 +173,7 @@ def test_a_moved_message_comes_after_every_issued_marker(scene: Scene, way: str)
     assert [id for id in ids_of(there.walk(limit=2)) if id in posted] == posted
 
 
-def test_a_move_into_its_own_queue_is_a_new_place(scene: Scene, way: str):
+def test_a_move_into_its_own_queue_gives_a_new_position(scene: Scene, way: str):
     """The message exists once, with a new sequence, behind all others, and with its counts restarted."""
     posted = scene.post(3)
     marker = scene.one(posted[-1]).sequence
@@ -187,7 +187,7 @@ def test_a_move_into_its_own_queue_is_a_new_place(scene: Scene, way: str):
     assert scene.pop(1) == (posted[1:2] if way == "owner" else posted[:1])
 
 
-def test_a_missing_queue_is_made_by_the_first_message_that_comes(scene: Scene, way: str):
+def test_a_move_creates_a_missing_queue(scene: Scene, way: str):
     """The new queue has no metadata; an existing one keeps its own; a move of no message creates none."""
     assert scene.move(["unknown"], "next") == []
     assert not scene.at("next").exists()
@@ -224,7 +224,7 @@ def test_hundreds_of_messages_are_moved_at_once(scene: Scene, way: str):
     assert scene.at("next").claimable(1000) == posted
 
 
-def test_an_owner_moves_only_what_is_ready(scene: Scene):
+def test_a_move_without_a_claim_moves_only_ready_messages(scene: Scene):
     """Claimed, delayed, expired and unknown messages and those of other queues stay and are not in the result."""
     expired = scene.post(1, ttl=5)
     claimed = scene.post(1)
@@ -245,7 +245,7 @@ def test_an_owner_moves_only_what_is_ready(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_movers_in_both_directions_lose_and_double_nothing(scene: Scene):
+def test_concurrent_moves_in_both_directions_lose_and_duplicate_nothing(scene: Scene):
     """Owners and holders move between two queues next to consumers: every message ends in exactly one place."""
     other = scene.at("other")
     posted = scene.post(40) + other.post(40)
@@ -277,7 +277,7 @@ def test_movers_in_both_directions_lose_and_double_nothing(scene: Scene):
     works = [partial(work, *rooms) for work in (owner, holder) for rooms in both] + [
         partial(worker, r[0]) for r in both
     ]
-    done = [id for some in together(*works) for id in some]
+    done = [id for some in run_together(*works) for id in some]
     left = ids_of(scene.walk()) + ids_of(other.walk())
     assert sorted(left + done) == sorted(posted)
     assert scene.counts()[1] + other.counts()[1] == len(left)
@@ -309,7 +309,7 @@ def test_a_moving_message_is_in_exactly_one_queue(scene: Scene, way: str):
             after, before = there.get(posted), scene.get(posted)
             assert not {*ids_of(before)} & {*ids_of(after)}
 
-    together(mover, watcher)
+    run_together(mover, watcher)
     assert there.page() == posted
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import Scene, ids_of, near, together
+from zq.conformance.builders import Scene, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core.redelivery import DeadLetters, Redelivery
 from zq.errors import ClaimNotFound
@@ -61,7 +61,7 @@ def test_an_empty_named_claim_is_not_created(scene: Scene):
 
 
 @pytest.mark.parametrize("end", ["lapse", "release", "settle", "delete", "lapse of all"])
-def test_a_name_is_free_again_after_its_claim(scene: Scene, end: str):
+def test_a_claim_name_can_be_reused_after_its_claim(scene: Scene, end: str):
     """After a lapse, a release or its last message, the next attempt creates a claim that holds only new messages."""
     posted = scene.post(3)
     scene.named(NAME, 2, ttl=60)
@@ -84,7 +84,7 @@ def test_a_name_is_free_again_after_its_claim(scene: Scene, end: str):
     assert taken[0] in scene.page()
 
 
-def test_messages_that_lapsed_under_a_name_are_not_held_by_its_next_claim(scene: Scene):
+def test_lapsed_messages_are_not_held_by_the_next_claim_of_the_name(scene: Scene):
     """The new claim deletes, renews and releases only messages that it took."""
     posted = scene.post(3)
     scene.named(NAME, 3, ttl=60)
@@ -97,7 +97,7 @@ def test_messages_that_lapsed_under_a_name_are_not_held_by_its_next_claim(scene:
     assert scene.claimable() == posted[1:]
 
 
-def test_get_shows_all_that_a_named_claim_holds(scene: Scene):
+def test_get_returns_all_messages_of_a_named_claim(scene: Scene):
     """Get returns any number of messages, and every claim verb works by name."""
     posted = scene.post(1200)
     scene.named(NAME, 1100)
@@ -110,7 +110,7 @@ def test_get_shows_all_that_a_named_claim_holds(scene: Scene):
     assert scene.claimable(300) == posted[1000:1100] + posted[1100:]
 
 
-def test_equal_claim_names_in_two_queues_are_two_claims(scene: Scene):
+def test_equal_claim_names_in_two_queues_are_independent(scene: Scene):
     """Equal names in two queues or projects are two claims."""
     rooms = [scene, scene.at("other"), scene.rival]
     posted = [room.post(2) for room in rooms]
@@ -127,7 +127,7 @@ def test_claim_names_that_differ_in_a_character_are_distinct(scene: Scene):
     assert [scene.held(name) for name in names] == [[id] for id in posted]
 
 
-def test_a_named_claim_buries_and_waits_as_any_other(scene: Scene):
+def test_a_named_claim_buries_and_delays_like_any_other(scene: Scene):
     """Used-up messages move at the first attempt and redelivery counts; a repeat does neither."""
     old = scene.post(1)
     scene.release(scene.take().id)
@@ -146,12 +146,12 @@ def test_a_named_claim_buries_and_waits_as_any_other(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_many_attempts_under_one_name_make_one_claim(scene: Scene):
+def test_concurrent_claims_with_one_name_create_one_claim(scene: Scene):
     """One of eight threads creates the claim; all get its messages, and no other message is claimed."""
     posted = scene.post(200)
     for turn in range(1, 21):
         name = f"{NAME}.{turn}"
-        found = together(*[partial(scene.named, name, 3)] * 8)
+        found = run_together(*[partial(scene.named, name, 3)] * 8)
         assert sorted(existed for _, existed in found) == [False] + [True] * 7
         assert [ids for ids, _ in found] == [found[0][0]] * 8
         assert sorted(found[0][0]) == scene.held(name)
@@ -160,11 +160,11 @@ def test_many_attempts_under_one_name_make_one_claim(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_attempts_under_many_names_share_no_message(scene: Scene):
+def test_concurrent_claims_with_many_names_share_no_message(scene: Scene):
     """Two threads for each of four names race unnamed claims: each message has one holder."""
     posted = scene.post(60)
     works = [partial(scene.named, f"c.{at % 4}", 5) for at in range(8)]
-    told = together(*works, *[partial(scene.claimable, 5)] * 3)
+    told = run_together(*works, *[partial(scene.claimable, 5)] * 3)
     names = [(scene.held(f"c.{at}"), sorted(told[at][0]), sorted(told[at + 4][0])) for at in range(4)]
     assert all(held == one == two for held, one, two in names)
     taken = [id for held, _, _ in names for id in held] + [id for ids in told[8:] for id in ids]
@@ -179,7 +179,7 @@ def test_a_repeat_racing_its_settlement_gets_the_old_claim_or_a_new_one(scene: S
         room = scene.at(f"q{turn}")
         posted = room.post(4)
         room.named(NAME, 2)
-        (ids, there), told = together(partial(room.named, NAME, 2), partial(room.settle, NAME, delete=posted[:2]))
+        (ids, there), told = run_together(partial(room.named, NAME, 2), partial(room.settle, NAME, delete=posted[:2]))
         assert told.deleted == 2
         if there:
             assert set(ids) <= set(posted[:2])

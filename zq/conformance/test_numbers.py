@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from zq.conformance.builders import EVERYTHING, Scene, near, once
+from zq.conformance.builders import EVERYTHING, Scene, make_key, near
 from zq.conformance.topic_builders import Log
 from zq.errors import Fenced
 from zq.limits import MAX_LIFE
@@ -42,7 +42,7 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("number", LARGE)
-def test_a_batch_s_number_comes_back_as_it_went(scene: Scene, number: int):
+def test_a_batch_number_is_returned_unchanged(scene: Scene, number: int):
     """The commit, its repeat and the lookup return the number; its neighbours are other numbers."""
     assert plain(scene.commit(number - 1)).batch == number - 1
     assert plain(scene.last()).batch == number - 1
@@ -100,7 +100,7 @@ def test_metadata_keep_their_numbers(scene: Scene, storage: Storage, number: int
     assert plain(storage.documents.list("acme", "kind", "", "", 10, scene.now)).items[0].expires > scene.now + 2**31
 
 
-def test_the_longest_lives_and_delays_are_kept(scene: Scene, storage: Storage):
+def test_the_longest_ttls_and_delays_are_kept(scene: Scene, storage: Storage):
     """Lives and delays beyond 32 bits are kept for messages, claims and extensions."""
     draft = Draft(new_ids(1, scene.now)[0], b"1", MAX_LIFE - 60, 0, "alice")
     later = Draft(new_ids(1, scene.now)[0], b"2", MAX_LIFE, MAX_LIFE - 60, "alice")
@@ -119,7 +119,7 @@ def test_the_longest_lives_and_delays_are_kept(scene: Scene, storage: Storage):
     assert plain(storage.claims.get(scene.queue, "a.a", scene.now)).ttl == 2**31
 
 
-def test_every_verb_answers_in_plain_numbers(scene: Scene):
+def test_every_verb_returns_plain_numbers(scene: Scene):
     """Sequences, positions, counts and times are plain numbers."""
     scene.post(1)
     scene.pop(1, history=600)
@@ -135,7 +135,7 @@ def answers_in_plain_numbers(scene: Scene, counted: int = 0) -> None:
     assert plain(scene.get(ids))
     claim = plain(scene.take(3))
     plain(storage.claims.get(queue, claim.id, scene.now))
-    plain(storage.claims.settle(queue, claim.id, Settlement(delete=ids[:1]), scene.now, once("settle:k")))
+    plain(storage.claims.settle(queue, claim.id, Settlement(delete=ids[:1]), scene.now, make_key("settle:k")))
     plain(storage.messages.move(queue, [], scene.now))
     assert plain(scene.move(ids[3:4], "other", history=600))
     assert plain(storage.messages.pop(queue, 1, scene.now, 600))

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 from msgspec import structs
 
-from zq.conformance.builders import Scene, drafts, ids_of, once, together
+from zq.conformance.builders import Scene, drafts, ids_of, make_key, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import (
     ClaimNotFound,
@@ -31,9 +31,9 @@ def answer_of(verb: Callable[[], object]) -> object:
 
 def test_a_repeated_post_stores_nothing_and_gets_the_first_ids(scene: Scene):
     """Any number of repeats with any number of messages stores nothing."""
-    posted = scene.post(3, once=once())
+    posted = scene.post(3, once=make_key())
     for count in (3, 1, 5):
-        assert answer_of(partial(scene.post, count, once=once())) == posted
+        assert answer_of(partial(scene.post, count, once=make_key())) == posted
     assert scene.page() == posted
     assert scene.counts() == (0, 3)
 
@@ -41,16 +41,16 @@ def test_a_repeated_post_stores_nothing_and_gets_the_first_ids(scene: Scene):
 def test_a_repeat_returns_the_last_sequence(scene: Scene):
     """The sequence is that of the last message of the first request, delayed or not, also after it was removed."""
     scene.post(2)
-    posted = scene.post(3, delay=60, once=once())
+    posted = scene.post(3, delay=60, once=make_key())
     scene.post(2)
     last = scene.one(posted[-1]).sequence
     for _ in range(2):
         with pytest.raises(Repeated) as told:
-            scene.post(1, once=once())
+            scene.post(1, once=make_key())
         assert (told.value.answer, told.value.last) == (posted, last)
         scene.storage.queues.purge(scene.queue)
     own, copies = drafts(2, scene.now), Copies(scene.at("beside").queue, drafts(3, scene.now))
-    post = partial(scene.storage.messages.post, scene.queue, own, scene.now, None, once("post:copied"), copies)
+    post = partial(scene.storage.messages.post, scene.queue, own, scene.now, None, make_key("post:copied"), copies)
     post()
     with pytest.raises(Repeated) as told:
         post()
@@ -60,7 +60,7 @@ def test_a_repeat_returns_the_last_sequence(scene: Scene):
 def keyed(scene: Scene, *names: str, **terms: int) -> list[Draft]:
     """Return a draft for each name with the name as its key; "" means no key."""
     made = drafts(len(names), scene.now, **terms)
-    return [structs.replace(one, once=once(name)) if name else one for one, name in zip(made, names, strict=True)]
+    return [structs.replace(one, once=make_key(name)) if name else one for one, name in zip(made, names, strict=True)]
 
 
 def repeats(scene: Scene, some: list[Draft], **more: object) -> dict[str, tuple[list[str], int]]:
@@ -91,7 +91,7 @@ def test_a_repeated_draft_refuses_the_whole_post(scene: Scene):
 def test_keys_of_drafts_have_separate_windows(scene: Scene):
     """Each key ends after its own window; then one of the key's drafts is stored again."""
     some = keyed(scene, "a", "b")
-    some[1] = structs.replace(some[1], once=once("b", window=60))
+    some[1] = structs.replace(some[1], once=make_key("b", window=60))
     scene.storage.messages.post(scene.queue, some, scene.now)
     scene.tick(60)
     scene.reclaimed()
@@ -116,15 +116,15 @@ def test_keys_of_drafts_combine_with_copies_and_other_keys(scene: Scene):
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     some = keyed(scene, "a", "b")
     post = partial(scene.storage.messages.post, scene.queue)
-    post(some, scene.now, None, once("whole"), copies, create=False)
+    post(some, scene.now, None, make_key("whole"), copies, create=False)
     assert beside.counts() == (0, 2)
     again = keyed(scene, "b", "c")
-    assert answer_of(partial(post, again, scene.now, None, once("whole"))) == ids_of(some)
+    assert answer_of(partial(post, again, scene.now, None, make_key("whole"))) == ids_of(some)
     copies = Copies(beside.queue, drafts(2, scene.now))
     assert list(repeats(scene, again, copies=copies, expected=b"{}", create=False)) == [again[0].id]
     assert post(again[1:], scene.now, b"{}") == b'{"a": 1}'
     assert beside.counts() == (0, 2)
-    other = structs.replace(again[1], once=once("a", b"other"))
+    other = structs.replace(again[1], once=make_key("a", b"other"))
     for refused in ([again[0], other], [other, again[0]]):
         with pytest.raises(KeyReused):
             post(refused, scene.now)
@@ -151,7 +151,7 @@ def test_each_of_many_drafts_is_stored_once(scene: Scene):
             some = [one for one in some if one.id not in told]
         return stored
 
-    found = together(*(partial(work, number) for number in range(8)))
+    found = run_together(*(partial(work, number) for number in range(8)))
     merged: dict[str, set[str]] = {}
     for one in found:
         for key, id in one.items():
@@ -163,53 +163,53 @@ def test_each_of_many_drafts_is_stored_once(scene: Scene):
 @pytest.mark.fresh_store
 def test_a_key_outlives_its_messages(scene: Scene):
     """A repeat is recognized after its messages were consumed, purged or expired."""
-    posted = scene.post(2, ttl=60, once=once())
+    posted = scene.post(2, ttl=60, once=make_key())
     assert scene.pop(1) == posted[:1]
-    assert answer_of(partial(scene.post, once=once())) == posted
+    assert answer_of(partial(scene.post, once=make_key())) == posted
     scene.storage.queues.purge(scene.queue)
-    assert answer_of(partial(scene.post, once=once())) == posted
+    assert answer_of(partial(scene.post, once=make_key())) == posted
     scene.tick(60)
     scene.reclaimed()
-    assert answer_of(partial(scene.post, once=once())) == posted
+    assert answer_of(partial(scene.post, once=make_key())) == posted
     assert scene.is_empty()
 
 
 def test_a_key_for_another_request_is_refused(scene: Scene):
     """Another digest under a known key stores nothing, and the first request can still be repeated."""
-    posted = scene.post(1, once=once(digest=b"one"))
+    posted = scene.post(1, once=make_key(digest=b"one"))
     with pytest.raises(KeyReused):
-        scene.post(1, once=once(digest=b"two"))
-    assert answer_of(partial(scene.post, once=once(digest=b"one"))) == posted
+        scene.post(1, once=make_key(digest=b"two"))
+    assert answer_of(partial(scene.post, once=make_key(digest=b"one"))) == posted
     assert scene.page() == posted
 
 
 @pytest.mark.fresh_store
 def test_a_key_is_forgotten_after_its_window(scene: Scene):
     """After its last millisecond the key is free for any digest, with a new window."""
-    first = scene.post(1, once=once(window=60))
+    first = scene.post(1, once=make_key(window=60))
     scene.tick(59.999)
     scene.reclaimed()
-    assert answer_of(partial(scene.post, once=once(window=9999))) == first
+    assert answer_of(partial(scene.post, once=make_key(window=9999))) == first
     scene.tick(0.001)
-    second = scene.post(2, once=once(digest=b"other", window=600))
+    second = scene.post(2, once=make_key(digest=b"other", window=600))
     assert scene.page() == first + second
     scene.tick(599)
     scene.reclaimed()
-    assert answer_of(partial(scene.post, once=once(digest=b"other"))) == second
+    assert answer_of(partial(scene.post, once=make_key(digest=b"other"))) == second
     scene.tick(1)
     assert scene.reclaimed() == 0
-    assert len(scene.post(1, once=once())) == 1
+    assert len(scene.post(1, once=make_key())) == 1
 
 
 def test_keys_that_differ_in_a_character_are_distinct(scene: Scene):
     """Keys that differ in a character, in the queue or in the project are different."""
     keys = ["post:a", "post:A", "post:a ", "post:", "settle:a", "post:" + "x" * 255, "post:a/b", "post:a:", "a"]
     rooms = [scene, scene.at("other"), scene.rival]
-    made = {(room.queue, key): room.post(1, once=once(key)) for room in rooms for key in keys}
+    made = {(room.queue, key): room.post(1, once=make_key(key)) for room in rooms for key in keys}
     for room in rooms:
         assert room.page() == [made[room.queue, key][0] for key in keys]
         for key in keys:
-            assert answer_of(partial(room.post, once=once(key))) == made[room.queue, key]
+            assert answer_of(partial(room.post, once=make_key(key))) == made[room.queue, key]
 
 
 def test_a_post_that_was_not_stored_is_not_remembered(scene: Scene):
@@ -217,96 +217,96 @@ def test_a_post_that_was_not_stored_is_not_remembered(scene: Scene):
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     new = drafts(1, scene.now)
     post = partial(scene.storage.messages.post, scene.queue, new, scene.now)
-    assert post(b"{}", once()) == b'{"a": 1}'
-    assert post(b'{"a": 1}', once()) is None
+    assert post(b"{}", make_key()) == b'{"a": 1}'
+    assert post(b'{"a": 1}', make_key()) is None
     assert scene.page() == ids_of(new)
 
 
 def test_a_repeat_is_recognized_before_expected_metadata(scene: Scene):
     """A repeat is recognized even if the metadata have changed since the first attempt."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
-    posted = scene.post(1, once=once())
+    posted = scene.post(1, once=make_key())
     post = scene.storage.messages.post
-    assert answer_of(partial(post, scene.queue, drafts(1, scene.now), scene.now, b"{}", once())) == posted
+    assert answer_of(partial(post, scene.queue, drafts(1, scene.now), scene.now, b"{}", make_key())) == posted
     with pytest.raises(KeyReused):
-        post(scene.queue, drafts(1, scene.now), scene.now, b"{}", once(digest=b"other"))
+        post(scene.queue, drafts(1, scene.now), scene.now, b"{}", make_key(digest=b"other"))
 
 
 def test_keys_are_deleted_with_their_queue(scene: Scene):
     """A queue that is deleted and created again has no keys; another queue keeps its own."""
-    scene.post(1, once=once())
+    scene.post(1, once=make_key())
     other = scene.at("jobs2")
-    kept = other.post(1, once=once())
+    kept = other.post(1, once=make_key())
     scene.storage.queues.delete(scene.queue)
-    posted = scene.post(1, once=once())
+    posted = scene.post(1, once=make_key())
     assert scene.page() == posted
-    assert answer_of(partial(other.post, once=once())) == kept
+    assert answer_of(partial(other.post, once=make_key())) == kept
 
 
 def test_a_repeated_settlement_gets_the_first_answer(scene: Scene):
     """The repeat does nothing while the claim lives, after its end, and under a later claim of released messages."""
     posted = scene.post(4)
     claim = scene.take(4, name="c1")
-    settlement = {"delete": [posted[0], "unknown"], "move": [Move(posted[1], "next")], "once": once("settle:k")}
+    settlement = {"delete": [posted[0], "unknown"], "move": [Move(posted[1], "next")], "once": make_key("settle:k")}
     first = scene.settle(claim.id, **settlement)
     assert first == Settled(1, 0, 1, 0, ["unknown"])
     assert answer_of(partial(scene.settle, claim.id, **settlement)) == first
-    assert answer_of(partial(scene.settle, claim.id, rest=True, once=once("settle:k"))) == first
+    assert answer_of(partial(scene.settle, claim.id, rest=True, once=make_key("settle:k"))) == first
     assert scene.held(claim.id) == sorted(posted[2:])
     scene.settle(claim.id, rest=True)
     assert answer_of(partial(scene.settle, claim.id, **settlement)) == first
     with pytest.raises(KeyReused):
-        scene.settle(claim.id, rest=True, once=once("settle:k", b"other"))
+        scene.settle(claim.id, rest=True, once=make_key("settle:k", b"other"))
     assert scene.at("next").page() == posted[1:2]
 
 
 def test_a_settlement_that_found_no_claim_is_not_remembered(scene: Scene):
     """A later settlement with this key succeeds when there is a claim."""
     with pytest.raises(ClaimNotFound):
-        scene.settle("c1", rest=True, once=once("settle:k"))
+        scene.settle("c1", rest=True, once=make_key("settle:k"))
     scene.post(2)
     scene.take(2, name="c1")
-    assert scene.settle("c1", rest=True, once=once("settle:k")) == Settled(2)
+    assert scene.settle("c1", rest=True, once=make_key("settle:k")) == Settled(2)
 
 
-def test_a_settlement_of_nothing_but_the_lost_is_remembered(scene: Scene):
+def test_a_settlement_with_only_lost_messages_is_remembered(scene: Scene):
     """The claim existed, so the settlement was carried out."""
     posted = scene.post(1)
     claim = scene.take()
-    told = scene.settle(claim.id, delete=["unknown"], once=once("settle:k"))
-    assert answer_of(partial(scene.settle, claim.id, delete=["unknown"], once=once("settle:k"))) == told
+    told = scene.settle(claim.id, delete=["unknown"], once=make_key("settle:k"))
+    assert answer_of(partial(scene.settle, claim.id, delete=["unknown"], once=make_key("settle:k"))) == told
     assert scene.held(claim.id) == posted
 
 
 def test_a_repeated_staging_stages_nothing(scene: Scene):
     """The repeat returns the first ids, and the stage has its messages once; another digest is refused."""
-    staged = scene.stage("s1", 2, once=once())
-    assert answer_of(partial(scene.stage, "s1", 2, once=once())) == staged
+    staged = scene.stage("s1", 2, once=make_key())
+    assert answer_of(partial(scene.stage, "s1", 2, once=make_key())) == staged
     with pytest.raises(KeyReused):
-        scene.stage("s1", 2, once=once(digest=b"other"))
+        scene.stage("s1", 2, once=make_key(digest=b"other"))
     assert scene.commit(1, ["s1"]).published == 2
     assert scene.page() == staged
-    assert answer_of(partial(scene.stage, "s1", 2, once=once())) == staged
+    assert answer_of(partial(scene.stage, "s1", 2, once=make_key())) == staged
     with pytest.raises(StageNotFound):
         scene.commit(2, ["s1"])
 
 
-def test_a_key_of_a_staging_makes_no_queue(scene: Scene):
+def test_a_key_of_a_staging_creates_no_queue(scene: Scene):
     """The key belongs to the queue and is deleted with it, whether the queue exists or not."""
-    staged = scene.stage("s1", 1, once=once())
+    staged = scene.stage("s1", 1, once=make_key())
     assert not scene.exists()
     assert scene.storage.queues.count(scene.queue.project) == 0
-    assert answer_of(partial(scene.post, once=once())) == staged
+    assert answer_of(partial(scene.post, once=make_key())) == staged
     scene.storage.queues.delete(scene.queue)
-    posted = scene.post(1, once=once())
+    posted = scene.post(1, once=make_key())
     assert scene.page() == posted
 
 
 def test_a_staging_that_found_no_room_is_not_remembered(scene: Scene):
     """A later staging with this key succeeds when there is space."""
     with pytest.raises(StageFull):
-        scene.stage("s1", 3, most_bytes=2, once=once())
-    staged = scene.stage("s1", 3, most_bytes=3, once=once())
+        scene.stage("s1", 3, most_bytes=2, once=make_key())
+    staged = scene.stage("s1", 3, most_bytes=3, once=make_key())
     assert scene.commit(1, ["s1"]).published == 3
     assert scene.page() == staged
 
@@ -327,8 +327,8 @@ def test_one_of_many_posts_with_one_key_is_stored(scene: Scene):
     for turn in range(8):
         room = scene.at(f"q{turn % 4}")
         before = len(room.walk())
-        keyed = [partial(tried, partial(room.post, 2, once=once(f"post:{turn}")))] * 8
-        told = together(*keyed, room.post, room.post)
+        keyed = [partial(tried, partial(room.post, 2, once=make_key(f"post:{turn}")))] * 8
+        told = run_together(*keyed, room.post, room.post)
         assert told[:8] == [told[0]] * 8
         assert len(room.get(told[0])) == 2
         assert len(room.walk()) == before + 4
@@ -339,8 +339,8 @@ def test_one_of_two_requests_under_one_key_is_carried_out(scene: Scene):
     """Eight threads use two digests: the first one is stored once, and others with its digest are repeats."""
     for turn in range(5):
         room = scene.at(f"q{turn}")
-        works = [partial(room.post, once=once(digest=b"%d" % (at % 2))) for at in range(8)]
-        told = together(*(partial(tried, work) for work in works))
+        works = [partial(room.post, once=make_key(digest=b"%d" % (at % 2))) for at in range(8)]
+        told = run_together(*(partial(tried, work) for work in works))
         stored = room.page()
         assert len(stored) == 1
         assert {told.count(stored), told.count(KeyReused)} == {4}
@@ -354,8 +354,8 @@ def test_one_of_many_settlements_with_one_key_is_carried_out(scene: Scene):
         room = scene.at(f"q{turn}")
         posted = room.post(4)
         claim = room.take()
-        key: IdempotencyKey = once("settle:k")
+        key: IdempotencyKey = make_key("settle:k")
         work = partial(room.settle, claim.id, rest=True, move=[Move(posted[0], "next")], once=key)
-        assert together(*[partial(tried, work)] * 6) == [Settled(3, 0, 1)] * 6
+        assert run_together(*[partial(tried, work)] * 6) == [Settled(3, 0, 1)] * 6
         assert room.is_empty()
     assert scene.at("next").counts() == (0, 8)

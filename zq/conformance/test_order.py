@@ -59,7 +59,7 @@ def test_a_delayed_post_does_not_hold_up_the_next_one(scene: Scene):
     assert scene.page(ListFilter(delayed=True)) == delayed
 
 
-def test_a_release_restores_the_former_place(scene: Scene):
+def test_a_release_restores_the_former_position(scene: Scene):
     """The message claimed first is claimed first again, also after renewals."""
     posted = scene.post(2)
     scene.tick(1)
@@ -85,7 +85,7 @@ def test_releases_in_any_order_restore_the_whole_queue(scene: Scene):
     assert scene.claimable(5) == posted[5:]
 
 
-def test_a_delayed_message_returns_to_its_due_moment(scene: Scene):
+def test_a_released_delayed_message_returns_to_its_available_time(scene: Scene):
     """A released message that was delayed is ordered by the time at which it became due."""
     delayed = scene.post(1, delay=10)
     before = scene.post(1)
@@ -96,7 +96,7 @@ def test_a_delayed_message_returns_to_its_due_moment(scene: Scene):
     assert scene.claimable() == before + delayed + after
 
 
-def test_a_lapsed_message_queues_at_the_end_of_its_claim(scene: Scene):
+def test_a_lapsed_message_is_ordered_by_the_end_of_its_claim(scene: Scene):
     """Available is the claim's end: behind earlier posts, in front of later ones, equal times by sequence."""
     lapsing, waiting = scene.post(2)
     scene.take(1, ttl=60)
@@ -144,7 +144,7 @@ def test_a_release_after_a_lapse_returns_to_the_lapse(scene: Scene):
     assert scene.claimable() == [other, lapsed, *after]
 
 
-def test_a_late_release_does_not_restore_the_place(scene: Scene):
+def test_a_late_release_does_not_restore_the_position(scene: Scene):
     """Releasing a lapsed claim succeeds and changes nothing."""
     lapsed, other = scene.post(2)
     claim = scene.take(1, ttl=60)
@@ -183,7 +183,7 @@ def test_new_posts_sort_after_every_issued_marker(scene: Scene, removal: str):
     assert all(message.sequence > marker for message in scene.walk())
 
 
-def test_a_message_keeps_its_sequence_for_life(scene: Scene):
+def test_a_message_keeps_its_sequence(scene: Scene):
     """Claim, renewal, release and lapse keep the sequence, so that a reader gets a message once."""
     [id] = scene.post()
     sequence = scene.one(id).sequence

@@ -51,7 +51,7 @@ def test_a_dead_letter_remembers_origin_count_and_reason(scene: Scene, way: str)
 
 
 @pytest.mark.parametrize("way", ["owner", "holder"])
-def test_a_reason_is_kept_as_it_was_given(scene: Scene, way: str):
+def test_the_reason_of_a_dead_letter_is_kept_unchanged(scene: Scene, way: str):
     """The reason may be any text of any accepted length."""
     reason = 'schema "mismatch" \u00e9 \U0001f600 \x00 \n' + "x" * 1000
     [id] = scene.post(1)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from zq.conformance.builders import DEADLINE, Scene, configure, ids_of, once, together
+from zq.conformance.builders import DEADLINE, Scene, configure, ids_of, make_key, run_together
 from zq.errors import Repeated
 from zq.model import QueueRef
 from zq.model.expiry import Expiry, Steps
@@ -52,7 +52,7 @@ def expire(scene: Scene, count: int, ttl: int = 60) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_no_step_removes_more_than_it_may(scene: Scene, size: int):
+def test_no_step_removes_more_than_its_bound(scene: Scene, size: int):
     """Each step is requested and reported, and together the steps remove everything.
 
     A store of several servers may use as many further steps as it uses when there is nothing to remove.
@@ -67,7 +67,7 @@ def test_no_step_removes_more_than_it_may(scene: Scene, size: int):
     assert len(account.steps) <= -(-23 // size) + max(IDLE, len(idle.steps))
 
 
-def test_a_round_stops_when_there_is_nothing_more(scene: Scene):
+def test_a_round_stops_when_nothing_is_left(scene: Scene):
     """The number of steps depends on the expired messages, not on the living ones."""
     scene.post(500, ttl=600)
     scene.at("other").post(500, ttl=600)
@@ -116,7 +116,7 @@ def test_each_queue_is_reported_with_its_number_of_removed_messages(scene: Scene
     assert [len(place.walk()) for place in lost] == [2] * len(lost)
 
 
-def test_a_message_whose_life_a_claim_extended_is_not_removed(scene: Scene):
+def test_a_message_with_an_extended_ttl_is_not_removed(scene: Scene):
     """The claim may come early, at the last millisecond, or be renewed, lapse and be made again."""
     posted = scene.post(6, ttl=60)
     early = scene.take(2, ttl=120, grace=60)
@@ -137,7 +137,7 @@ def test_a_message_whose_life_a_claim_extended_is_not_removed(scene: Scene):
     assert ids_of(scene.walk()) == posted[2:4]
 
 
-def test_a_released_message_keeps_the_life_that_the_claim_gave_it(scene: Scene):
+def test_a_released_message_keeps_its_extended_ttl(scene: Scene):
     """The entry of the first expiry removes nothing after any kind of release."""
     posted = scene.post(2, ttl=60)
     scene.release(scene.take(1, ttl=300, grace=60).id)
@@ -239,7 +239,7 @@ def test_a_store_that_does_not_sweep_reclaims_purged_queues(scene: Scene):
 
 
 @pytest.mark.parametrize("read", [True, False], ids=["by reading too", "by sweeps alone"])
-def test_a_reader_gets_the_same_with_and_without_removal_by_reading(scene: Scene, read: bool):
+def test_readers_get_the_same_with_and_without_removal_on_read(scene: Scene, read: bool):
     """Reads and the final state are the same, whichever layer removes expired messages."""
     configure(scene.storage, Expiry(delete_on_read=read, delete_queue_size=3))
     expire(scene, 20)
@@ -273,7 +273,7 @@ def test_options_change_while_verbs_and_rounds_run(scene: Scene):
             scene.storage.maintain(scene.now, None, Account(10, most=30))
         return []
 
-    taken = [id for ids in together(change, take, take, sweep) for id in ids]
+    taken = [id for ids in run_together(change, take, take, sweep) for id in ids]
     assert sorted(taken) == sorted(living)
     configure(scene.storage, SWEPT)
     scene.reclaimed()
@@ -283,7 +283,7 @@ def test_options_change_while_verbs_and_rounds_run(scene: Scene):
 
 def test_a_round_keeps_a_key_until_its_window_ends(scene: Scene):
     """Rounds at any pace keep a key until its window ends."""
-    key = once(window=600)
+    key = make_key(window=600)
     scene.post(1, once=key)
     scene.tick(599)
     for options in (UNSWEPT, SWEPT):

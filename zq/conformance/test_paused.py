@@ -7,7 +7,7 @@ from threading import Event
 
 import pytest
 
-from zq.conformance.builders import Scene, drafts, ids_of, together
+from zq.conformance.builders import Scene, drafts, ids_of, run_together
 from zq.errors import Fenced, OtherMetadata
 from zq.model import Claimed, ClaimRequest, Fence, Lease, Messages
 
@@ -57,7 +57,7 @@ def test_a_pop_of_a_missing_queue_finds_nothing(scene: Scene):
         assert pop(scene, SOME) == []
 
 
-def test_pops_with_different_expectations_beside_each_other(scene: Scene):
+def test_concurrent_pops_take_messages_only_under_current_metadata(scene: Scene):
     """Only pops that expect the current metadata take messages."""
     scene.storage.queues.create(scene.queue, SOME)
     scene.post(40)
@@ -72,7 +72,7 @@ def test_pops_with_different_expectations_beside_each_other(scene: Scene):
             with pytest.raises(OtherMetadata):
                 pop(scene, NONE)
 
-    together(right, wrong, right, wrong)
+    run_together(right, wrong, right, wrong)
     assert len({message.id for popped in taken for message in popped}) == 20
     assert len(scene.walk()) == 20
 
@@ -105,7 +105,7 @@ def test_pops_racing_updates_take_only_under_expected_metadata(scene: Scene):
                         pop(scene, free)
         done.set()
 
-    together(take, take, switch)
+    run_together(take, take, switch)
     assert wrong == []
 
 
@@ -148,7 +148,7 @@ def test_a_claim_that_returns_no_messages_refuses_an_old_epoch(scene: Scene):
     assert hand_out_nothing(scene, "job.1", NONE, last).claim is None
 
 
-def test_a_post_that_was_refused_by_its_expectation_leaves_pops_alone(scene: Scene):
+def test_a_post_refused_by_expected_metadata_does_not_affect_pops(scene: Scene):
     """Posts and pops of a queue check the metadata separately."""
     scene.storage.queues.create(scene.queue, SOME)
     assert scene.storage.messages.post(scene.queue, drafts(1, scene.now), scene.now, NONE) == SOME

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zq.conformance.builders import DEADLINE, Scene, ids_of, together
+from zq.conformance.builders import DEADLINE, Scene, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound
 
@@ -21,7 +21,7 @@ def test_one_of_many_updates_wins(scene: Scene):
     expected = b"{}"
     for turn in range(20):
         offers = [b'{"turn": %d, "by": %d}' % (turn, at) for at in range(8)]
-        won = together(*(partial(scene.storage.queues.update, scene.queue, expected, offer) for offer in offers))
+        won = run_together(*(partial(scene.storage.queues.update, scene.queue, expected, offer) for offer in offers))
         assert sorted(won) == [False] * 7 + [True]
         expected = offers[won.index(True)]
         found = scene.storage.queues.get(scene.queue)
@@ -41,7 +41,7 @@ def test_concurrent_counting_by_compare_and_set_loses_nothing(scene: Scene):
             more = b'{"n": %d}' % (json.loads(found.metadata)["n"] + 1)
             added += scene.storage.queues.update(scene.queue, found.metadata, more)
 
-    together(*[count] * 6)
+    run_together(*[count] * 6)
     found = scene.storage.queues.get(scene.queue)
     assert found is not None
     assert json.loads(found.metadata) == {"n": 150}
@@ -52,7 +52,7 @@ def test_one_of_many_creators_creates(scene: Scene):
     for turn in range(10):
         room = scene.at(f"q{turn}")
         creators = [partial(room.storage.queues.create, room.queue, b'{"by": %d}' % at) for at in range(4)]
-        made = together(*creators, room.post, room.post)[:4]
+        made = run_together(*creators, room.post, room.post)[:4]
         assert made.count(True) <= 1
         found = room.storage.queues.get(room.queue)
         assert found is not None
@@ -87,7 +87,7 @@ def test_a_post_racing_the_removal_of_its_queue_is_whole_or_gone(scene: Scene, w
             getattr(scene.storage.queues, way)(scene.queue)
         return []
 
-    results = together(*[producer] * 4, remover, partial(stop_after, 4, left, stop))
+    results = run_together(*[producer] * 4, remover, partial(stop_after, 4, left, stop))
     last = scene.post(2)
     listed = ids_of(scene.walk())
     assert listed[-2:] == last
@@ -130,7 +130,7 @@ def test_claims_racing_the_removal_of_their_queue_leave_nothing(scene: Scene):
         return []
 
     ending = partial(stop_after, 3, left, stop)
-    claims = [name for names in together(*[worker] * 3, remover, ending) for name in names]
+    claims = [name for names in run_together(*[worker] * 3, remover, ending) for name in names]
     scene.storage.queues.delete(scene.queue)
     assert scene.is_empty()
     assert not scene.exists()

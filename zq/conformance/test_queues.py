@@ -48,7 +48,7 @@ def test_a_missing_queue_has_no_metadata(scene: Scene):
     ],
     ids=["empty", "operators", "odd text", "large"],
 )
-def test_metadata_come_back_byte_for_byte(scene: Scene, document: bytes):
+def test_metadata_are_returned_byte_for_byte(scene: Scene, document: bytes):
     """The store neither parses nor changes the metadata."""
     scene.storage.queues.create(scene.queue, document)
     assert metadata(scene) == document
@@ -77,7 +77,7 @@ def test_an_update_does_not_create_a_queue(scene: Scene):
     assert not scene.exists()
 
 
-def test_a_post_makes_the_queue_without_metadata(scene: Scene):
+def test_a_post_creates_the_queue_without_metadata(scene: Scene):
     """The queue counts and is listed like any other, and can be updated from what get returns."""
     scene.post()
     assert json.loads(metadata(scene)) == {}
@@ -95,7 +95,7 @@ def test_a_post_leaves_the_metadata_alone(scene: Scene):
     assert metadata(scene) == b'{"a": 1}'
 
 
-def test_only_a_post_makes_a_queue(scene: Scene):
+def test_only_a_post_creates_a_queue(scene: Scene):
     """Reading, claiming, popping, deleting and purging create no queue."""
     assert scene.page() == []
     assert scene.get(["ffff"]) == []
@@ -161,7 +161,7 @@ def test_the_count_follows_creation_and_deletion(scene: Scene):
     assert names(scene) == ["a"]
 
 
-def test_deleting_a_queue_takes_all_of_it(scene: Scene):
+def test_deleting_a_queue_removes_all_its_data(scene: Scene):
     """Metadata, messages in every state, claims and statistics are deleted in one step."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     posted = scene.post(4) + scene.post(delay=60)
@@ -192,7 +192,7 @@ def test_a_recreated_queue_is_empty(scene: Scene):
 
 
 @pytest.mark.parametrize("way", ["delete", "purge"])
-def test_a_late_holder_finds_nothing_and_breaks_nothing(scene: Scene, way: str):
+def test_a_late_holder_changes_nothing_in_a_recreated_queue(scene: Scene, way: str):
     """After a removal a holder's delete succeeds, its claim is unknown, and new messages are unchanged."""
     old = scene.post(2)
     claim = scene.take()
@@ -208,7 +208,7 @@ def test_a_late_holder_finds_nothing_and_breaks_nothing(scene: Scene, way: str):
     assert scene.claimable() == new
 
 
-def test_a_purge_keeps_the_metadata_and_nothing_else(scene: Scene):
+def test_a_purge_keeps_only_the_metadata(scene: Scene):
     """Ready, delayed, claimed and lapsed messages are removed; the queue and its metadata stay."""
     scene.storage.queues.create(scene.queue, b'{"a": 1}')
     scene.post(2)
@@ -346,7 +346,7 @@ def test_an_empty_queue_next_to_others_has_neither_oldest_nor_newest(scene: Scen
         assert neighbour.counts() == (0, 3)
 
 
-def test_a_queue_keeps_the_grouping_it_was_created_with(scene: Scene, storage: Storage):
+def test_a_queue_keeps_its_grouping(scene: Scene, storage: Storage):
     """Purges and metadata updates keep the grouping; a queue that a post created has no groups."""
     for kind in Grouping:
         ref = QueueRef(scene.queue.project, f"made-{kind or 'plain'}")

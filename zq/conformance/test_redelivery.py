@@ -33,7 +33,7 @@ def test_a_lapsed_message_waits_from_the_end_of_its_claim(scene: Scene):
 
 
 @pytest.mark.parametrize("way", ["release", "settle"])
-def test_a_release_without_a_delay_waits_from_now_on(scene: Scene, way: str):
+def test_a_release_without_a_delay_starts_the_redelivery_delay(scene: Scene, way: str):
     """With a redelivery delay the message does not return to its former place."""
     [id] = scene.post(1)
     claim = scene.take(ttl=60, redelivery=AFTER_30)
@@ -69,7 +69,7 @@ def test_the_delay_of_a_release_replaces_the_redelivery_delay(scene: Scene, dela
     assert scene.claimable() == posted[:2]
 
 
-def test_a_release_without_any_delay_restores_the_place(scene: Scene):
+def test_a_release_without_any_delay_restores_the_position(scene: Scene):
     """A release with the delay ``None`` puts the message in front of later posts."""
     posted = scene.post(1)
     claim = scene.take()
@@ -95,7 +95,7 @@ def test_a_redelivery_delay_grows_with_the_claim_count(scene: Scene):
         assert scene.page() == [id]
 
 
-def test_each_message_of_a_claim_waits_by_its_own_count(scene: Scene):
+def test_each_message_of_a_claim_is_delayed_by_its_own_count(scene: Scene):
     """Messages of one claim with three different counts become ready at three times."""
     posted = scene.post(1)
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_each_message_of_a_claim_waits_by_its_own_count(scene: Scene):
 
 
 @pytest.mark.parametrize("ttl", [30, 600])
-def test_a_renewal_keeps_the_wait(scene: Scene, ttl: int):
+def test_a_renewal_keeps_the_redelivery_delay(scene: Scene, ttl: int):
     """The message is available at the new end + the same delay, although the renewal has no delay."""
     posted = scene.post(1)
     claim = scene.take(ttl=60, redelivery=DOUBLING)
@@ -141,7 +141,7 @@ def test_a_message_keeps_its_redelivery_time_under_a_later_rule(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_a_claim_extends_a_life_to_its_end_and_not_to_the_redelivery(scene: Scene):
+def test_a_claim_extends_a_ttl_to_its_end_and_not_to_the_redelivery(scene: Scene):
     """The extension covers claim end + grace: a message may expire during its redelivery delay."""
     [id] = scene.post(1, ttl=60)
     scene.take(ttl=100, grace=20, redelivery=AFTER_30)
@@ -157,7 +157,7 @@ def test_a_claim_extends_a_life_to_its_end_and_not_to_the_redelivery(scene: Scen
     assert scene.is_empty()
 
 
-def test_a_redelivery_delay_beyond_a_life_does_not_extend_it(scene: Scene):
+def test_a_redelivery_delay_beyond_the_ttl_does_not_extend_it(scene: Scene):
     """If the claim ends within the message's life, ttl and expiry stay, even if the redelivery delay ends later."""
     [id] = scene.post(1, ttl=600)
     scene.take(ttl=590, redelivery=AFTER_30)
@@ -165,7 +165,7 @@ def test_a_redelivery_delay_beyond_a_life_does_not_extend_it(scene: Scene):
     assert (found.ttl, found.expires) == (600, near(scene.now + 600))
 
 
-def test_a_redelivered_message_stands_at_its_moment(scene: Scene):
+def test_a_redelivered_message_is_ordered_by_its_available_time(scene: Scene):
     """Messages are ordered by their ready times, independent of their sequence (L5)."""
     first = scene.post(1)
     scene.take(ttl=60, redelivery=AFTER_30)
@@ -179,7 +179,7 @@ def test_a_redelivered_message_stands_at_its_moment(scene: Scene):
     assert scene.claimable() == same + after
 
 
-def test_a_used_up_message_is_buried_when_its_wait_is_over(scene: Scene):
+def test_a_used_up_message_is_buried_after_its_redelivery_delay(scene: Scene):
     """A claim that buries leaves the message alone until its redelivery delay is over."""
     posted = scene.post(1)
     rule = DeadLetters(scene.at("dead").queue, 1, None)
@@ -194,7 +194,7 @@ def test_a_used_up_message_is_buried_when_its_wait_is_over(scene: Scene):
     assert scene.at("dead").page() == posted
 
 
-def test_a_delayed_message_waits_twice(scene: Scene):
+def test_a_delayed_message_also_has_a_redelivery_delay(scene: Scene):
     """The post's own delay comes first, then the redelivery delay; a release without one restores the first time."""
     posted = scene.post(1, delay=20)
     scene.tick(25)
@@ -205,7 +205,7 @@ def test_a_delayed_message_waits_twice(scene: Scene):
     assert scene.claimable(1) == fresh
 
 
-def test_messages_behind_thousands_that_wait_are_found(scene: Scene):
+def test_ready_messages_behind_thousands_of_delayed_ones_are_found(scene: Scene):
     """Listings, claims and pops skip lapsed messages that wait, and find them at their time."""
     front = scene.post(2500)
     for _ in range(3):
@@ -230,7 +230,7 @@ def test_a_thousand_messages_are_released_with_a_delay(scene: Scene):
     assert scene.claimable(1200) == posted
 
 
-def test_a_late_release_changes_no_moment(scene: Scene):
+def test_a_late_release_changes_no_available_time(scene: Scene):
     """An ended claim cannot change when its former messages are ready."""
     posted = scene.post(2)
     late = scene.take(1, ttl=60, redelivery=AFTER_30)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from zq import errors
-from zq.conformance.builders import Scene, once
+from zq.conformance.builders import Scene, make_key
 from zq.model import Bounds, ClaimRef, Fence, Release
 
 Refused = Callable[[Scene], object]
@@ -33,8 +33,8 @@ def some_claimed_by_another(scene: Scene) -> object:
 
 
 def key_of_another_request(scene: Scene) -> object:
-    scene.post(1, once=once())
-    return scene.post(1, once=once(digest=b"another"))
+    scene.post(1, once=make_key())
+    return scene.post(1, once=make_key(digest=b"another"))
 
 
 def full_stage(scene: Scene) -> object:

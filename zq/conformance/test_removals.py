@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import Scene, Shift, ids_of, once, together
+from zq.conformance.builders import RunningWorkers, Scene, ids_of, make_key, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimLapsed, ClaimNotFound, Repeated
 from zq.model import ClaimRef, Grouping, Handled, Move, Release
@@ -23,14 +23,14 @@ def fill(scene: Scene, count: int = MANY) -> list[str]:
 @pytest.mark.every_server
 @ONE_OR_TWO_CONNECTIONS
 @WAYS
-def test_every_total_beside_a_removal_is_all_or_nothing(scene: Scene, way: str):
+def test_totals_during_a_removal_show_all_messages_or_none(scene: Scene, way: str):
     """Statistics, depths, listings and reads by id show the whole queue or an empty one.
 
     No total shows the whole queue after another one has shown it empty.
     """
     posted = fill(scene)
     some = posted[:: MANY // 50]
-    shift = Shift(1)
+    shift = RunningWorkers(1)
 
     def watch(total: Callable[[], int]) -> Sequence[int]:
         seen = [total()]
@@ -43,7 +43,7 @@ def test_every_total_beside_a_removal_is_all_or_nothing(scene: Scene, way: str):
             getattr(scene.storage.queues, way)(scene.queue)
         return []
 
-    totals = together(
+    totals = run_together(
         partial(watch, lambda: sum(scene.counts())),
         partial(watch, lambda: scene.storage.depth(scene.queue, scene.now, 2 * MANY).ready),
         partial(watch, lambda: 2 * len(scene.page(limit=MANY // 2))),
@@ -60,12 +60,10 @@ def test_every_total_beside_a_removal_is_all_or_nothing(scene: Scene, way: str):
 @ONE_OR_TWO_CONNECTIONS
 @WAYS
 @pytest.mark.parametrize("verb", ["claim", "pop"])
-def test_a_consumer_beside_a_removal_gets_the_front_of_the_queue_and_then_new_messages_only(
-    scene: Scene, way: str, verb: str
-):
+def test_a_consumer_during_a_removal_gets_only_the_queue_front_and_new_messages(scene: Scene, way: str, verb: str):
     """No message comes from the middle of a queue that is being removed, and none after the removal has returned."""
     posted = fill(scene)
-    shift = Shift(1)
+    shift = RunningWorkers(1)
     removed = threading.Event()
     late: list[str] = []
 
@@ -90,7 +88,7 @@ def test_a_consumer_beside_a_removal_gets_the_front_of_the_queue_and_then_new_me
             removed.set()
             return [id for _ in range(10) for id in scene.post(2)]
 
-    taken, new = together(consume, remove)
+    taken, new = run_together(consume, remove)
     front = [id for id in taken if id not in new]
     assert front == posted[: len(front)]
     assert not set(posted) & set(late)
@@ -135,19 +133,19 @@ def test_no_verb_shows_a_removed_message(scene: Scene, way: str, grouping: Group
 
 def test_a_deletion_removes_history_and_keys_and_a_purge_keeps_them(scene: Scene):
     """A deletion removes both in one step, and a queue that is created again has its own."""
-    scene.post(2, once=once())
+    scene.post(2, once=make_key())
     assert len(scene.pop(1, history=600)) == 1
     scene.storage.queues.purge(scene.queue)
     assert len(scene.history()) == 1
     with pytest.raises(Repeated):
-        scene.post(1, once=once())
+        scene.post(1, once=make_key())
     scene.storage.queues.delete(scene.queue)
     assert scene.history() == []
     assert scene.tail() == []
-    posted = scene.post(2, once=once())
+    posted = scene.post(2, once=make_key())
     assert scene.pop(1, history=600) == posted[:1]
     assert [entry.message.id for entry in scene.tail()] == posted
     scene.storage.maintain(scene.now)
     assert [entry.message.id for entry in scene.tail()] == posted
     with pytest.raises(Repeated):
-        scene.post(1, once=once())
+        scene.post(1, once=make_key())

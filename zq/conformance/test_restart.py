@@ -14,7 +14,7 @@ from zq.model import ClaimRef, Committed, QueueRef, Stats
 pytestmark = [pytest.mark.durable, pytest.mark.every_server, pytest.mark.objects, pytest.mark.fresh_store]
 
 
-class Restarting(Scene):
+class RestartableScene(Scene):
     """A scene whose store can be closed and opened again."""
 
     def __init__(self, open_store: OpenStore, queue: QueueRef) -> None:
@@ -28,13 +28,13 @@ class Restarting(Scene):
 
 
 @pytest.fixture
-def scene(open_store: OpenStore, queue: QueueRef) -> Iterator[Restarting]:
-    opened = Restarting(open_store, queue)
+def scene(open_store: OpenStore, queue: QueueRef) -> Iterator[RestartableScene]:
+    opened = RestartableScene(open_store, queue)
     yield opened
     opened.storage.close()
 
 
-def test_an_empty_store_opens_again(scene: Restarting):
+def test_an_empty_store_opens_again(scene: RestartableScene):
     """Closing twice without a write does no harm."""
     scene.restart()
     scene.restart()
@@ -43,7 +43,7 @@ def test_an_empty_store_opens_again(scene: Restarting):
     assert scene.storage.now() > 0
 
 
-def test_queues_and_metadata_survive(scene: Restarting):
+def test_queues_and_metadata_survive(scene: RestartableScene):
     """Created, updated, purged and deleted queues, and those created by a post, are unchanged."""
     queues = scene.storage.queues
     for name in ["a", "b", "c", "d"]:
@@ -62,7 +62,7 @@ def test_queues_and_metadata_survive(scene: Restarting):
     assert scene.storage.queues.count("rival") == 0
 
 
-def test_messages_survive_whole_and_in_order(scene: Restarting):
+def test_messages_survive_whole_and_in_order(scene: RestartableScene):
     """Ready, delayed, released and lapsed messages keep every field and the order of claims."""
     scene.post(3, client="bob")
     scene.post(2, delay=60)
@@ -82,7 +82,7 @@ def test_messages_survive_whole_and_in_order(scene: Restarting):
     assert scene.claimable() == ids_of(ready)
 
 
-def test_claims_survive_with_their_holders_rights(scene: Restarting):
+def test_claims_survive_with_their_holders_rights(scene: RestartableScene):
     """Claimed messages stay claimed; only their claim can renew, delete and release them; they lapse in time."""
     posted = scene.post(6)
     kept, released, lapsing = scene.take(2, ttl=600), scene.take(2, ttl=600), scene.take(2, ttl=60)
@@ -104,7 +104,7 @@ def test_claims_survive_with_their_holders_rights(scene: Restarting):
     assert scene.held(kept.id) == posted[1:2]
 
 
-def test_a_release_after_a_restart_restores_the_place(scene: Restarting):
+def test_a_release_after_a_restart_restores_the_place(scene: RestartableScene):
     """The former place of a claimed message survives."""
     posted = scene.post(3)
     claim = scene.take(2)
@@ -113,7 +113,7 @@ def test_a_release_after_a_restart_restores_the_place(scene: Restarting):
     assert scene.claimable() == posted
 
 
-def test_extended_lives_survive(scene: Restarting):
+def test_extended_ttls_survive(scene: RestartableScene):
     """A message that a claim extended does not expire at its first expiry after a restart."""
     posted = scene.post(1, ttl=60)
     claim = scene.take(ttl=600, grace=10)
@@ -128,7 +128,7 @@ def test_extended_lives_survive(scene: Restarting):
     assert scene.is_empty()
 
 
-def test_delays_survive(scene: Restarting):
+def test_delays_survive(scene: RestartableScene):
     """A delayed message becomes ready exactly at its time after a restart."""
     posted = scene.post(2, delay=60)
     scene.restart()
@@ -142,7 +142,7 @@ def test_delays_survive(scene: Restarting):
 
 
 @pytest.mark.parametrize("removal", ["none", "delete", "pop", "purge", "expire"])
-def test_sequences_rise_above_every_issued_marker(scene: Restarting, removal: str):
+def test_sequences_rise_above_every_issued_marker(scene: RestartableScene, removal: str):
     """Sequences rise even if the message with the highest one was removed (L6)."""
     old = scene.post(5, ttl=60)
     marker = scene.one(old[-1]).sequence
@@ -162,7 +162,7 @@ def test_sequences_rise_above_every_issued_marker(scene: Restarting, removal: st
         marker = scene.one(new[-1]).sequence
 
 
-def test_the_last_moment_of_a_queue_survives(scene: Restarting):
+def test_the_last_available_time_of_a_queue_survives(scene: RestartableScene):
     """A post by a server with a slower clock does not overtake earlier posts after a restart (L5)."""
     scene.tick(0.05)
     first = scene.post(2)
@@ -174,7 +174,7 @@ def test_the_last_moment_of_a_queue_survives(scene: Restarting):
     assert scene.claimable() == first + second
 
 
-def test_removed_messages_do_not_return_after_a_restart(scene: Restarting):
+def test_removed_messages_do_not_return_after_a_restart(scene: RestartableScene):
     """Deleted, popped, purged, expired messages and ended claims do not return (L3)."""
     posted = scene.post(4) + scene.post(2, ttl=60)
     claim = scene.take(1)
@@ -205,7 +205,7 @@ def test_removed_messages_do_not_return_after_a_restart(scene: Restarting):
     assert scene.claimable() == posted[3:4]
 
 
-def test_dead_letters_survive_in_one_queue(scene: Restarting):
+def test_dead_letters_survive_in_one_queue(scene: RestartableScene):
     """A moved message is in its new queue only, and the counts of both queues survive."""
     posted = scene.post(2)
     scene.release(scene.take(1).id)
@@ -221,7 +221,7 @@ def test_dead_letters_survive_in_one_queue(scene: Restarting):
     assert grave.claimable() == posted[:1]
 
 
-def test_maintenance_goes_on_after_a_restart(scene: Restarting):
+def test_maintenance_continues_after_a_restart(scene: RestartableScene):
     """Messages that expired while the store was closed are invisible at once and reclaimed later."""
     scene.post(20, ttl=60)
     kept = scene.post(2)
@@ -235,7 +235,7 @@ def test_maintenance_goes_on_after_a_restart(scene: Restarting):
     assert scene.reclaimed() == 0
 
 
-def test_thousands_of_messages_in_many_queues_survive(scene: Restarting):
+def test_thousands_of_messages_in_many_queues_survive(scene: RestartableScene):
     """Half of the messages of 20 queues with 200 messages each are claimed or popped."""
     rooms = [scene.at(f"q{at}") for at in range(20)]
     expected = {}
@@ -253,7 +253,7 @@ def test_thousands_of_messages_in_many_queues_survive(scene: Restarting):
         assert room.counts() == (40, 100)
 
 
-def test_an_open_commit_survives(scene: Restarting):
+def test_an_open_commit_survives(scene: RestartableScene):
     """The messages of the open commit are in no claim, its stages are safe, and any server finishes it."""
     source = scene.at("in")
     posted = source.post(4)
@@ -277,7 +277,7 @@ def test_an_open_commit_survives(scene: Restarting):
     assert scene.last() == Committed(1, 5, 3)
 
 
-def test_messages_entering_a_queue_are_counted(scene: Restarting):
+def test_messages_entering_a_queue_are_counted(scene: RestartableScene):
     """Messages count whichever way they entered, through restarts and purges; returned messages do not count again."""
     assert scene.entered() is None
     ids = scene.post(3)

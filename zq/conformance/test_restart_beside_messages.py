@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from zq.conformance.builders import OpenStore, once
-from zq.conformance.test_restart import Restarting
+from zq.conformance.builders import OpenStore, make_key
+from zq.conformance.test_restart import RestartableScene
 from zq.core.redelivery import Redelivery
 from zq.errors import Fenced, Repeated, StageNotFound
 from zq.model import ClaimRef, Committed, Move, QueueRef, Release
@@ -15,13 +15,13 @@ pytestmark = [pytest.mark.durable, pytest.mark.fresh_store]
 
 
 @pytest.fixture
-def scene(open_store: OpenStore, queue: QueueRef) -> Iterator[Restarting]:
-    opened = Restarting(open_store, queue)
+def scene(open_store: OpenStore, queue: QueueRef) -> Iterator[RestartableScene]:
+    opened = RestartableScene(open_store, queue)
     yield opened
     opened.storage.close()
 
 
-def test_waits_and_moves_survive(scene: Restarting):
+def test_redelivery_delays_and_moves_survive(scene: RestartableScene):
     """A redelivery delay outlives its claim, and a settled message is whole in its target queue."""
     posted = scene.post(4)
     claim = scene.take(4, ttl=60, redelivery=Redelivery(30, cap=600))
@@ -38,7 +38,7 @@ def test_waits_and_moves_survive(scene: Restarting):
         assert scene.page() == due
 
 
-def test_history_survives(scene: Restarting):
+def test_history_survives(scene: RestartableScene):
     """Entries keep their order; later entries come after every issued marker."""
     posted = scene.post(5)
     scene.delete(posted[3], history=600)
@@ -57,22 +57,22 @@ def test_history_survives(scene: Restarting):
     assert len(scene.history(marker=marker)) == 1
 
 
-def test_keys_of_requests_survive(scene: Restarting):
+def test_keys_of_requests_survive(scene: RestartableScene):
     """A repeat after a restart returns the first result."""
-    posted = scene.post(2, once=once("post:k"))
+    posted = scene.post(2, once=make_key("post:k"))
     claim = scene.take()
-    told = scene.settle(claim.id, delete=[posted[0], "unknown"], once=once("settle:k"))
+    told = scene.settle(claim.id, delete=[posted[0], "unknown"], once=make_key("settle:k"))
     scene.restart()
     with pytest.raises(Repeated) as repeated:
-        scene.post(2, once=once("post:k"))
+        scene.post(2, once=make_key("post:k"))
     assert repeated.value.answer == posted
     with pytest.raises(Repeated) as repeated:
-        scene.settle(claim.id, rest=True, once=once("settle:k"))
+        scene.settle(claim.id, rest=True, once=make_key("settle:k"))
     assert repeated.value.answer == told
     assert scene.counts() == (1, 0)
 
 
-def test_fences_stages_and_producers_survive(scene: Restarting):
+def test_fences_stages_and_producers_survive(scene: RestartableScene):
     """An old epoch is refused, a stage can be published, and a batch number is known."""
     scene.post(2)
     old, fence = scene.fence(), scene.fence()

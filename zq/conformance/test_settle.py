@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, together
+from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound
 from zq.model import ListFilter, Move, Release, Settled
@@ -150,7 +150,7 @@ def test_an_unknown_claim_settles_nothing(scene: Scene, claim: str):
     assert scene.counts() == (1, 1)
 
 
-def test_a_message_put_back_returns_to_its_place(scene: Scene):
+def test_a_message_released_by_a_settlement_returns_to_its_position(scene: Scene):
     """Without a delay the message comes before later posts; with delay 0 it comes behind them."""
     posted = scene.post(2)
     claim = scene.take(2)
@@ -164,7 +164,7 @@ def test_a_message_put_back_returns_to_its_place(scene: Scene):
     assert scene.claimable() == [posted[1], *later, posted[0]]
 
 
-def test_a_message_put_back_for_later_waits(scene: Scene):
+def test_a_message_released_by_a_settlement_with_a_delay_is_delayed(scene: Scene):
     """Claims, pops and default listings hide the message to the last millisecond."""
     posted = scene.post(2)
     claim = scene.take(2)
@@ -178,7 +178,7 @@ def test_a_message_put_back_for_later_waits(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_settled_messages_do_not_come_back(scene: Scene):
+def test_settled_messages_are_not_delivered_again(scene: Scene):
     """No verb shows deleted messages, after maintenance and after the end of the claim (L3)."""
     posted = scene.post(3)
     claim = scene.take(ttl=60)
@@ -207,7 +207,7 @@ def test_two_settlements_of_one_claim_share_no_message(scene: Scene):
         posted = room.post(6)
         claim = room.take()
         settle = partial(attempt, room, claim.id, posted)
-        one, two = together(settle, partial(settle, back=turn % 2 == 1))
+        one, two = run_together(settle, partial(settle, back=turn % 2 == 1))
         assert sorted(one.lost + two.lost) == sorted(posted)
         assert one.deleted + two.deleted + two.released == 6
         assert room.counts() == (0, two.released)
@@ -222,7 +222,7 @@ def test_a_settlement_races_the_end_of_its_claim(scene: Scene):
         late = room.take(8, ttl=60)
         holder = Scene(room.storage, ManualClock(room.now + 59.999), room.queue)
         room.tick(60)
-        told, *taken = together(partial(attempt, holder, late.id, posted), *[partial(room.claimable, 2)] * 4)
+        told, *taken = run_together(partial(attempt, holder, late.id, posted), *[partial(room.claimable, 2)] * 4)
         claimed = [id for some in taken for id in some] + room.claimable()
         assert sorted(claimed) == sorted(told.lost)
         assert told.deleted == 8 - len(claimed)
@@ -244,7 +244,7 @@ def test_a_settlement_races_its_own_holder(scene: Scene, rival: str):
                 getattr(room, rival)(claim)
             return Settled()
 
-        told = together(partial(attempt, room, claim.id, posted), interfere)[0]
+        told = run_together(partial(attempt, room, claim.id, posted), interfere)[0]
         assert told.deleted + len(told.lost) == 5
         assert room.page() == [id for id in posted if id in told.lost]
         assert told.lost == [] or rival == "release"

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from zq.conformance.builders import Scene, drafts, ids_of, near, together
+from zq.conformance.builders import Scene, drafts, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import StageDiffers, StageFull, StageNotFound
 from zq.model import Bounds, Draft, ListFilter, Stats, new_ids
@@ -33,7 +33,7 @@ def test_staged_messages_are_invisible_to_every_verb(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_staged_messages_begin_when_they_are_published(scene: Scene):
+def test_the_ttl_of_staged_messages_starts_at_their_publication(scene: Scene):
     """Created, expiry and delay start at the commit; id, body, client, ttl and checksum are the draft's."""
     [at_once, later] = new_ids(2, scene.now)
     new = [Draft(at_once, b'{"a": 1}', 60, 0, "bob", "MD5:x"), Draft(later, b"[2]", 600, 30, "alice")]
@@ -55,7 +55,7 @@ def test_staged_messages_begin_when_they_are_published(scene: Scene):
     assert scene.page() == [later]
 
 
-def test_published_messages_join_the_order_as_fresh_ones_do(scene: Scene):
+def test_published_messages_are_ordered_like_new_ones(scene: Scene):
     """They follow the queue's messages, in the order of the commit's stages and of each stage (L5, L6)."""
     one = scene.stage("s1", 2)
     before = scene.post(2)
@@ -122,7 +122,7 @@ def test_a_published_stage_is_gone_and_its_messages_stay(scene: Scene):
 
 
 @pytest.mark.fresh_store
-def test_a_stage_is_gone_a_while_after_its_first_messages(scene: Scene):
+def test_a_stage_expires_after_its_first_messages(scene: Scene):
     """A stage can be published to the last millisecond; later messages do not extend it; maintenance removes it."""
     scene.stage("s1", 1, lives=60)
     kept = scene.stage("s2", 1, lives=60)
@@ -215,7 +215,7 @@ def test_concurrent_staging_keeps_every_message(scene: Scene):
     def some(room: Scene) -> list[list[str]]:
         return [room.stage("s1", 3) for _ in range(5)]
 
-    made = together(*[partial(some, rooms[at % 2]) for at in range(8)])
+    made = run_together(*[partial(some, rooms[at % 2]) for at in range(8)])
     assert scene.commit(1, ["s1"]).published == 8 * 15
     for at, room in enumerate(rooms):
         batches = [batch for batches in made[at::2] for batch in batches]
@@ -225,7 +225,7 @@ def test_concurrent_staging_keeps_every_message(scene: Scene):
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_a_stage_cannot_be_overfilled_by_many_at_once(scene: Scene):
+def test_concurrent_staging_cannot_overfill_a_stage(scene: Scene):
     """The limit is checked in the step that stores."""
 
     def some() -> int:
@@ -233,19 +233,19 @@ def test_a_stage_cannot_be_overfilled_by_many_at_once(scene: Scene):
             return len(scene.stage("s1", 3, most_bytes=10))
         return 0
 
-    stored = sum(together(*[some] * 8))
+    stored = sum(run_together(*[some] * 8))
     assert stored == 9
     assert scene.commit(1, ["s1"]).published == 9
 
 
 @ONE_OR_TWO_CONNECTIONS
-def test_staging_beside_a_commit_loses_and_doubles_nothing(scene: Scene):
+def test_staging_during_a_commit_loses_and_duplicates_nothing(scene: Scene):
     """Messages staged too late for the commit form a new stage of that name; no call is published in part."""
     for turn in range(8):
         room = Scene(scene.storage, scene.clock, scene.at(f"q{turn}").queue)
         first = room.stage("s1", 3)
         works = [partial(room.stage, "s1", 3)] * 3
-        *staged, told = together(*works, partial(room.commit, turn * 2, ["s1"]))
+        *staged, told = run_together(*works, partial(room.commit, turn * 2, ["s1"]))
         published = len(room.page())
         assert (told.published, published % 3) == (published, 0)
         with contextlib.suppress(StageNotFound):

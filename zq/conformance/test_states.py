@@ -8,7 +8,7 @@ from threading import Event
 
 import pytest
 
-from zq.conformance.builders import Scene, ids_of, together
+from zq.conformance.builders import Scene, ids_of, run_together
 from zq.core.redelivery import Redelivery
 from zq.model import Browsed, ClaimRef, Message, Outcome, Position, Release, State
 
@@ -40,7 +40,7 @@ def every(scene: Scene, state: State, limit: int = SMALL) -> list[str]:
     return [message.id for some in pages(scene, state, limit) for message in some]
 
 
-def test_a_missing_and_an_empty_queue_have_nothing(scene: Scene):
+def test_listings_of_a_missing_and_an_empty_queue_are_empty(scene: Scene):
     """A missing queue and an empty one have no messages in any state."""
     for state in State:
         assert page(scene, state) == Browsed([], None)
@@ -87,7 +87,7 @@ def mixed(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 1000])
-def test_ready_ones_are_in_the_order_of_claims(scene: Scene, limit: int):
+def test_ready_messages_are_listed_in_the_order_of_claims(scene: Scene, limit: int):
     """A claim then takes the messages in the listed order, whatever happened to them before."""
     mixed(scene)
     listed = every(scene, READY, limit)
@@ -96,7 +96,7 @@ def test_ready_ones_are_in_the_order_of_claims(scene: Scene, limit: int):
 
 
 @pytest.mark.parametrize("limit", [1, 4, 1000])
-def test_delayed_ones_are_in_the_order_in_which_they_become_ready(scene: Scene, limit: int):
+def test_delayed_messages_are_listed_by_available_time(scene: Scene, limit: int):
     """Delayed posts, releases and redeliveries are listed in the order in which claims then take them."""
     for delay in (50, 20, 90, 20):
         scene.post(3, delay=delay)
@@ -113,7 +113,7 @@ def test_delayed_ones_are_in_the_order_in_which_they_become_ready(scene: Scene, 
     assert scene.claimable() == listed
 
 
-def test_claimed_ones_are_in_sequence(scene: Scene):
+def test_claimed_messages_are_listed_in_sequence(scene: Scene):
     """The end of their claims does not affect the order; messages that leave a claim are not listed."""
     posted = scene.post(9)
     claims = [scene.take(3, ttl=ttl) for ttl in (300, 60, 200)]
@@ -124,7 +124,7 @@ def test_claimed_ones_are_in_sequence(scene: Scene):
     assert every(scene, READY) == posted[3:6]
 
 
-def test_thousands_of_claimed_ones_are_in_sequence(scene: Scene):
+def test_thousands_of_claimed_messages_are_listed_in_sequence(scene: Scene):
     """Thousands of ready messages between and behind them do not change the order."""
     posted = scene.post(7500)
     claims = [scene.take(limit, ttl=ttl) for limit, ttl in ((1500, 300), (1500, 120), (1500, 500), (1500, 200))]
@@ -147,7 +147,7 @@ def test_a_renewed_claim_moves_nothing(scene: Scene):
     assert met == posted
 
 
-def test_pages_beside_claims_posts_and_releases(scene: Scene):
+def test_pages_during_claims_posts_and_releases_repeat_nothing(scene: Scene):
     """Messages that stay ready are listed once and in order, while others are claimed, posted and released."""
     posted = scene.post(30)
     scene.tick(1)
@@ -165,7 +165,7 @@ def test_pages_beside_claims_posts_and_releases(scene: Scene):
     assert len(set(met)) == len(met)
 
 
-def test_pages_of_delayed_ones_beside_others_that_come(scene: Scene):
+def test_pages_of_delayed_messages_during_posts_skip_nothing(scene: Scene):
     """Messages that stay delayed are listed once and in order while others are added."""
     posted = [id for delay in range(100, 130) for id in scene.post(1, delay=delay)]
     scene.post(4)
@@ -208,7 +208,7 @@ def test_pages_next_to_workers_show_untouched_messages_once(scene: Scene):
                 assert len(set(seen)) == len(seen)
                 assert [id for id in every(scene, DELAYED, 7) if id in waiting] == waiting
 
-    together(work, work, look)
+    run_together(work, work, look)
 
 
 @pytest.mark.parametrize("state", State)
@@ -222,7 +222,7 @@ def test_expired_messages_are_in_no_state(scene: Scene, state: State):
     assert every(scene, state) == {READY: ready, DELAYED: delayed, CLAIMED: []}[state]
 
 
-def test_a_lapsed_claim_gives_its_messages_back(scene: Scene):
+def test_messages_of_a_lapsed_claim_are_ready(scene: Scene):
     """The messages are ready at the end of the claim, without another claim."""
     posted = scene.post(3)
     scene.take(2, ttl=60)
@@ -263,7 +263,7 @@ def test_messages_of_a_decided_commit_are_not_ready(scene: Scene, count: int):
     assert (every(scene, READY), every(scene, CLAIMED)) == (posted[count:], [])
 
 
-def test_a_page_ends_before_it_has_too_many_bytes(scene: Scene):
+def test_a_page_of_a_state_respects_the_bytes_limit(scene: Scene):
     """A page has at least one message; the next page continues after it."""
     posted = scene.post(12)
     for state, take in ((READY, False), (CLAIMED, True)):
@@ -319,7 +319,7 @@ def test_a_message_is_found_by_its_id_alone(scene: Scene):
     assert located(scene, away) == (name, None)
 
 
-def test_ids_are_a_projects_own(scene: Scene):
+def test_a_message_is_not_found_in_another_project(scene: Scene):
     """A message of another project and a missing one are not found."""
     [id] = scene.post(1)
     stranger = scene.at(scene.queue.name, scene.queue.project + "x")

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from zq.conformance.builders import Scene, ids_of, once
+from zq.conformance.builders import Scene, ids_of, make_key
 from zq.core.redelivery import DeadLetters
 from zq.errors import ClaimLapsed, ClaimNotFound, ClaimNotHeld, Fenced, ProducerNotFound, Repeated, StageNotFound
 from zq.model import ClaimRef, Committed, Draft, Fence, Move, QueueRef, Stats, new_ids
@@ -219,7 +219,7 @@ def test_statistics_of_an_empty_queue_have_nothing_of_other_projects(scene: Scen
 def test_every_project_has_its_own_history_keys_and_stages(scene: Scene):
     """Names are used by 25 hostile projects: each has its own history, keys, claims, fences and commits."""
     rooms = [scene.at("jobs", project=project) for project in PROJECTS]
-    posted = [room.post(3, once=once()) for room in rooms]
+    posted = [room.post(3, once=make_key()) for room in rooms]
     staged = [room.stage("s1", 1 + at % 3) for at, room in enumerate(rooms)]
     for room, ids in zip(rooms, posted, strict=True):
         assert room.named("etl.0", 2) == (ids[:2], False)
@@ -230,7 +230,7 @@ def test_every_project_has_its_own_history_keys_and_stages(scene: Scene):
         assert ids_of(one.message for one in room.tail()) == posted[at]
         assert room.at("next").page() == posted[at][1:2]
         with pytest.raises(Repeated) as told:
-            room.post(3, once=once())
+            room.post(3, once=make_key())
         assert told.value.answer == posted[at]
         with pytest.raises(ProducerNotFound):
             room.last()
@@ -239,7 +239,7 @@ def test_every_project_has_its_own_history_keys_and_stages(scene: Scene):
     assert [room.last().batch for room in rooms] == list(range(len(rooms)))
 
 
-def test_new_verbs_do_not_reach_another_project(scene: Scene):
+def test_settlements_moves_and_commits_do_not_reach_another_project(scene: Scene):
     """Settle, move, history, stages and commits do not reach another project, even with the right names."""
     rival = scene.rival
     posted = scene.post(4)

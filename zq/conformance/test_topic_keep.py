@@ -4,7 +4,7 @@
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import once
+from zq.conformance.builders import make_key
 from zq.conformance.topic_builders import ROOMY, Log, entries
 from zq.errors import Repeated
 from zq.model.topics import Retention
@@ -90,7 +90,7 @@ def test_trimmed_batches_are_neither_read_nor_counted(log: Log):
 
 
 @pytest.mark.fresh_store
-def test_purges_and_expiry_drop_nothing_and_spare_nothing(log: Log):
+def test_purged_and_expired_batches_count_towards_the_retention(log: Log):
     """Purged and expired messages count until they are trimmed; ``dropped`` counts neither."""
     keep = Retention(10**9, 16)
     first = log.publish("kept", 4, keep=keep)
@@ -105,7 +105,7 @@ def test_purges_and_expiry_drop_nothing_and_spare_nothing(log: Log):
     assert log.read().dropped == first[-1]
 
 
-def test_a_log_that_is_to_be_smaller_shrinks_and_one_that_is_to_be_larger_grows(log: Log):
+def test_a_changed_retention_shrinks_or_grows_the_log(log: Log):
     """Each publish sets the retention; trimmed messages do not return."""
     made = [number for _ in range(20) for number in log.publish("news", 2)]
     assert log.sequences() == made
@@ -118,7 +118,7 @@ def test_a_log_that_is_to_be_smaller_shrinks_and_one_that_is_to_be_larger_grows(
 
 
 @pytest.mark.fresh_store
-def test_logs_of_other_projects_keep_their_own(log: Log):
+def test_a_trim_leaves_logs_of_other_projects_alone(log: Log):
     """Trimming one log removes nothing from another."""
     neighbours = [log.of(project) for project in ("acm", "acme/", "acmf", "acme\x00")]
     kept = [room.publish("news", 3, keep=Retention(10**9, 8)) for room in neighbours]
@@ -131,10 +131,10 @@ def test_logs_of_other_projects_keep_their_own(log: Log):
 
 def test_a_repeat_is_recognized_after_its_batch_was_trimmed(log: Log):
     """Keys live for their window, independent of their messages."""
-    [first] = log.publish(once=once())
+    [first] = log.publish(once=make_key())
     for _ in range(5):
         log.put("news", entries(9), Retention(10**9, 4))
     assert log.read().dropped > first
     with pytest.raises(Repeated) as told:
-        log.publish(once=once())
+        log.publish(once=make_key())
     assert told.value.answer == first

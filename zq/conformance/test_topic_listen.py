@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import OpenStore, once, together
+from zq.conformance.builders import OpenStore, make_key, run_together
 from zq.conformance.topic_builders import Follower, Log, entries
 from zq.errors import KeyReused, Repeated
 from zq.model.topics import Entry, Retention
@@ -35,7 +35,7 @@ def test_notified_batches_equal_read_ones(logs: tuple[Log, Log]):
     follower = Follower(reading.storage, "acme")
     numbers = [acting.publish(f"t{at % 3}", 1 + at % 4, ttl=60 + at)[0] for at in range(20)]
     numbers.append(acting.put("large", [Entry(b"1" * 300_000, 60)] * 5))
-    assert follower.hears_of(numbers[-1])
+    assert follower.receives(numbers[-1])
     told = follower.batches()
     assert [batch.sequence for batch in told] == numbers
     assert told == reading.walk()
@@ -52,7 +52,7 @@ def test_a_batch_is_notified_within_a_second_after_any_silence(logs: tuple[Log, 
     while len(waits) < 3 or (sorted(waits[-3:])[1] >= 1.0 and len(waits) < 15):
         [number] = acting.publish()
         published = time.monotonic()
-        assert follower.hears_of(number)
+        assert follower.receives(number)
         waits.append(time.monotonic() - published)
     assert sorted(waits[-3:])[1] < 1.0
 
@@ -67,7 +67,7 @@ def test_projects_that_are_not_followed_are_not_notified(logs: tuple[Log, Log]):
         acting.of(project).publish("news", 1 + at)
     for project in followed:
         last = acting.of(project).publish("end")[0]
-        assert follower.hears_of(last, project)
+        assert follower.receives(last, project)
         assert follower.batches(project) == reading.of(project).walk()
     assert {project for project, _ in follower.told} == set(followed)
 
@@ -77,14 +77,14 @@ def test_a_project_that_is_unfollowed_is_not_notified(logs: tuple[Log, Log]):
     reading, acting = logs
     follower = Follower(reading.storage, "acme", "other")
     first = acting.publish()[0]
-    assert follower.hears_of(first)
+    assert follower.receives(first)
     for _ in range(2):
         follower.unsubscribe["acme"]()
     between = acting.publish()[0]
-    assert follower.hears_of(acting.of("other").publish()[0], "other")
+    assert follower.receives(acting.of("other").publish()[0], "other")
     again = Follower(reading.storage, "acme")
     last = acting.publish()[0]
-    assert again.hears_of(last)
+    assert again.receives(last)
     assert [batch.sequence for batch in again.batches()] == [last]
     assert [batch.sequence for batch in follower.batches()] == [first]
     assert [batch.sequence for batch in reading.walk()] == [first, between, last]
@@ -95,11 +95,11 @@ def test_each_of_two_listeners_is_notified(logs: tuple[Log, Log]):
     reading, acting = logs
     first, second = Follower(reading.storage, "acme"), Follower(reading.storage, "acme")
     number = acting.publish()[0]
-    assert first.hears_of(number)
-    assert second.hears_of(number)
+    assert first.receives(number)
+    assert second.receives(number)
     first.unsubscribe["acme"]()
     number = acting.publish()[0]
-    assert second.hears_of(number)
+    assert second.receives(number)
     assert number not in [batch.sequence for batch in first.batches()]
 
 
@@ -107,11 +107,11 @@ def test_a_purge_notifies_a_loss(logs: tuple[Log, Log]):
     """The listener must discard its state of the project; later batches arrive."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme", "other")
-    assert follower.hears_of(acting.publish()[0])
+    assert follower.receives(acting.publish()[0])
     follower.told.clear()
     acting.purge()
-    assert follower.hears_of_loss()
-    assert follower.hears_of(acting.publish()[0])
+    assert follower.receives_loss()
+    assert follower.receives(acting.publish()[0])
     assert ("other", None) not in follower.told
 
 
@@ -124,8 +124,10 @@ def test_batches_of_many_publishers_are_notified_in_order(logs: tuple[Log, Log])
         log = (reading, acting)[at % 2]
         return [log.put(f"t{at % 3}", entries(3), Retention(10**9, 100)) for _ in range(15)]
 
-    made = sorted(number for numbers in together(*(partial(publisher, at) for at in range(6))) for number in numbers)
-    assert follower.hears_of(made[-1])
+    made = sorted(
+        number for numbers in run_together(*(partial(publisher, at) for at in range(6))) for number in numbers
+    )
+    assert follower.receives(made[-1])
     told = [batch.sequence for batch in follower.batches()]
     assert told == sorted(told)
     assert set(told) <= set(made)
@@ -136,12 +138,12 @@ def test_a_repeat_and_a_refusal_are_not_notified(logs: tuple[Log, Log]):
     """Only batches of the log are notified."""
     reading, acting = logs
     follower = Follower(reading.storage, "acme")
-    first = acting.publish(once=once())[0]
-    for key, refusal in [(once(), Repeated), (once(digest=b"other"), KeyReused)]:
+    first = acting.publish(once=make_key())[0]
+    for key, refusal in [(make_key(), Repeated), (make_key(digest=b"other"), KeyReused)]:
         with pytest.raises(refusal):
             acting.publish(once=key)
     last = acting.publish()[0]
-    assert follower.hears_of(last)
+    assert follower.receives(last)
     assert [batch.sequence for batch in follower.batches()] == [first, last]
 
 
@@ -153,6 +155,6 @@ def test_a_reader_switches_from_the_log_to_notifications_without_loss(logs: tupl
     more = [number for _ in range(5) for number in acting.publish("a", 2)]
     assert reading.sequences() == seen + more
     last = [number for _ in range(5) for number in acting.publish("a", 2)]
-    assert follower.hears_of(last[-2])
+    assert follower.receives(last[-2])
     live = [one.sequence for batch in follower.batches() for one in batch.messages(more[-1], reading.now)]
     assert live == last

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import DEADLINE, OpenStore, Shift, once, together
+from zq.conformance.builders import DEADLINE, OpenStore, RunningWorkers, make_key, run_together
 from zq.conformance.topic_builders import Log
 from zq.errors import Repeated
 from zq.model.topics import Entry, LogSlice, Pattern, Retention
@@ -37,7 +37,7 @@ def bodies(at: int, batch: int) -> list[bytes]:
     return [b"%d.%d.%d" % (at, batch, index) for index in range(1 + batch % 4)]
 
 
-def publisher(log: Log, shift: Shift, at: int) -> list[tuple[int, list[bytes]]]:
+def publisher(log: Log, shift: RunningWorkers, at: int) -> list[tuple[int, list[bytes]]]:
     """Publish batches to all topics in turn; return first sequence and bodies of each."""
     made = []
     with shift.at_work():
@@ -47,7 +47,7 @@ def publisher(log: Log, shift: Shift, at: int) -> list[tuple[int, list[bytes]]]:
     return made
 
 
-def looks(log: Log, shift: Shift, match: str, limit: int) -> Iterator[tuple[int, LogSlice]]:
+def looks(log: Log, shift: RunningWorkers, match: str, limit: int) -> Iterator[tuple[int, LogSlice]]:
     """Yield each read and its marker until the publishers have finished and nothing more comes."""
     pattern, after = Pattern(match), 0
     deadline = time.monotonic() + DEADLINE
@@ -61,7 +61,7 @@ def looks(log: Log, shift: Shift, match: str, limit: int) -> Iterator[tuple[int,
     raise AssertionError("The reader did not come to an end.")
 
 
-def reader(log: Log, shift: Shift, match: str, limit: int) -> list[Numbered]:
+def reader(log: Log, shift: RunningWorkers, match: str, limit: int) -> list[Numbered]:
     """Return the messages that a reader gets."""
     batches = ((after, batch) for after, told in looks(log, shift, match, limit) for batch in told.batches)
     return [(one.sequence, one.entry.body) for after, batch in batches for one in batch.messages(after, log.now)]
@@ -75,11 +75,11 @@ def numbered(made: list[list[tuple[int, list[bytes]]]]) -> list[Numbered]:
 
 def test_readers_by_position_miss_nothing_while_publishers_publish(logs: list[Log]):
     """Six publishers on two connections and three topics: all readers get every message once and in one order."""
-    shift = Shift(PUBLISHERS)
+    shift = RunningWorkers(PUBLISHERS)
     readers = [partial(reader, log, shift, match, limit) for log in logs for match, limit in [("**", 5), ("t*", 100)]]
     readers += [partial(reader, logs[0], shift, f"t{at}", 7) for at in range(3)]
     publishers = [partial(publisher, logs[at % 2], shift, at) for at in range(PUBLISHERS)]
-    told = together(*readers, *publishers)
+    told = run_together(*readers, *publishers)
     seen, made = told[: len(readers)], told[len(readers) :]
     everything = numbered(made)
     assert len({number for number, _ in everything}) == len(everything)
@@ -92,7 +92,7 @@ def test_readers_by_position_miss_nothing_while_publishers_publish(logs: list[Lo
         assert [first for first, _ in batches] == sorted(first for first, _ in batches)
 
 
-def test_a_publish_that_has_returned_is_read_and_stands_below_the_next(logs: list[Log]):
+def test_a_returned_publish_is_readable_and_precedes_later_ones(logs: list[Log]):
     """A published batch is visible on both connections and comes before every later one."""
     last = 0
     for at in range(12):
@@ -104,16 +104,16 @@ def test_a_publish_that_has_returned_is_read_and_stands_below_the_next(logs: lis
         last = number
 
 
-def test_repeats_beside_each_other_are_published_once(logs: list[Log]):
+def test_concurrent_repeats_are_published_once(logs: list[Log]):
     """Four threads on two connections repeat the same requests: each takes effect once, in the reader's order."""
-    shift = Shift(4)
+    shift = RunningWorkers(4)
 
     def repeater(log: Log) -> list[int]:
         told = []
         with shift.at_work():
             for at in range(BATCHES):
                 try:
-                    told.append(log.publish("t0", 2, once=once(f"post:{at}"))[0])
+                    told.append(log.publish("t0", 2, once=make_key(f"post:{at}"))[0])
                 except Repeated as known:
                     told.append(known.answer)
         return told
@@ -121,15 +121,15 @@ def test_repeats_beside_each_other_are_published_once(logs: list[Log]):
     def follower() -> list[int]:
         return [number for number, _ in reader(logs[0], shift, "**", 3)]
 
-    seen, *answers = together(follower, *(partial(repeater, logs[at % 2]) for at in range(4)))
+    seen, *answers = run_together(follower, *(partial(repeater, logs[at % 2]) for at in range(4)))
     assert answers[1:] == answers[:-1]
     assert seen == sorted(number for first in answers[0] for number in (first, first + 1))
 
 
-def test_logs_that_overflow_stay_whole(logs: list[Log]):
+def test_concurrent_trims_keep_batches_whole(logs: list[Log]):
     """While the oldest batches are trimmed, a reader misses only messages in its reported gaps."""
     keep = Retention(10**9, 60)
-    shift = Shift(4)
+    shift = RunningWorkers(4)
 
     def overflow(log: Log, at: int) -> list[int]:
         with shift.at_work():
@@ -144,7 +144,9 @@ def test_logs_that_overflow_stay_whole(logs: list[Log]):
             seen += [one.sequence for batch in told.batches for one in batch.messages(after, log.now)]
         return seen, gaps
 
-    told = together(*(partial(follow, log) for log in logs), *(partial(overflow, logs[at % 2], at) for at in range(4)))
+    told = run_together(
+        *(partial(follow, log) for log in logs), *(partial(overflow, logs[at % 2], at) for at in range(4))
+    )
     made = sorted(number for numbers in told[2:] for number in numbers)
     for seen, gaps in told[:2]:
         assert seen == sorted(set(seen))

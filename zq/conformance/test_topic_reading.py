@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import together
+from zq.conformance.builders import run_together
 from zq.conformance.topic_builders import Log, entries
 from zq.model.topics import Entry, Pattern
 from zq.storage.api import Storage
@@ -44,7 +44,7 @@ def test_a_reader_by_position_gets_each_batch_once(log: Log, mixed: dict[str, li
             assert log.sequences(match, limit=limit) == expected(mixed, match), (match, limit)
 
 
-def test_any_number_is_a_marker(log: Log, mixed: dict[str, list[int]]):
+def test_a_marker_may_be_any_sequence(log: Log, mixed: dict[str, list[int]]):
     """0, within a batch, at its end, of another topic and beyond the end: a read returns exactly what follows."""
     last = log.read().last
     near = {0} | {sequence + off for its in mixed.values() for sequence in its for off in (-1, 0, 1, 2)}
@@ -64,7 +64,7 @@ def test_sequences_far_beyond_the_end_were_never_issued(log: Log, mixed: dict[st
         assert max(told.last, told.given) < beyond
 
 
-def test_a_marker_within_a_batch_brings_the_whole_batch(log: Log):
+def test_a_marker_within_a_batch_returns_the_whole_batch(log: Log):
     """``Batch.messages`` leaves out the messages before the marker."""
     first = log.put("news", entries(5))
     [batch] = log.read("news", first + 2).batches
@@ -115,7 +115,7 @@ def test_a_read_has_at_most_about_a_megabyte(log: Log):
         assert seen == 11
 
 
-def test_a_reader_behind_thousands_of_batches_of_others_moves_on(log: Log):
+def test_a_reader_skips_thousands_of_batches_of_other_topics(log: Log):
     """Reads by glob are bounded and reach the end; a topic needs few reads behind other topics' batches."""
     own = log.publish("mine.a")
 
@@ -123,7 +123,7 @@ def test_a_reader_behind_thousands_of_batches_of_others_moves_on(log: Log):
         for _ in range(75):
             log.publish("others")
 
-    together(*[publisher] * 16)
+    run_together(*[publisher] * 16)
     own += log.publish("mine.a")
     assert log.sequences("mine.*", limit=10) == own
     assert [batch.sequence for batch in log.read("mine.a", limit=10).batches] == own

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from zq.clock import ManualClock
-from zq.conformance.builders import OpenStore, Shift, once, together
+from zq.conformance.builders import OpenStore, RunningWorkers, make_key, run_together
 from zq.conformance.test_tenants import PROJECTS
 from zq.conformance.topic_builders import Log, entries
 from zq.errors import KeyReused, Repeated
@@ -25,7 +25,7 @@ def log(storage: Storage, clock: ManualClock, project: str) -> Log:
     return Log(storage, clock, project)
 
 
-def test_a_batch_comes_back_whole(log: Log):
+def test_a_batch_is_returned_whole(log: Log):
     """Topic, time, bodies, ttl and checksum are unchanged; the sequences are consecutive."""
     bodies = [b"null", b'"\\u0000\\ud800"', '"é\U0001f600"'.encode(), b" " * 70_000 + b"1", b"\x00\xff"]
     batch = [Entry(body, 60 + at, "SHA256:ab" if at % 2 else "") for at, body in enumerate(bodies)]
@@ -58,12 +58,12 @@ def test_topics_of_a_project_share_one_order(log: Log):
 def test_every_project_has_a_log_of_its_own(log: Log):
     """One topic name in 26 hostile projects: each log is read, counted and purged separately and has its own keys."""
     rooms = [log.of(project) for project in ["", *PROJECTS, "\udfff"]]
-    made = [room.publish("news", 1 + at % 3, once=once()) for at, room in enumerate(rooms)]
+    made = [room.publish("news", 1 + at % 3, once=make_key()) for at, room in enumerate(rooms)]
     for at, (room, numbers) in enumerate(zip(rooms, made, strict=True)):
         assert room.sequences() == room.sequences("news") == numbers
         assert (room.read().last, room.figures()[0]) == (numbers[-1], 1 + at % 3)
         with pytest.raises(Repeated) as told:
-            room.publish(once=once())
+            room.publish(once=make_key())
         assert told.value.answer == numbers[0]
     for room in rooms[::2]:
         room.purge()
@@ -105,7 +105,7 @@ def test_a_missing_log_reads_as_empty(log: Log):
 
 
 @pytest.mark.fresh_store
-def test_expired_messages_are_left_out_by_their_own_ttl(log: Log):
+def test_expired_messages_are_omitted_by_their_own_ttl(log: Log):
     """Messages expire within a batch, to the millisecond; the other messages keep their sequences."""
     first = log.put("news", [Entry(b"0", 60), Entry(b"1", 600), Entry(b"2", 61), Entry(b"3", 60)])
     log.clock.advance(59.999)
@@ -140,10 +140,10 @@ def test_a_purge_hides_earlier_batches_only(log: Log):
     assert log.sequences() == other
 
 
-def test_every_total_beside_a_purge_is_all_or_nothing(log: Log):
+def test_reads_during_a_purge_show_all_batches_or_none(log: Log):
     """Statistics and reads of a topic show all of its batches or none, and other topics stay."""
-    together(*[lambda: [log.publish() for _ in range(100)]] * 6, partial(log.publish, "other"))
-    shift = Shift(1)
+    run_together(*[lambda: [log.publish() for _ in range(100)]] * 6, partial(log.publish, "other"))
+    shift = RunningWorkers(1)
 
     def watch(total: Callable[[], int]) -> list[int]:
         seen = [total()]
@@ -157,7 +157,7 @@ def test_every_total_beside_a_purge_is_all_or_nothing(log: Log):
             log.storage.maintain(log.now)
         return []
 
-    counted, read, everything, _ = together(
+    counted, read, everything, _ = run_together(
         partial(watch, lambda: log.figures()[0]),
         partial(watch, lambda: len(log.read("news").batches)),
         partial(watch, lambda: len(log.read().batches) - 1),
@@ -171,7 +171,7 @@ def test_every_total_beside_a_purge_is_all_or_nothing(log: Log):
     assert log.figures("other")[0] == 1
 
 
-def test_purges_beside_publishers_hide_whole_batches_from_the_start(log: Log):
+def test_purges_during_publishes_hide_whole_batches(log: Log):
     """A topic keeps its last batches whole; other topics lose nothing."""
 
     def publisher(topic: str) -> list[list[int]]:
@@ -182,7 +182,7 @@ def test_purges_beside_publishers_hide_whole_batches_from_the_start(log: Log):
             log.purge("a")
         return []
 
-    of_a, again, of_b, _ = together(*(partial(publisher, topic) for topic in "aab"), purger)
+    of_a, again, of_b, _ = run_together(*(partial(publisher, topic) for topic in "aab"), purger)
     left = log.sequences("a")
     everything = sorted(number for batch in of_a + again for number in batch)
     assert left == everything[len(everything) - len(left) :]
@@ -195,7 +195,7 @@ def test_purges_beside_publishers_hide_whole_batches_from_the_start(log: Log):
 @pytest.mark.fresh_store
 def test_a_repeated_publish_stores_nothing_and_gets_the_first_sequence(log: Log):
     """The key covers the project and survives the batch; another digest is refused; after the window it is new."""
-    first = log.publish("news", 3, ttl=60, once=once())[0]
+    first = log.publish("news", 3, ttl=60, once=make_key())[0]
     for change in (
         lambda: None,
         log.purge,
@@ -206,19 +206,19 @@ def test_a_repeated_publish_stores_nothing_and_gets_the_first_sequence(log: Log)
         change()
         for topic in ("news", "other"):
             with pytest.raises(Repeated) as told:
-                log.publish(topic, 2, once=once())
+                log.publish(topic, 2, once=make_key())
             assert told.value.answer == first
             with pytest.raises(KeyReused):
-                log.publish(topic, 2, once=once(digest=b"other"))
+                log.publish(topic, 2, once=make_key(digest=b"other"))
     assert (log.sequences(), log.read().last) == ([], first + 2)
-    other = log.publish(once=once("post:K"))
+    other = log.publish(once=make_key("post:K"))
     log.clock.advance(0.001)
     assert log.sequences() == other
-    again = log.publish("news", 1, once=once(digest=b"other"))
+    again = log.publish("news", 1, once=make_key(digest=b"other"))
     log.reclaim()
     assert log.sequences() == other + again
     rival = log.of(f"{log.project}.rival")
-    assert rival.publish(once=once()) == rival.sequences()
+    assert rival.publish(once=make_key()) == rival.sequences()
 
 
 def test_one_of_many_publishers_with_one_key_publishes(log: Log):
@@ -226,12 +226,12 @@ def test_one_of_many_publishers_with_one_key_publishes(log: Log):
 
     def publisher(key: str) -> tuple[bool, object]:
         try:
-            return True, log.publish("news", 2, once=once(key))[0]
+            return True, log.publish("news", 2, once=make_key(key))[0]
         except Repeated as told:
             return False, told.answer
 
     for at in range(5):
-        told = together(*[partial(publisher, f"post:{at}")] * 6)
+        told = run_together(*[partial(publisher, f"post:{at}")] * 6)
         assert sorted(published for published, _ in told) == [False] * 5 + [True]
         assert {first for _, first in told} == {first for published, first in told if published}
         assert log.figures()[0] == 2 * (at + 1)
@@ -256,11 +256,11 @@ REMOVALS: dict[str, Callable[[Log], object]] = {
 
 @pytest.mark.fresh_store
 @pytest.mark.durable
-def test_a_restart_keeps_logs_and_gives_no_sequence_again(open_store: OpenStore, reopened: Log):
+def test_a_restart_keeps_logs_and_reuses_no_sequence(open_store: OpenStore, reopened: Log):
     """Batches, floors, keys and gaps survive; new batches come after all earlier ones, even in an empty log."""
     rooms = [reopened.of(name) for name in REMOVALS]
     tops = [
-        room.put("news", entries(3, ttl=60 if room.project == "expire" else 600), once=once()) + 2 for room in rooms
+        room.put("news", entries(3, ttl=60 if room.project == "expire" else 600), once=make_key()) + 2 for room in rooms
     ]
     first = [top - 2 for top in tops]
     reopened.clock.advance(60)
@@ -279,7 +279,7 @@ def test_a_restart_keeps_logs_and_gives_no_sequence_again(open_store: OpenStore,
         for at, room in enumerate(rooms):
             marker = max(tops[at], room.read().last)
             with pytest.raises(Repeated) as told:
-                room.publish(once=once())
+                room.publish(once=make_key())
             assert told.value.answer == first[at]
             [number] = room.publish("other")
             assert number > marker

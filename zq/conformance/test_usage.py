@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.conformance.builders import EVERYTHING, OpenStore, Scene, once, together
-from zq.conformance.usage_builders import Play, counted, figures, post, size
+from zq.conformance.builders import EVERYTHING, OpenStore, Scene, make_key, run_together
+from zq.conformance.usage_builders import RandomCalls, count_usage, figures, post, size
 from zq.errors import Repeated
 from zq.model import ClaimRef, Draft, Release, new_ids
 from zq.storage.api import Storage
@@ -26,7 +26,7 @@ pytestmark = [
 VERBS = int(os.environ.get("USAGE_VERBS", "300"))
 
 
-def test_an_empty_project_has_nothing(scene: Scene):
+def test_an_empty_project_has_no_usage(scene: Scene):
     assert figures(scene) == (0, 0)
 
 
@@ -47,8 +47,8 @@ def test_projects_are_counted_apart(scene: Scene):
     assert figures(scene.at("jobs", "other")) == size(20, 30)
 
 
-def test_a_post_that_is_not_done_does_not_count(scene: Scene):
-    key = once()
+def test_a_refused_post_does_not_count(scene: Scene):
+    key = make_key()
     scene.post(1, once=key)
     before = figures(scene)
     with pytest.raises(Repeated):
@@ -103,7 +103,7 @@ def test_a_claim_that_finds_expired_messages_may_remove_them(scene: Scene):
     assert figures(scene) == size(20)
 
 
-def test_a_purged_queue_is_empty_at_once(scene: Scene):
+def test_a_purged_queue_stops_counting_at_once(scene: Scene):
     post(scene, 10, 20)
     post(scene.at("other"), 30)
     scene.storage.queues.purge(scene.queue)
@@ -114,7 +114,7 @@ def test_a_purged_queue_is_empty_at_once(scene: Scene):
     assert figures(scene) == size(30, 40)
 
 
-def test_a_deleted_queue_is_gone_at_once(scene: Scene):
+def test_a_deleted_queue_stops_counting_at_once(scene: Scene):
     post(scene, 10, 20)
     post(scene.at("other"), 30)
     scene.storage.queues.delete(scene.queue)
@@ -139,7 +139,7 @@ def test_a_dropped_stage_is_gone(scene: Scene):
     assert figures(scene) == (0, 0)
 
 
-def test_a_stage_that_has_expired_is_gone_when_it_is_removed(scene: Scene):
+def test_an_expired_stage_stops_counting_when_it_is_removed(scene: Scene):
     scene.stage("s", 3, lives=60)
     scene.tick(61)
     scene.reclaimed()
@@ -160,7 +160,7 @@ def test_a_commit_in_slices_counts_each_message_once(scene: Scene):
     assert figures(scene) == size(1, 1, 1, 1, 1)
 
 
-def test_two_connections_that_post_and_remove_at_once_lose_no_message(open_store: OpenStore, scene: Scene):
+def test_concurrent_posts_and_removals_on_two_connections_keep_usage_exact(open_store: OpenStore, scene: Scene):
     """Messages in one queue and in several count."""
 
     def worker(seed: int) -> Callable[[], None]:
@@ -175,8 +175,8 @@ def test_two_connections_that_post_and_remove_at_once_lose_no_message(open_store
 
         return work
 
-    together(*(worker(seed) for seed in range(4)))
-    assert figures(scene) == counted(scene, {})
+    run_together(*(worker(seed) for seed in range(4)))
+    assert figures(scene) == count_usage(scene, {})
 
 
 @pytest.mark.shared
@@ -185,9 +185,9 @@ def test_usage_on_one_connection_includes_messages_of_others(open_store: OpenSto
     other = open_store()
     try:
         there = Scene(other, scene.clock, scene.queue)
-        together(*(lambda at=at: [post(at, 20) for _ in range(20)] for at in (scene, there)))
-        together(*(lambda at=at: [at.pop(1) for _ in range(10)] for at in (scene, there)))
-        assert figures(there) == figures(scene) == counted(scene, {})
+        run_together(*(lambda at=at: [post(at, 20) for _ in range(20)] for at in (scene, there)))
+        run_together(*(lambda at=at: [at.pop(1) for _ in range(10)] for at in (scene, there)))
+        assert figures(there) == figures(scene) == count_usage(scene, {})
     finally:
         other.close()
 
@@ -197,8 +197,8 @@ def test_usage_survives_a_restart(open_store: OpenStore, storage: Storage, scene
     post(scene, 10, 20)
     scene.stage("s", 2)
     scene.pop(1, history=600)
-    scene.post(1, once=once())
-    scene.at("none").stage("t", once=once())
+    scene.post(1, once=make_key())
+    scene.at("none").stage("t", once=make_key())
     before = figures(scene)
     storage.close()
     again = open_store()
@@ -209,7 +209,7 @@ def test_usage_survives_a_restart(open_store: OpenStore, storage: Storage, scene
 
 
 def test_usage_equals_a_full_count_after_random_verbs(scene: Scene):
-    play = Play(scene, random.Random(18))
+    play = RandomCalls(scene, random.Random(18))
     for step in range(VERBS):
         play.step()
         if step % 50 == 0:

@@ -10,7 +10,18 @@ import pytest
 
 from zq.conformance.builders import OpenStore, Scene
 from zq.conformance.test_usage import VERBS
-from zq.conformance.usage_builders import MANY, Estimated, close, counted, figures, fill, post, reckoned, size, used
+from zq.conformance.usage_builders import (
+    MANY,
+    EstimatedRandomCalls,
+    count_usage,
+    figures,
+    fill,
+    is_close,
+    post,
+    size,
+    used,
+    wait_for_usage,
+)
 from zq.storage.api import Storage
 
 pytestmark = [pytest.mark.needs_part("usage"), pytest.mark.fresh_store]
@@ -24,7 +35,7 @@ def estimated(storage: Storage) -> None:
         pytest.skip("The store's figures are exact.")
 
 
-def test_figures_are_never_called_exact(scene: Scene):
+def test_estimated_usage_is_never_reported_as_exact(scene: Scene):
     assert not used(scene).exact
     fill(scene)
     assert not used(scene).exact
@@ -35,19 +46,19 @@ def test_few_messages_are_counted_one_by_one(scene: Scene):
     post(scene.at("other"), 20)
     post(scene.at("jobs", "another"), 30)
     scene.stage("s", 2)
-    assert reckoned(scene) == size(10, 500, 20, 1, 1)
+    assert wait_for_usage(scene) == size(10, 500, 20, 1, 1)
     scene.pop(1)
-    assert reckoned(scene) == size(500, 20, 1, 1)
+    assert wait_for_usage(scene) == size(500, 20, 1, 1)
 
 
 def test_many_messages_are_estimated(scene: Scene):
     stored = fill(scene)
-    assert close(reckoned(scene), MANY, stored)
+    assert is_close(wait_for_usage(scene), MANY, stored)
 
 
 def test_messages_posted_after_a_count_count_at_once(scene: Scene):
     fill(scene)
-    messages, stored = reckoned(scene)
+    messages, stored = wait_for_usage(scene)
     post(scene, 10, 500)
     post(scene.at("new"), 20)
     scene.stage("s", 1)
@@ -59,7 +70,7 @@ def test_messages_posted_after_a_count_count_at_once(scene: Scene):
 
 def test_a_move_does_not_change_estimated_usage(scene: Scene):
     fill(scene)
-    messages, stored = reckoned(scene)
+    messages, stored = wait_for_usage(scene)
     [one] = post(scene, 10)
     scene.move([one], "other", body=b"7" * 100, checksum="")
     assert figures(scene) == (messages + 1, stored + size(100)[1])
@@ -68,17 +79,17 @@ def test_a_move_does_not_change_estimated_usage(scene: Scene):
 def test_removed_messages_are_subtracted_by_the_next_count(scene: Scene):
     """The estimate is right while many messages are left."""
     fill(scene)
-    reckoned(scene)
+    wait_for_usage(scene)
     for name in "abc":
         scene.at(name).pop(500)
-    left = counted(scene, {})
+    left = count_usage(scene, {})
     assert left[0] == MANY // 2
-    assert close(reckoned(scene), *left)
+    assert is_close(wait_for_usage(scene), *left)
 
 
-def test_purged_and_deleted_queues_leave_room_at_once(scene: Scene):
+def test_purged_and_deleted_queues_are_subtracted_at_once(scene: Scene):
     fill(scene)
-    reckoned(scene)
+    wait_for_usage(scene)
     scene.storage.queues.purge(scene.at("a").queue)
     scene.storage.queues.delete(scene.at("b").queue)
     scene.storage.queues.purge(scene.at("c").queue)
@@ -87,9 +98,9 @@ def test_purged_and_deleted_queues_leave_room_at_once(scene: Scene):
 
 
 @pytest.mark.shared
-def test_servers_share_a_count_and_see_each_others_posts(open_store: OpenStore, scene: Scene):
+def test_servers_share_a_count_and_include_each_others_posts(open_store: OpenStore, scene: Scene):
     fill(scene)
-    messages, stored = reckoned(scene)
+    messages, stored = wait_for_usage(scene)
     other = open_store()
     try:
         there = Scene(other, scene.clock, scene.queue)
@@ -101,4 +112,4 @@ def test_servers_share_a_count_and_see_each_others_posts(open_store: OpenStore, 
 
 
 def test_estimated_usage_is_near_a_full_count_after_random_verbs(scene: Scene):
-    Estimated(scene, random.Random(18)).run(VERBS)
+    EstimatedRandomCalls(scene, random.Random(18)).run(VERBS)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from zq.conformance.builders import Scene, once
+from zq.conformance.builders import Scene, make_key
 from zq.conformance.topic_builders import Log
 from zq.conformance.usage_builders import figures, post, size
 from zq.errors import Repeated
@@ -83,7 +83,7 @@ def test_a_purge_leaves_history_and_a_deletion_does_not(scene: Scene):
 
 
 def remembered(scene: Scene, ids: int) -> int:
-    """Return the bytes that count besides messages and bodies: those of a result with ``ids`` ids."""
+    """Return the bytes that count for a remembered result with ``ids`` ids, without those of messages."""
     messages, stored = figures(scene)
     bodies = [len(message.body) for message in scene.walk()]
     assert messages == len(bodies)
@@ -92,9 +92,9 @@ def remembered(scene: Scene, ids: int) -> int:
     return beside
 
 
-def test_a_remembered_answer_counts_until_its_window_ends(scene: Scene):
+def test_a_remembered_result_counts_until_its_window_ends(scene: Scene):
     """The message's fate does not matter, and a repeat adds nothing."""
-    key = once(window=600)
+    key = make_key(window=600)
     scene.post(10, once=key)
     before = remembered(scene, 10)
     with pytest.raises(Repeated):
@@ -111,9 +111,9 @@ def test_a_remembered_answer_counts_until_its_window_ends(scene: Scene):
 
 
 def test_a_key_that_is_used_again_counts_once(scene: Scene):
-    scene.post(1, once=once(window=60))
+    scene.post(1, once=make_key(window=60))
     scene.tick(61)
-    scene.post(1, once=once(window=60))
+    scene.post(1, once=make_key(window=60))
     scene.reclaimed()
     assert remembered(scene, 1)
     scene.tick(61)
@@ -121,19 +121,19 @@ def test_a_key_that_is_used_again_counts_once(scene: Scene):
     assert figures(scene) == size(1, 1)
 
 
-def test_the_answer_to_a_settlement_counts_too(scene: Scene):
+def test_the_remembered_result_of_a_settlement_counts(scene: Scene):
     scene.post(3)
     claim = scene.take(3)
-    settled = scene.settle(claim.id, rest=True, once=once("settle:k"))
+    settled = scene.settle(claim.id, rest=True, once=make_key("settle:k"))
     assert settled == Settled(deleted=3)
     remembered(scene, 0)
 
 
-def test_a_deleted_queue_forgets_its_answers_at_once(scene: Scene):
-    scene.post(1, once=once(window=60))
+def test_a_deleted_queue_drops_its_remembered_results_at_once(scene: Scene):
+    scene.post(1, once=make_key(window=60))
     scene.storage.queues.delete(scene.queue)
     assert figures(scene) == (0, 0)
-    scene.post(1, once=once(window=600))
+    scene.post(1, once=make_key(window=600))
     before = remembered(scene, 1)
     scene.reclaimed()
     scene.tick(61)
@@ -148,11 +148,11 @@ def staged_once(scene: Scene, key: IdempotencyKey) -> int:
     return figures(scene)[1]
 
 
-def test_the_answer_to_staging_counts_where_there_is_no_queue_too(scene: Scene):
+def test_the_remembered_result_of_staging_counts_without_a_queue(scene: Scene):
     """The result counts the same after the queue is created, and ends with its window."""
-    before = staged_once(scene, once(window=60))
+    before = staged_once(scene, make_key(window=60))
     assert OVERHEAD < before <= OVERHEAD + 200
-    assert staged_once(scene.at("jobs", "other"), once(window=60)) == before
+    assert staged_once(scene.at("jobs", "other"), make_key(window=60)) == before
     post(scene, 10)
     assert remembered(scene, 1) == before
     scene.tick(61)
@@ -161,7 +161,7 @@ def test_the_answer_to_staging_counts_where_there_is_no_queue_too(scene: Scene):
     assert figures(scene.at("jobs", "other")) == (0, 0)
 
 
-def test_answers_to_publishing_count_nothing(scene: Scene):
+def test_remembered_results_of_publishing_do_not_count(scene: Scene):
     """A topic's log has a limit of its own."""
-    Log(scene.storage, scene.clock, scene.queue.project).publish(once=once("publish:k"))
+    Log(scene.storage, scene.clock, scene.queue.project).publish(once=make_key("publish:k"))
     assert figures(scene) == (0, 0)

@@ -127,7 +127,7 @@ def test_a_listed_producer_has_its_open_batch(scene: Scene):
 
 
 @pytest.mark.parametrize("work", KINDS)
-def test_listings_go_on_behind_a_name(scene: Scene, work: Work):
+def test_listings_continue_after_a_name(scene: Scene, work: Work):
     """The listing is in byte order, while work is made and dropped, for existing and missing markers."""
     for name in ("b", "a", "C", "a.b", "ab", "a-"):
         make(scene, work, name)

@@ -39,7 +39,7 @@ class Log:
         return self.clock.now()
 
     def of(self, project: str) -> "Log":
-        """Return the topics of another project, with the same store and clock."""
+        """Return the topics of another project in the same store."""
         return Log(self.storage, self.clock, project)
 
     def publish(
@@ -66,7 +66,7 @@ class Log:
         return self.storage.topics.read(self.project, after, limit, Pattern(match))
 
     def walk(self, match: str = EVERYTHING, after: int = 0, limit: int = 1000) -> list[Batch]:
-        """Return all batches from a marker to the end of the log, checked against the contract of ``LogSlice``."""
+        """Return all batches after a marker, and check each read against the contract of ``LogSlice``."""
         pattern, seen = Pattern(match), list[Batch]()
         while True:
             told = self.storage.topics.read(self.project, after, limit, pattern)
@@ -83,7 +83,7 @@ class Log:
             after = told.position
 
     def messages(self, match: str = EVERYTHING, after: int = 0, limit: int = 1000) -> list[Published]:
-        """Return all living messages from a marker to the end of the log."""
+        """Return all living messages after a marker."""
         return [message for batch in self.walk(match, after, limit) for message in batch.messages(after, self.now)]
 
     def sequences(self, match: str = EVERYTHING, after: int = 0, limit: int = 1000) -> list[int]:
@@ -113,7 +113,7 @@ class Log:
 
 
 class Follower:
-    """A listener that keeps the batches of its notifications and reads batches that it missed."""
+    """A listener that collects notified batches, and reads the batches that it has missed."""
 
     def __init__(self, storage: Storage, *projects: str) -> None:
         self.told: list[tuple[str, Batch | None]] = []
@@ -156,8 +156,8 @@ class Follower:
         with self._news:
             return list({batch.sequence: batch for name, batch in self.told if name == project and batch}.values())
 
-    def hears(self, condition: Callable[[], bool], seconds: float = SOON) -> bool:
-        """Return whether the received batches satisfy the condition now or within ``seconds``."""
+    def wait_for(self, condition: Callable[[], bool], seconds: float = SOON) -> bool:
+        """Wait up to ``seconds`` for the condition, and return whether it has become true."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._catch_up()
@@ -167,17 +167,17 @@ class Follower:
                 self._news.wait(0.05)
         return False
 
-    def hears_of(self, sequence: int, project: str = "acme") -> bool:
-        """Return whether the batch that begins at ``sequence`` arrives; like a server, read the log in the end."""
+    def receives(self, sequence: int, project: str = "acme") -> bool:
+        """Return whether the batch that begins at ``sequence`` arrives. Like a server, read the log if it does not."""
 
         def heard() -> bool:
             return any(name == project and batch and batch.sequence == sequence for name, batch in self.told)
 
-        if self.hears(heard, RECHECK):
+        if self.wait_for(heard, RECHECK):
             return True
         with self._news:
             self._hints[project] = max(self._hints.get(project, 0), self._last(project))
-        return self.hears(heard)
+        return self.wait_for(heard)
 
-    def hears_of_loss(self, project: str = "acme") -> bool:
-        return self.hears(lambda: (project, LOST) in self.told)
+    def receives_loss(self, project: str = "acme") -> bool:
+        return self.wait_for(lambda: (project, LOST) in self.told)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usage figures, and random verbs whose usage is known by reading everything."""
+"""Helpers for tests of usage: expected figures, and random calls whose usage is checked by a full count."""
 
 import random
 
 import pytest
 
-from zq.conformance.builders import EVERYTHING, Scene, once
+from zq.conformance.builders import EVERYTHING, Scene, make_key
 from zq.errors import ClaimLapsed, ClaimNotFound
 from zq.model import ClaimRef, Draft, Release, new_ids
 from zq.model.quotas import OVERHEAD, Usage
@@ -35,8 +35,8 @@ def post(scene: Scene, *bodies: int, ttl: int = 3600) -> list[str]:
     return ids
 
 
-class Play:
-    """Random verbs on a few queues and stages."""
+class RandomCalls:
+    """Random calls on a few queues and stages."""
 
     def __init__(self, scene: Scene, chance: random.Random) -> None:
         self.scene, self.chance = scene, chance
@@ -68,7 +68,7 @@ class Play:
 
     def check(self) -> None:
         self.scene.reclaimed()
-        messages, size = counted(self.scene, self.stages)
+        messages, size = count_usage(self.scene, self.stages)
         assert figures(self.scene) == (messages, size + sum(self.answers.values()))
 
     def post(self) -> None:
@@ -80,11 +80,11 @@ class Play:
         return self.chance.sample(page, min(len(page), 2))
 
     def post_once(self) -> None:
-        """Post with a key whose window is longer than the test, so that it ends only with its queue."""
+        """Post with a key whose window is longer than the test. The key then exists as long as its queue."""
         self.batch += 1
         self.scene.reclaimed()  # A store's own threads may otherwise remove messages between the two reads.
         before = figures(self.scene)[1]
-        key = once(f"post:{self.batch}", window=10**8)
+        key = make_key(f"post:{self.batch}", window=10**8)
         self.at.post(1, once=key)
         remembered = figures(self.scene)[1] - before - OVERHEAD - 1
         assert remembered >= OVERHEAD
@@ -152,7 +152,7 @@ class Play:
             self.answers.pop(self.at.queue.name, None)
 
 
-def counted(scene: Scene, stages: dict[str, int]) -> tuple[int, int]:
+def count_usage(scene: Scene, stages: dict[str, int]) -> tuple[int, int]:
     """Count usage by reading all messages and history entries of all queues.
 
     Staged messages have bodies of one byte, so their number is enough.
@@ -171,8 +171,8 @@ CLOSE = 0.05
 MANY = 3000
 
 
-def reckoned(scene: Scene) -> tuple[int, int]:
-    """Return the usage as soon as the estimate is new."""
+def wait_for_usage(scene: Scene) -> tuple[int, int]:
+    """Wait for a new estimate and return the usage."""
     for _ in range(100):
         usage = used(scene)
         scene.tick(15)
@@ -184,7 +184,7 @@ def reckoned(scene: Scene) -> tuple[int, int]:
 
 
 def fill(scene: Scene, count: int = MANY) -> int:
-    """Post messages of many sizes to three queues; return the bytes that count."""
+    """Post messages of many sizes to three queues, and return their total usage in bytes."""
     chance, total = random.Random(7), 0
     for start in range(0, count, 500):
         bodies = [chance.randrange(900) for _ in range(500)]
@@ -193,12 +193,12 @@ def fill(scene: Scene, count: int = MANY) -> int:
     return total
 
 
-def close(found: tuple[int, int], messages: int, stored: int) -> bool:
+def is_close(found: tuple[int, int], messages: int, stored: int) -> bool:
     return found == (pytest.approx(messages, rel=CLOSE), pytest.approx(stored, rel=CLOSE))
 
 
-class Estimated(Play):
-    """Random verbs without remembered results, whose bytes an estimate does not show."""
+class EstimatedRandomCalls(RandomCalls):
+    """Random calls without idempotency keys, because estimates do not include remembered results."""
 
     def run(self, verbs: int) -> None:
         for step in range(verbs):
@@ -211,6 +211,6 @@ class Estimated(Play):
         self.post()
 
     def check(self) -> None:
-        found = reckoned(self.scene)
+        found = wait_for_usage(self.scene)
         self.scene.reclaimed()
-        assert close(reckoned(self.scene), *counted(self.scene, self.stages)), found
+        assert is_close(wait_for_usage(self.scene), *count_usage(self.scene, self.stages)), found

@@ -5,7 +5,7 @@ from typing import Any
 
 import falcon
 
-from zq.console.page import Document, Files, Moved, read_tree
+from zq.console.page import ConsoleDocument, ConsoleRedirect, StaticFiles, read_tree
 from zq.console.settings import ConsoleOptions
 from zq.http.features import Feature, Page
 
@@ -22,6 +22,6 @@ class ConsoleFeature(Feature):
 
     def add_routes(self, app: "falcon.App[Any, Any]") -> None:
         if self._tree is not None:
-            app.add_route("/console", Moved())
-            app.add_route("/console/", Document(self._tree, self._options.read_only, self._options.grafana_url))
-            app.add_route("/console/{tree}/{file:path}", Files(self._tree))
+            app.add_route("/console", ConsoleRedirect())
+            app.add_route("/console/", ConsoleDocument(self._tree, self._options.read_only, self._options.grafana_url))
+            app.add_route("/console/{tree}/{file:path}", StaticFiles(self._tree))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP resources for the console's HTML document and static files.
 
-The document is served at ``/console/``, and the files at versioned paths, so that browsers can cache them forever. All
-files are read and compressed at startup. URLs are relative, so the console works behind a proxy that adds a path
-prefix. JavaScript modules need no build step; only their comment lines are blanked (decision 0107).
+The document is served at ``/console/``. The paths of the files contain a version, so browsers can cache them forever.
+URLs are relative, so the console works behind a proxy that adds a path prefix. All files are read and compressed at
+startup. There is no build step: JavaScript modules are served as they are, without comments (decision 0107).
 """
 
 import base64
@@ -21,7 +21,7 @@ import falcon
 from zq.http.tenant import Audience
 
 ROOT: Final = Path(__file__).parent / "static"
-# File name of the HTML document, which is not one of the static files.
+# File name of the HTML document.
 DOCUMENT: Final = "index.html"
 # Media types by file extension. Files with other extensions are not served.
 MEDIA: Final = {
@@ -32,9 +32,9 @@ MEDIA: Final = {
 }
 # Path prefix of third-party files, which are served unchanged.
 VENDORED: Final = "vendor/"
-# Matches comments that fill whole lines, except the first line, which contains the licence.
+# Comments that fill entire lines, except in the first line, which contains the licence.
 COMMENT: Final = re.compile(rb"(?!\A)^[ ]*(?://[^\n]*|/\*\*(?:[^*]|\*(?!/))*\*/)$", re.MULTILINE)
-# Number of hexadecimal digits in a version.
+# Number of hexadecimal digits of a version.
 DIGITS: Final = 12
 # Security headers of the document, in addition to the content security policy.
 HEADERS: Final = {
@@ -44,7 +44,7 @@ HEADERS: Final = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
 }
-# Content security policy. The import map is the only inline script, because it cannot be an external file.
+# Content security policy. ``{hash}`` is that of the import map, the only inline script: it cannot be an external file.
 POLICY: Final = (
     "default-src 'none'; script-src 'self' 'sha256-{hash}'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -56,12 +56,12 @@ IMPORTS: Final = {
     "preact/hooks": "vendor/hooks.mjs",
     "htm": "vendor/htm.mjs",
 }
-# Cache-Control of a file at its versioned path: one year.
+# The header Cache-Control of a file at the path of its version. Browsers cache the file for a year.
 FOREVER: Final = "public, max-age=31536000, immutable"
 
 
 class File(NamedTuple):
-    """A static file. ``packed``: the gzip-compressed content."""
+    """A static file. ``packed`` is the content compressed with gzip."""
 
     media: str
     raw: bytes
@@ -69,7 +69,7 @@ class File(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """The console's document and static files, with a version that is a hash of their contents."""
+    """The console's document and static files. The version is a hash of their contents."""
 
     version: str
     document: str
@@ -95,14 +95,17 @@ def _file(name: str, raw: bytes) -> File:
 
 
 class _Static:
-    """Base class for public resources, which require neither a credential nor a project."""
+    """Base class for resources that require neither a credential nor a project."""
 
     audience = Audience.PROBE
     open = True
 
 
-class Moved(_Static):
-    """``/console``: a redirect to ``/console/``, relative so that it works behind a proxy that adds a path prefix."""
+class ConsoleRedirect(_Static):
+    """``/console``: a redirect to ``/console/``.
+
+    The redirect is relative, so it works behind a proxy that adds a path prefix.
+    """
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         resp.status = falcon.HTTP_308
@@ -111,7 +114,7 @@ class Moved(_Static):
     on_head = on_get
 
 
-class Document(_Static):
+class ConsoleDocument(_Static):
     """``/console/``: the HTML document."""
 
     def __init__(self, tree: Tree, read_only: bool, grafana: str) -> None:
@@ -141,8 +144,8 @@ class Document(_Static):
     on_head = on_get
 
 
-class Files(_Static):
-    """``/console/{tree}/…``: a static file. If ``tree`` is another version, this server's version is served."""
+class StaticFiles(_Static):
+    """``/console/{tree}/…``: a static file. If ``tree`` is another version, the file of this server's version."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time series of queues and servers for charts and dashboards (decision 0108).
+"""Statistics of queues and servers for charts and dashboards (decision 0108): depths, rates and time series.
 
-Each process samples continuously, even without viewers, so that a chart has history when it is opened.
-``counting`` counts the messages and requests of this process. ``exchange`` shares the counts among the processes of a
-store. ``series`` stores points, ``sampler`` takes them, ``ranking`` sorts and pages queues, ``reports`` builds the
-answers.
+Each process samples even if no client requests the statistics, so that a new chart shows the past. The modules:
+
+- ``counting`` counts the messages and requests of this process.
+- ``exchange`` shares the counts among the processes that use a store.
+- ``sampler`` samples queue depths in the background, and ``series`` stores the time series.
+- ``ranking`` sorts and pages queues.
+- ``reports`` builds the responses.
 """
 
 from zq.figures.reports import Figures

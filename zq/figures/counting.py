@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of this process: messages by queue and by topic, and a histogram of request durations."""
+"""Counters of this process: messages per queue and topic, and a histogram of request durations."""
 
 import threading
 from bisect import bisect_left
@@ -14,13 +14,14 @@ from zq.model.topics import Entry, TopicRef
 
 # The counters of a queue, in order. A topic has only the first.
 RATES: Final = ("posted", "claimed", "finished", "lapsed")
-# Maximum number of names with individual counters between two drains. A project's other names share one counter.
+# Maximum number of names with their own counters between two calls of ``Counts.drain``. The other names of a project
+# share the counters of ``OTHERS``.
 MAX_NAMES: Final = 1000
-# Maximum number of projects with an individual ``REST`` counter.
-MAX_RESTS: Final = 1000
-# Name that stands for all queues or topics without individual counters.
-REST: Final = "*"
-# Upper bounds in seconds of the histogram's buckets. The last bucket has no bound.
+# Maximum number of projects with their own ``OTHERS`` counters.
+MAX_OTHERS: Final = 1000
+# Name that stands for all queues or topics without their own counters.
+OTHERS: Final = "*"
+# Upper bounds of the histogram's buckets in seconds. One more bucket has no upper bound.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 # The counters in the order of ``RATES``, by project and name.
@@ -28,7 +29,7 @@ Tally = dict[tuple[str, str], list[int]]
 
 
 class IntervalCounts(Struct, frozen=True):
-    """The counts since the last drain. ``times``: number of requests in each bucket of ``BOUNDS``."""
+    """The counts of an interval. ``times`` has the number of requests in each bucket of the histogram."""
 
     queues: Tally
     topics: Tally
@@ -41,7 +42,7 @@ class IntervalCounts(Struct, frozen=True):
 
     @property
     def p95(self) -> Seconds | None:
-        """The 95th percentile of request durations, as the bound of its bucket; None without requests."""
+        """The 95th percentile of request durations, rounded up to a bound of the histogram; None without requests."""
         wanted, seen = 0.95 * self.requests, 0
         for bound, count in zip((*BOUNDS, BOUNDS[-1]), self.times, strict=True):
             seen += count
@@ -51,7 +52,7 @@ class IntervalCounts(Struct, frozen=True):
 
 
 class Counts(Events):
-    """An event listener that counts messages and requests. Each event costs one lock and one addition."""
+    """An event listener that counts messages and requests."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -108,10 +109,10 @@ class Counts(Events):
 
 
 def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
-    """Return the counters of a name, or of the ``REST`` entry that covers it."""
+    """Return the counters of a name, or of ``OTHERS`` if too many names have their own counters."""
     found = tally.get(name)
     if found is None:
         if len(tally) >= MAX_NAMES:
-            name = (name[0], REST) if len(tally) < MAX_NAMES + MAX_RESTS else ("", REST)
+            name = (name[0], OTHERS) if len(tally) < MAX_NAMES + MAX_OTHERS else ("", OTHERS)
         found = tally.setdefault(tuple(name), [0] * len(RATES))  # type: ignore[arg-type]
     return found

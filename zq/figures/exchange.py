@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exchange of counts among the processes that share a store, so that each process can report the total rates.
+"""Exchange of counts among the processes that share a store, so that each process can report total rates.
 
-Each process publishes one record: a document with its counts for the last few ten-second intervals. Intervals are
-aligned to the epoch and therefore equal in all processes. The record includes earlier intervals for late readers.
+Each process publishes a document, its record, with its counts of the last ten-second intervals. Intervals are aligned
+to the epoch, so they are the same in all processes. A record contains several intervals, because a process may read
+late.
 """
 
 import os
@@ -15,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from zq import __version__
-from zq.figures.counting import MAX_NAMES, REST, IntervalCounts
+from zq.figures.counting import MAX_NAMES, OTHERS, IntervalCounts
 from zq.model import Seconds
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
@@ -23,7 +24,7 @@ from zq.storage.api import DocumentController
 T = TypeVar("T", bound=tuple[Any, ...])
 # Document kind.
 KIND: Final = "server"
-# Lifetime of a process's record in seconds.
+# Seconds after which the record of a process expires.
 RECORD_TTL: Final = 60.0
 # Maximum size of a record in bytes, and maximum number of intervals in it.
 MAX_RECORD_SIZE: Final = 64 << 10
@@ -33,7 +34,7 @@ MAX_PROCESSES: Final = 256
 
 
 class Span(Struct, frozen=True):
-    """The counts of one interval: rows of project, name and counters in the order of ``RATES``."""
+    """The counts of one interval. A row has project, name and counters, in the order of ``RATES``."""
 
     seconds: float
     queues: list[tuple[str, str, int, int, int, int]]
@@ -41,10 +42,10 @@ class Span(Struct, frozen=True):
 
 
 class Server(Struct, frozen=True):
-    """The status report of a process.
+    """The status report of a server process.
 
     Args:
-        server: Host and port, the same for all processes of a server.
+        server: Host and port, which all processes of a server have in common.
         requests: Requests per second.
         p95: The 95th percentile of request durations; None without requests.
         sweep_lag: Seconds since the oldest expired message became due for removal; None if the store does not report
@@ -79,7 +80,7 @@ _decoder: Final = msgspec.json.Decoder(Record)
 
 
 class About(Struct, frozen=True):
-    """The static part of this process's status report."""
+    """The constant part of this process's status report."""
 
     store: str = ""
     engine: str = ""
@@ -89,7 +90,7 @@ class About(Struct, frozen=True):
 
 
 class State(Struct, frozen=True):
-    """The changing part of this process's status report, without counts. The fields are those of ``Server``."""
+    """The variable part of this process's status report, without counts. ``Server`` describes the fields."""
 
     waiters: int
     streams: int
@@ -98,7 +99,7 @@ class State(Struct, frozen=True):
 
 
 class Exchange:
-    """The publisher of this process's record and the reader of all records."""
+    """The exchange of records with the other processes."""
 
     def __init__(self, documents: DocumentController, about: About, began: Seconds) -> None:
         self._documents = documents
@@ -113,9 +114,9 @@ class Exchange:
         """The latest status reports, sorted by server and process."""
 
     def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
-        """Write this process's record. ``drained`` has the counts since the last call, published as those of ``slot``.
+        """Write this process's record with the counts ``drained`` for the interval ``slot``.
 
-        Raises ``Unavailable``. After an error, the next call writes these counts too.
+        Raises ``Unavailable``. After an error, the next call also writes these counts.
         """
         seconds, self._published_at = max(1.0, now - self._published_at), now
         queues = [(*name, *figures) for name, figures in drained.queues.items()]
@@ -139,7 +140,7 @@ class Exchange:
         self._documents.put(self._ref, encode_record(server, self._spans), now, expires=now + RECORD_TTL)
 
     def read(self, now: Seconds, add: Callable[[int, Span], object]) -> None:
-        """Read all records, and call ``add`` with each interval not read before. Raises ``Unavailable``."""
+        """Read all records, and call ``add`` for each interval that was not read before. Raises ``Unavailable``."""
         page = self._documents.list("", KIND, "", "", MAX_PROCESSES, now)
         records = {document.ref.name: _decoder.decode(document.value) for document in page.items}
         for name, record in records.items():
@@ -152,15 +153,15 @@ class Exchange:
         self.servers = sorted((record.about for record in records.values()), key=lambda one: (one.server, one.process))
 
     def leave(self, now: Seconds) -> None:
-        """Delete the record, because this process ends. Raises ``Unavailable``."""
+        """Delete this process's record. Raises ``Unavailable``."""
         self._documents.delete(self._ref, now)
 
 
 def encode_record(server: Server, spans: Mapping[int, Span]) -> bytes:
-    """Return an encoded record of at most ``MAX_RECORD_SIZE`` bytes.
+    """Encode a record in at most ``MAX_RECORD_SIZE`` bytes.
 
-    If the record is too large, older intervals are left out. If it is still too large, the queues and topics with the
-    lowest counts are merged into the ``REST`` entries of their projects.
+    If the record is too large, omit old intervals. If it is still too large, merge the queues and topics with the
+    lowest counts into the ``OTHERS`` rows of their projects.
     """
     kept, max_names = dict(spans), MAX_NAMES
     while len(value := msgspec.json.encode(Record(server, kept))) > MAX_RECORD_SIZE and (len(kept) > 1 or max_names):
@@ -173,20 +174,20 @@ def encode_record(server: Server, spans: Mapping[int, Span]) -> bytes:
 
 
 def _fold(span: Span, max_names: int) -> Span:
-    """Return the interval with ``max_names`` queues and topics each, and the others merged into ``REST``."""
+    """Return the interval with at most ``max_names`` queues and topics. Merge the others into ``OTHERS`` rows."""
     return Span(span.seconds, _merge_rest(span.queues, max_names), _merge_rest(span.topics, max_names))
 
 
 def _merge_rest(rows: list[T], max_names: int) -> list[T]:
-    """Return the rows with the highest counts, and one ``REST`` row for the others of each project.
+    """Return the ``max_names`` rows with the highest counts, and one ``OTHERS`` row per project for all other rows.
 
-    If the others belong to more than ``max_names`` projects, one row covers all of them.
+    If the other rows belong to more than ``max_names`` projects, merge them into a single row.
     """
     ranked = sorted(rows, key=lambda row: sum(row[2:]), reverse=True)
     rest: dict[tuple[str, str], tuple[int, ...]] = {}
     others = ranked[max_names:]
     single = len({row[0] for row in others}) <= max(1, max_names)
     for row in others:
-        name = (row[0] if single else "", REST)
+        name = (row[0] if single else "", OTHERS)
         rest[name] = tuple(map(sum, zip(row[2:], rest.get(name, (0,) * len(row[2:])), strict=True)))
     return [*ranked[:max_names], *[(*name, *figures) for name, figures in rest.items()]]  # type: ignore[list-item]

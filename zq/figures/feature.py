@@ -23,11 +23,9 @@ if TYPE_CHECKING:
 
 
 class FiguresFeature(Feature):
-    """The routes ``/v2/figures…`` and ``/v2/servers``, and the sampling thread. ``figures``: None if disabled."""
+    """The routes ``/v2/figures…`` and ``/v2/servers``, and the sampling thread. ``figures`` is None if disabled."""
 
-    tags: Mapping[str, str] = {
-        "figures": "What queues hold and what goes through them, now and before: for people and dashboards."
-    }
+    tags: Mapping[str, str] = {"figures": "Depths and rates of queues, current and past, for people and dashboards."}
     open_paths: Collection[str] = (openapi.SERVERS,)
 
     def __init__(self, figures: Figures | None) -> None:
@@ -64,9 +62,9 @@ def figures_feature(
     topics: Topics,
     quotas: Quotas | None,
 ) -> FiguresFeature:
-    """Create the feature, and count the server's events from now on if it is enabled.
+    """Create the feature. If it is enabled, start to count the server's events.
 
-    ``about`` is the static part of the process's entry in ``/v2/servers``.
+    ``about`` is the constant part of this process's status report.
     """
     if not enabled:
         return FiguresFeature(None)

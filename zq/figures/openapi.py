@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations and schemas of ``/v2/figures…`` and ``/v2/servers`` in OpenAPI."""
+"""OpenAPI operations and schemas of ``/v2/figures…`` and ``/v2/servers``."""
 
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from zq.figures.series import DEPTHS, WINDOWS
 from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, integer, operation, query, reference
 from zq.limits import DEFAULT_PAGE
 
-# The path that needs neither a client id nor a project.
+# The path that requires neither a client id nor a project.
 SERVERS: Final = "/v2/servers"
 COUNT: Final[Json] = {"type": "integer", "minimum": 0}
 NUMBER: Final[Json] = {"type": "number"}

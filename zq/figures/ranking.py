@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranking of a project's queues by a figure, with stable pagination.
+"""Ranking of a project's queues by a figure, such as the depth, with stable pagination.
 
-An order with more than one page is cached for a minute under an id, which the marker contains. While it is cached, the
-pages neither skip nor repeat a queue, even if figures change. The marker also contains the figure and the name of the
-last row. If the process does not have the id, because another worker created it or the minute has passed, the listing
-continues after that row in the process's own snapshot. Queues whose rank changed may then be skipped or repeated. A
-listing by name never skips or repeats a queue.
+If a ranking has more than one page, the process caches the order of its rows for a minute. The marker contains the id
+of the cached order. As long as the order is cached, pages neither skip nor repeat a queue, even if figures change.
+
+The marker also contains the figure and the name of the last row. If this process has not cached the order, the next
+page starts after this row in a new order. Queues whose rank has changed may then be skipped or repeated. A ranking by
+name never skips or repeats a queue.
 """
 
 import base64
@@ -21,7 +22,7 @@ import msgspec
 
 from zq.errors import InvalidParameter
 from zq.figures.counting import RATES
-from zq.figures.sampler import MetadataSummary, Rates, Sampler, total
+from zq.figures.sampler import MetadataSummary, Rates, Sampler, count_messages
 from zq.figures.series import FINE
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
@@ -30,25 +31,25 @@ Json = dict[str, Any]
 
 # Maximum number of rows in each list of an overview.
 MAX_LISTED: Final = 10
-# Number of points in a row's sparkline. Each point covers half a minute.
+# Number of points in the sparkline of a row. Each point covers half a minute.
 RECENT: Final = 20
-# The sort key of an unknown figure, below every figure.
+# The sort key of an unknown figure, lower than all known figures.
 LOWEST: Final = -1e18
 # Seconds for which an order is cached.
 ORDER_TTL: Final = 60.0
-# Maximum total number of rows in all cached orders, which take at most 50 MB.
+# Maximum total number of rows in all cached orders. They take at most 50 MB.
 MAX_CACHED_ROWS: Final = 500_000
-# The order by name, descending.
+# The descending order by name.
 NAMES_DESC: Final = "-names"
 
-# (sort key, which is negated in descending order, and name)
+# Sort key and name. In a descending order, the sort key is the negated figure.
 _Row = tuple[float, str]
 _Marker = tuple[str, int, float, str]
 _decoder: Final[msgspec.json.Decoder[_Marker]] = msgspec.json.Decoder(_Marker)
 
 
 class RankedPage(NamedTuple):
-    """A page of names. ``next``: the marker of the next page."""
+    """A page of names. ``next`` is the marker of the next page; None = this page is the last one."""
 
     names: Sequence[str]
     next: str | None
@@ -61,7 +62,7 @@ class _Order(NamedTuple):
 
 
 class Ranking:
-    """The cached orders of one process; thread-safe."""
+    """The cached orders of one process. Thread-safe."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -73,7 +74,7 @@ class Ranking:
     ) -> RankedPage:
         """Return a page of names, sorted by figure and then by name. Raises ``InvalidParameter``.
 
-        ``order``: ``asc``, ``desc``, ``names`` (by name only) or ``-names`` (by name, descending).
+        ``order`` is ``asc`` or ``desc``, or ``names`` or ``-names`` for an ascending or descending order by name.
         """
         id, start, after, last = _decode_marker(marker) if marker else ("", 0, 0.0, "")
         known = self._orders.get(id)
@@ -112,41 +113,47 @@ def _decode_marker(marker: str) -> _Marker:
     try:
         return _decoder.decode(base64.urlsafe_b64decode(marker + "=" * (-len(marker) % 4)))
     except (msgspec.MsgspecError, binascii.Error, ValueError) as error:
-        raise InvalidParameter("marker must be one that a listing of figures has given.") from error
+        raise InvalidParameter("marker must be one that a listing of figures returned.") from error
 
 
 class ProjectRows:
-    """The queues of one project in the last snapshot.
+    """The queues of one project in the latest snapshot.
 
-    ``visible`` returns whether the caller may see the depth of a dead-letter queue; None if the caller may see all.
+    ``visible`` returns whether the caller may see a dead-letter queue; None = the caller may see all queues.
     """
 
     def __init__(self, sampler: Sampler, project: str, visible: Callable[[str], bool] | None) -> None:
         self._sampler, self._project, self._visible = sampler, project, visible
         self.rows, self.as_of = sampler.snapshot.of(project), sampler.snapshot.as_of
-        self._rates = latest_rates(sampler)
+        self._rates = find_latest_rates(sampler)
         self._former = sampler.former.of(project)
         self._elapsed = self.as_of - sampler.former.as_of
         self._known = frozenset(sampler.known)
         self._summaries = sampler.summaries.get(project, (0.0, {}))[1]
-        self.receivers = frozenset(summary.dead_letter_queue for summary in self._summaries.values())
-        """The dead-letter queues of other queues."""
+        self.dead_letter_queues = frozenset(summary.dead_letter_queue for summary in self._summaries.values())
+        """The queues that are the dead-letter queue of another queue."""
 
     def about(self) -> Json:
         return {"as_of": self.as_of, "complete": self._sampler.snapshot.complete}
 
     def age(self, name: str) -> Seconds | None:
-        """Return the age in seconds of the oldest ready message."""
-        return ready_age(self.rows[name], self.as_of)
+        """Return the age of the oldest ready message in seconds, or None if no message is ready."""
+        return compute_ready_age(self.rows[name], self.as_of)
 
     def rate(self, name: str, way: str) -> float | None:
-        """Return the rate of posted (``way`` is ``in``) or finished (``out``) messages per second."""
+        """Return the posted or finished messages per second, or None if the rates are unknown.
+
+        ``way`` is "in" for posted and "out" for finished messages.
+        """
         if self._rates is None:
             return None
         return self._rates.queues.get((self._project, name), [0.0] * len(RATES))[0 if way == "in" else 2]
 
     def sum(self, names: Iterable[str] | None, way: str) -> float | None:
-        """Return the sum of the rates of queues. ``names``: None sums all rates of the project, including ``REST``."""
+        """Return the sum of the queues' rates, or None if the rates are unknown.
+
+        If ``names`` is None, sum all rates of the project, including ``OTHERS``.
+        """
         if self._rates is None:
             return None
         if names is None:
@@ -154,14 +161,16 @@ class ProjectRows:
         return round(sum(self.rate(name, way) or 0.0 for name in names), 3)
 
     def growth(self, name: str) -> float | None:
-        """Return the growth in messages per second over the last minute or two; None without an earlier sample."""
+        """Return the growth in messages per second over the last one to two minutes, or None if it is unknown."""
         before = self._former.get(name)
         return (
-            None if before is None or self._elapsed <= 0 else (total(self.rows[name]) - total(before)) / self._elapsed
+            None
+            if before is None or self._elapsed <= 0
+            else (count_messages(self.rows[name]) - count_messages(before)) / self._elapsed
         )
 
     def keys(self, names: Iterable[str], sort: str) -> dict[str, float]:
-        """Return the sort keys of queues; an unknown figure sorts lowest."""
+        """Return the queues' sort keys by name. The sort key of an unknown figure is ``LOWEST``."""
         of: Mapping[str, Callable[[str], float | None]] = {
             "oldest": self.age,
             "growth": self.growth,
@@ -172,12 +181,12 @@ class ProjectRows:
         return {name: LOWEST if (value := figure(name)) is None else float(value) for name in names}
 
     def row(self, name: str) -> Json:
-        """Return the row of a queue in a list."""
+        """Return the row of a queue in a ranking."""
         dead_letter_queue, paused = self._summaries.get(name, MetadataSummary())
         rates = {way: _round(self.rate(name, way)) for way in ("in", "out")}
         return {
             "name": name,
-            **depth_columns(self.rows[name], self.as_of, self._sampler.most()),
+            **format_depth(self.rows[name], self.as_of, self._sampler.max_counted()),
             **rates,
             "growth": _round(self.growth(name)),
             "dead_letter_queue": dead_letter_queue,
@@ -189,20 +198,28 @@ class ProjectRows:
     def _dead(self, dead_letter_queue: str | None) -> int | None:
         if dead_letter_queue is None or (self._visible and not self._visible(dead_letter_queue)):
             return None
-        return total(self.rows.get(dead_letter_queue, Depth()))
+        return count_messages(self.rows.get(dead_letter_queue, Depth()))
 
     def lists(self, names: Sequence[str], living: Sequence[str]) -> Json:
-        """Return the top queues of the overview: oldest, deepest, growing, and dead-letter queues."""
+        """Return the top lists of the overview.
+
+        Args:
+            names: The visible queues.
+            living: The visible queues that are not dead-letter queues.
+        """
         rows = self.rows
         growing = [name for name in living if (self.growth(name) or 0.0) > 0]
         return {
             "oldest": self._first(
                 (name for name in living if rows[name].oldest_ready is not None), lambda n: -(self.age(n) or 0)
             ),
-            "deepest": self._first((name for name in living if total(rows[name])), lambda n: -total(rows[n])),
+            "deepest": self._first(
+                (name for name in living if count_messages(rows[name])), lambda n: -count_messages(rows[n])
+            ),
             "growing": self._first(growing, lambda n: -(self.growth(n) or 0.0)),
             "dead_letters": self._first(
-                (name for name in names if name in self.receivers and total(rows[name])), lambda n: -total(rows[n])
+                (name for name in names if name in self.dead_letter_queues and count_messages(rows[name])),
+                lambda n: -count_messages(rows[n]),
             ),
         }
 
@@ -210,7 +227,7 @@ class ProjectRows:
         return [self.row(name) for name in sorted(names, key=lambda name: (key(name), name))[:MAX_LISTED]]
 
     def _recent(self, name: str) -> list[float | None] | None:
-        series = self._sampler.kept.get(QueueRef(self._project, name))
+        series = self._sampler.series.get(QueueRef(self._project, name))
         if series is None:
             return None
         points = series.depths(FINE, self.as_of)["ready"]
@@ -219,25 +236,25 @@ class ProjectRows:
         return [next((value for value in reversed(part) if value is not None), None) for part in parts]
 
 
-def latest_rates(sampler: Sampler) -> Rates | None:
-    """Return the rates of the latest known interval; None if it is older than four intervals."""
+def find_latest_rates(sampler: Sampler) -> Rates | None:
+    """Return the rates of the latest interval, or None if the last four intervals are unknown."""
     spans = dict(sampler.spans)
     now = int(sampler.clock.now() // FINE.step)
     latest = max((slot for slot in spans if now - 4 <= slot < now), default=None)
     return None if latest is None else spans[latest]
 
 
-def depth_columns(depth: Depth, now: Seconds, most: int) -> Json:
+def format_depth(depth: Depth, now: Seconds, max_counted: int) -> Json:
     return {
         "ready": depth.ready,
         "delayed": depth.delayed,
         "claimed": depth.claimed,
-        "oldest_ready": ready_age(depth, now),
-        "at_least": max(depth.ready, depth.delayed, depth.claimed) >= most,
+        "oldest_ready": compute_ready_age(depth, now),
+        "at_least": max(depth.ready, depth.delayed, depth.claimed) >= max_counted,
     }
 
 
-def ready_age(depth: Depth, now: Seconds) -> Seconds | None:
+def compute_ready_age(depth: Depth, now: Seconds) -> Seconds | None:
     return None if depth.oldest_ready is None else round(max(0.0, now - depth.oldest_ready), 3)
 
 

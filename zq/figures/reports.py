@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports for the HTTP resources: ranked queues and topics, time series, project overviews, and servers."""
+"""Reports for the HTTP resources: rankings of queues and topics, time series, project overviews, and servers."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
@@ -13,8 +13,8 @@ from zq.core.quotas import Quotas
 from zq.core.topics import Topics
 from zq.figures.counting import Counts
 from zq.figures.exchange import About, Server
-from zq.figures.ranking import MAX_LISTED, NAMES_DESC, ProjectRows, Ranking, depth_columns, latest_rates
-from zq.figures.sampler import NOTHING, Sampler, Snapshot, summed
+from zq.figures.ranking import MAX_LISTED, NAMES_DESC, ProjectRows, Ranking, find_latest_rates, format_depth
+from zq.figures.sampler import NO_SNAPSHOT, Sampler, Snapshot, sum_depths
 from zq.figures.series import CLOSE, FINE, WINDOWS, Series, Window
 from zq.model import QueueRef, Seconds
 from zq.model.stats import Depth
@@ -23,11 +23,11 @@ from zq.storage.api import Storage
 # The sort keys of queues and of topics.
 SORTS: Final = ("oldest", "ready", "delayed", "claimed", "in", "out", "growth", "name")
 TOPIC_SORTS: Final = ("in", "name")
-# The used share from which a quota is listed as nearly exhausted.
+# The fraction of a quota from which the quota is listed as nearly exhausted.
 QUOTA_WARNING_SHARE: Final = 0.8
-# The largest number of cached answers of one snapshot.
+# Maximum number of cached reports per snapshot.
 MAX_CACHED_ANSWERS: Final = 100
-# Seconds without a status report after which a server is not counted.
+# Age in seconds of a status report from which its server is not counted.
 SERVER_TIMEOUT: Final = 30.0
 
 Visible = Callable[[str], bool] | None
@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 class RankingQuery(Struct, frozen=True):
-    """The query of a ranked list: filter, sort key, order and page."""
+    """The parameters of a ranking: filter, sort key, order and page."""
 
     sort: str
     order: str
@@ -47,7 +47,7 @@ class RankingQuery(Struct, frozen=True):
 
     @property
     def ranking(self) -> str:
-        """The ``order`` argument of ``Ranking.page``."""
+        """The argument ``order`` of ``Ranking.page``."""
         if self.sort != "name":
             return self.order
         return "names" if self.order == "asc" else NAMES_DESC
@@ -70,18 +70,18 @@ class Figures:
         counts: Counts,
         about: About = About(),  # noqa: B008
     ) -> None:
-        """Initialize the reports. ``quotas``: None if authentication is off."""
+        """Create the reports. ``quotas`` is None if authentication is off."""
         self._topics = topics
         self._quotas = quotas
         self._clock = clock
         self.sampler = Sampler(storage, clock, counts, about, lambda: queues.max_counted)
         self._ranking = Ranking()
-        self._answers: tuple[Snapshot, dict[object, Json]] = NOTHING, {}
-        """A snapshot, and the cached reports on it for callers that may see all queues."""
+        self._answers: tuple[Snapshot, dict[object, Json]] = NO_SNAPSHOT, {}
+        """A snapshot, and cached reports of this snapshot for callers that may see all queues."""
 
     def queues(self, project: str, query: RankingQuery) -> Json:
-        """Return a page of the project's queues; ``next`` is the next page's marker. Raises ``InvalidParameter``."""
-        self.sampler.look(project)
+        """Return a page of the project's queues and the marker of the next page. Raises ``InvalidParameter``."""
+        self.sampler.register_viewer(project)
         if query.visible is not None or query.marker:
             return self._page(project, query)
         return self._cached_answer((project, query), lambda: self._page(project, query))
@@ -97,8 +97,8 @@ class Figures:
 
     def topics(self, project: str, query: RankingQuery) -> Json:
         """Return a page of the project's topics with their publish rates. Raises ``InvalidParameter``."""
-        self.sampler.look(project)
-        rates, now = latest_rates(self.sampler), self._clock.now()
+        self.sampler.register_viewer(project)
+        rates, now = find_latest_rates(self.sampler), self._clock.now()
         names = list(self._topic_names(project, query))
         known = {name: rates.topics.get((project, name), [0.0])[0] if rates else 0.0 for name in names}
         page = self._ranking.page(project, lambda: known, query.ranking, query.marker, query.limit)
@@ -106,19 +106,19 @@ class Figures:
         return {"as_of": now, "complete": True, "total": len(names), "topics": rows, "next": page.next}
 
     def queue(self, queue: QueueRef, seconds: int) -> Json:
-        """Return the time series of a queue. ``seconds``: a key of ``WINDOWS``."""
+        """Return the time series of a queue. ``seconds`` is a key of ``WINDOWS``."""
         sampler, window = self.sampler, WINDOWS[seconds]
-        sampler.look(queue.project)
+        sampler.register_viewer(queue.project)
         sampler.watch(queue)
         now = self._clock.now()
         swept = sampler.snapshot.of(queue.project).get(queue.name, Depth()), sampler.snapshot.as_of
-        depth, as_of = sampler.present.get(queue, swept)
-        return self._points(sampler.kept.get(queue), window, now) | {"as_of": as_of, "now": self._state(depth, as_of)}
+        depth, as_of = sampler.samples.get(queue, swept)
+        return self._points(sampler.series.get(queue), window, now) | {"as_of": as_of, "now": self._state(depth, as_of)}
 
     def project(self, project: str, seconds: int, visible: Visible) -> Json:
-        """Return the overview of a project. Its time series are None for a caller who may not see all queues."""
+        """Return the overview of a project. If the caller may not see all queues, the time series are None."""
         sampler, window = self.sampler, WINDOWS[seconds]
-        sampler.look(project)
+        sampler.register_viewer(project)
         now = self._clock.now()
         points = self._points(sampler.projects.get(project), window if window is not CLOSE else FINE, now)
         if visible is not None:
@@ -126,11 +126,11 @@ class Figures:
         return points | self._cached_answer(project, lambda: self._overview(project, None))
 
     def _overview(self, project: str, visible: Visible) -> Json:
-        """Return the sums over the visible queues, and the lists."""
+        """Return the totals and the top lists of the visible queues."""
         view = ProjectRows(self.sampler, project, visible)
         names = [name for name in view.rows if visible is None or visible(name)]
-        living = [name for name in names if name not in view.receivers]
-        state = self._state(summed(view.rows[name] for name in names), view.as_of) | {
+        living = [name for name in names if name not in view.dead_letter_queues]
+        state = self._state(sum_depths(view.rows[name] for name in names), view.as_of) | {
             "oldest_ready": max((age for name in living if (age := view.age(name)) is not None), default=None),
             **{way: view.sum(names if visible else None, way) for way in ("in", "out")},
         }
@@ -144,7 +144,7 @@ class Figures:
         }
 
     def _cached_answer(self, key: object, make: Callable[[], Json]) -> Json:
-        """Return the cached answer of the current snapshot, or make and cache it."""
+        """Return a report of the current snapshot from the cache. On a miss, call ``make`` and cache the report."""
         snapshot, made = self._answers
         if snapshot is not self.sampler.snapshot or len(made) >= MAX_CACHED_ANSWERS:
             self._answers = _, made = self.sampler.snapshot, {}
@@ -155,7 +155,7 @@ class Figures:
 
     def servers(self) -> Sequence[Server]:
         """Return the latest status report of each process of the deployment, at most one minute old."""
-        self.sampler.look("")
+        self.sampler.register_viewer("")
         return self.sampler.exchange.servers
 
     def _points(self, series: Series | None, window: Window, now: Seconds) -> Json:
@@ -170,7 +170,7 @@ class Figures:
         }
 
     def _state(self, depth: Depth, now: Seconds) -> Json:
-        return depth_columns(depth, now, self.sampler.most())
+        return format_depth(depth, now, self.sampler.max_counted())
 
     def _topic_names(self, project: str, query: RankingQuery) -> Iterable[str]:
         after: str | None = ""
@@ -180,7 +180,7 @@ class Figures:
             after = page.next if page.items else None
 
     def _near_quotas(self, project: str) -> list[Json]:
-        """Return the nearly exhausted quotas of the project, the largest used share first."""
+        """Return the nearly exhausted quotas of the project, sorted by the used fraction, highest first."""
         quotas = self._quotas
         if quotas is None:
             return []

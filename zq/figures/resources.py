@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources ``/v2/figures…`` and ``/v2/servers`` (decision 0108)."""
+"""HTTP resources ``/v2/figures…`` and ``/v2/servers`` (decision 0108)."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,13 +18,13 @@ from zq.model.allowance import Allowance
 from zq.model.scopes import Kind, Verb
 from zq.wire import encoding
 
-# The largest number of rows in one page.
+# Maximum number of rows in a page.
 MAX_PAGE: Final = 100
-OFF: Final = "This server takes no figures: [console] enabled is false."
+OFF: Final = "This server collects no figures, because [console] enabled is false."
 
 
 class _Reports:
-    """A resource of figures. ``figures``: None if they are disabled."""
+    """Base class for resources that return figures. ``figures`` is None if they are disabled."""
 
     def __init__(self, figures: Figures | None) -> None:
         self._optional_figures = figures
@@ -74,7 +74,7 @@ class ProjectFigures(_Reports):
 
 
 class ServerCollection(_Reports):
-    """``/v2/servers``: the status reports of all processes of the deployment."""
+    """``/v2/servers``: the latest status report of each server process."""
 
     audience = Audience.OPERATOR
     policy = {"GET": "admin:server"}
@@ -94,7 +94,7 @@ def _ranking_query(req: falcon.Request, sorts: Sequence[str], allowance: Allowan
 
 
 def _choice(req: falcon.Request, name: str, words: Sequence[str]) -> str:
-    """Return a parameter that must be one of ``words``; the first one by default. Raises ``InvalidParameter``."""
+    """Return a parameter that must be one of ``words``. The default is the first word. Raises ``InvalidParameter``."""
     given = query.text(req, name) or words[0]
     if given not in words:
         raise InvalidParameter(f"{name} must be one of {', '.join(words)}.")
@@ -109,6 +109,6 @@ def _window(req: falcon.Request) -> int:
 
 
 def _format_dates(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer with formatted timestamps."""
+    """Return the report with its timestamps formatted."""
     moments = {name: encoding.timestamp(found[name]) for name in ("as_of", "since") if name in found}
     return found | moments

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The background sampling of queue depths: sweeps over all queues, and samples of watched queues every two seconds."""
+"""Background sampling of queue depths. A sweep reads all queues; watched queues are read every two seconds.
+
+A viewer is a client that has requested figures within the last ``VIEWER_TTL`` seconds.
+"""
 
 import heapq
 import logging
@@ -27,29 +30,30 @@ from zq.storage.api import Storage
 
 LOG = logging.getLogger(__name__)
 # Seconds between two samples of watched queues.
-TICK: Final = 2.0
-# Seconds between two sweeps without viewers. With viewers the interval is ``TICK``.
-SWEEP: Final = 10.0
-# Minimum interval between two sweeps as a multiple of a sweep's duration. Sweeps thus take at most 2.5 % of the time.
+TICK_SECONDS: Final = 2.0
+# Seconds between two sweeps without viewers. With viewers, the interval is ``TICK_SECONDS``.
+SWEEP_INTERVAL: Final = 10.0
+# Minimum interval between two sweeps, as a multiple of a sweep's duration: sweeps take at most 2.5 % of the time.
 SWEEP_INTERVAL_FACTOR: Final = 40
-# The corresponding multiple for reads of metadata, which take at most 1 % of the time.
+# Minimum interval between two reads of metadata, as a multiple of their duration: reads take at most 1 % of the time.
 METADATA_INTERVAL_FACTOR: Final = 100
 # Maximum seconds that a new viewer waits for a sweep.
 VIEWER_PATIENCE: Final = 0.5
-# Seconds after a request for which its caller counts as a viewer.
+# Seconds after a request for which the client is a viewer.
 VIEWER_TTL: Final = 10.0
 # Maximum number of watched queues, of queues in a sweep, and of time series. If more queues exist, half of
 # the time series are for the deepest queues, and half for those with the oldest messages.
 MAX_WATCHED: Final = 64
 MAX_SWEPT: Final = 200_000
 MAX_SERIES: Final = 1000
-# Seconds into an interval after which all processes have published the previous interval.
+# Seconds after the start of an interval when all processes have published the previous interval.
 READ_DELAY: Final = 4.0
-# Minimum cache lifetime of a project's queue metadata in seconds, and maximum number of cached projects.
+# Minimum time for which a project's metadata are cached in seconds, and maximum number of cached projects.
 METADATA_AGE: Final = 4.0
 MAX_PROJECTS: Final = 100
-# Number of queues per read, small because metadata can be large; and a pattern that selects the metadata to parse.
+# Number of queues per page of a listing. The number is small because metadata can be large.
 PAGE: Final = 100
+# Pattern of metadata that must be parsed.
 RELEVANT: Final = re.compile(b'"_dead_letter_queue"|"_paused"')
 # Minimum seconds between the two snapshots from which growth is computed.
 GROWTH_INTERVAL: Final = 60.0
@@ -58,7 +62,7 @@ Rows = Mapping[str, Mapping[str, Depth]]
 
 
 class Snapshot(Struct, frozen=True):
-    """The result of a sweep, by project and queue name. ``complete``: whether it includes all queues of the store."""
+    """The result of a sweep: depths by project and queue. ``complete`` is whether it includes all queues."""
 
     rows: Rows
     as_of: Seconds
@@ -69,11 +73,11 @@ class Snapshot(Struct, frozen=True):
         return self.rows.get(project, {})
 
 
-NOTHING: Final = Snapshot({}, 0.0, True)
+NO_SNAPSHOT: Final = Snapshot({}, 0.0, True)
 
 
 class MetadataSummary(NamedTuple):
-    """The dead-letter queue and the paused operations that a queue's metadata declare."""
+    """The dead-letter queue and the paused operations in a queue's metadata."""
 
     dead_letter_queue: str | None = None
     paused: str | None = None
@@ -87,7 +91,7 @@ class Rates(Struct, frozen=True):
 
 
 class Sampler:
-    """The sampler of one process. Without ``start``, each request runs ``tick`` in its own thread."""
+    """The sampler of one process. If ``start`` was not called, each request runs ``tick`` in its own thread."""
 
     def __init__(
         self,
@@ -95,33 +99,39 @@ class Sampler:
         clock: Clock,
         counts: Counts,
         about: About,
-        most: Callable[[], int],
+        max_counted: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Initialize the sampler. ``most``: returns the limit up to which messages in each state are counted."""
-        self._storage, self.clock, self._counts, self._monotonic, self.most = storage, clock, counts, monotonic, most
+        """Create the sampler. ``max_counted`` returns the maximum to which the messages of each state are counted."""
+        self._storage, self.clock, self._counts, self._monotonic, self.max_counted = (
+            storage,
+            clock,
+            counts,
+            monotonic,
+            max_counted,
+        )
         began = clock.now()
         self.exchange = Exchange(storage.documents, about, began)
         self._published_slot = self._read_slot = int(began // FINE.step)
-        """The last published and the last read slot."""
-        self.snapshot = self.former = self._newer = NOTHING
-        """``snapshot`` is the latest one, and ``former`` is one or two minutes older; growth is their difference.
+        """The slots of the last published and of the last read interval."""
+        self.snapshot = self.former = self._newer = NO_SNAPSHOT
+        """``snapshot`` is the latest snapshot. ``former`` is one to two minutes older; growth is the difference.
 
-        ``_newer`` is in between and will replace ``former``.
+        ``_newer`` was taken between the two, and replaces ``former`` when it is a minute old.
         """
         self.failing = False
         """Whether the store was unavailable in the last round."""
         self.spans: dict[int, Rates] = {}
         """The rates of the latest intervals, by slot of ``FINE``."""
         self.known: set[int] = set()
-        self.kept: OrderedDict[QueueRef, Series] = OrderedDict()
+        self.series: OrderedDict[QueueRef, Series] = OrderedDict()
         self.projects: OrderedDict[str, Series] = OrderedDict()
         self.watched: dict[QueueRef, float] = {}
-        """The watched queues, with the monotonic time until which each is watched."""
-        self.present: dict[QueueRef, tuple[Depth, Seconds]] = {}
+        """The watched queues, and the monotonic time until which each queue is watched."""
+        self.samples: dict[QueueRef, tuple[Depth, Seconds]] = {}
         """The latest sample of each watched queue."""
         self.summaries: OrderedDict[str, tuple[float, Mapping[str, MetadataSummary]]] = OrderedDict()
-        """The cached metadata by project: the expiry time and the summaries by queue."""
+        """The cached metadata by project: expiry time, and summaries by queue name."""
         self._viewed_at = self._swept_at = -math.inf
         """The monotonic times of the last request and of the start of the last sweep."""
         self._sweep_seconds, self._recorded_slot = 0.0, -1
@@ -136,14 +146,17 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. Call this before the store is closed."""
+        """Stop the sampling thread. Call this method before the store is closed."""
         self._stopping.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join()
 
-    def look(self, project: str) -> None:
-        """Register a viewer of a project, and refresh stale samples. Raises ``Unavailable`` if the store is down."""
+    def register_viewer(self, project: str) -> None:
+        """Register a viewer of a project. Raises ``Unavailable`` if no snapshot exists or the store is unavailable.
+
+        If there was no viewer before, wait briefly for a new sweep.
+        """
         now = self._monotonic()
         awake, self._viewed_at = now - self._viewed_at < VIEWER_TTL, now
         with self._lock:
@@ -155,21 +168,21 @@ class Sampler:
         elif not awake or until < 0:
             self._wake.set()
             self._await_sweep(now)
-        if self.snapshot is NOTHING:
-            raise Unavailable("The queues were not counted yet.")
+        if self.snapshot is NO_SNAPSHOT:
+            raise Unavailable("Queue depths are not available yet. Try again later.")
         if self.failing:
-            raise Unavailable("The store did not answer when the queues were to be counted.")
+            raise Unavailable("Queue depths are not available, because the store did not respond. Try again later.")
 
     def _await_sweep(self, now: float) -> None:
-        """If a sweep is due, wait briefly for its end, so that a new viewer does not get an outdated snapshot."""
+        """If a sweep is due, wait briefly for its end. A new viewer would otherwise get an old snapshot."""
         before = self._swept_at
-        if self.snapshot is NOTHING or now >= before + SWEEP_INTERVAL_FACTOR * self._sweep_seconds:
-            patience = TICK if self.snapshot is NOTHING else VIEWER_PATIENCE
+        if self.snapshot is NO_SNAPSHOT or now >= before + SWEEP_INTERVAL_FACTOR * self._sweep_seconds:
+            patience = TICK_SECONDS if self.snapshot is NO_SNAPSHOT else VIEWER_PATIENCE
             with self._sweep_ended:
                 self._sweep_ended.wait_for(lambda: self._swept_at != before, patience)
 
     def watch(self, queue: QueueRef) -> None:
-        """Sample the queue more often for a while, unless ``MAX_WATCHED`` queues are already watched."""
+        """Watch the queue for ``VIEWER_TTL`` seconds. If ``MAX_WATCHED`` queues are watched already, do nothing."""
         now = self._monotonic()
         with self._lock:
             new = queue not in self.watched
@@ -181,7 +194,7 @@ class Sampler:
         elif new:
             self._wake.set()
             with self._sweep_ended:
-                self._sweep_ended.wait_for(lambda: queue in self.present, VIEWER_PATIENCE)
+                self._sweep_ended.wait_for(lambda: queue in self.samples, VIEWER_PATIENCE)
 
     def tick(self) -> None:
         """Run one sampling round. Raises ``Unavailable``."""
@@ -203,27 +216,29 @@ class Sampler:
             watched = list(self.watched)
         for queue in watched:
             moment = self.clock.now()
-            depth = self._storage.depth(queue, moment, self.most())
-            self.present[queue] = depth, moment
+            depth = self._storage.depth(queue, moment, self.max_counted())
+            self.samples[queue] = depth, moment
             self._get_series(queue, moment).record_watched(depth, moment)
         with self._sweep_ended:
-            self.present = {queue: seen for queue, seen in self.present.items() if queue in self.watched}
+            self.samples = {queue: seen for queue, seen in self.samples.items() if queue in self.watched}
             self._sweep_ended.notify_all()
 
     def _next_sweep(self) -> float:
-        pace = TICK / 2 if self._monotonic() - self._viewed_at < VIEWER_TTL else SWEEP - TICK / 2
+        pace = (
+            TICK_SECONDS / 2 if self._monotonic() - self._viewed_at < VIEWER_TTL else SWEEP_INTERVAL - TICK_SECONDS / 2
+        )
         return self._swept_at + max(pace, SWEEP_INTERVAL_FACTOR * self._sweep_seconds)
 
     def _sweep(self) -> None:
         began, now = self._monotonic(), self.clock.now()
-        found = self._storage.depths(now, MAX_SWEPT, self.most())
+        found = self._storage.depths(now, MAX_SWEPT, self.max_counted())
         rows: dict[str, dict[str, Depth]] = {}
         for queue, depth in found:
             if not queue.name.startswith(HIDDEN):
                 rows.setdefault(queue.project, {})[queue.name] = depth
         self.snapshot = Snapshot(rows, now, len(found) < MAX_SWEPT)
         if now - self._newer.as_of >= GROWTH_INTERVAL:
-            first = self._newer is NOTHING
+            first = self._newer is NO_SNAPSHOT
             self.former, self._newer = (self.snapshot if first else self._newer), self.snapshot
         if int(now // FINE.step) != self._recorded_slot:
             self._recorded_slot = int(now // FINE.step)
@@ -233,10 +248,10 @@ class Sampler:
             self._sweep_ended.notify_all()
 
     def _record(self, now: Seconds) -> None:
-        """Add a point to the time series of each project and of the chosen queues."""
+        """Add a point to the time series of each project, and of at most ``MAX_SERIES`` queues."""
         for project, queues in self.snapshot.rows.items():
             series = self.projects.setdefault(project, Series(now))
-            series.record(summed(queues.values()), now)
+            series.record(sum_depths(queues.values()), now)
             self.projects.move_to_end(project)
         while len(self.projects) > MAX_SERIES:
             self.projects.popitem(last=False)
@@ -252,7 +267,7 @@ class Sampler:
         if len(rows) <= MAX_SERIES:
             return {queue for queue, _ in rows}
         half = MAX_SERIES // 2
-        deepest = heapq.nlargest(half, rows, key=lambda row: total(row[1]))
+        deepest = heapq.nlargest(half, rows, key=lambda row: count_messages(row[1]))
         waiting = [row for row in rows if row[1].oldest_ready is not None]
         oldest = heapq.nsmallest(half, waiting, key=lambda row: row[1].oldest_ready or 0.0)
         return {queue for queue, _ in (*deepest, *oldest)} | {
@@ -260,16 +275,16 @@ class Sampler:
         }
 
     def _get_series(self, queue: QueueRef, now: Seconds) -> Series:
-        """Return the time series of a queue, created on first use. The least recently used ones are evicted."""
-        series = self.kept.get(queue)
+        """Return the time series of a queue. If it does not exist, create it and evict the least recently used one."""
+        series = self.series.get(queue)
         if series is None:
-            self.kept[queue] = series = Series(now)
+            self.series[queue] = series = Series(now)
             for slot, rates in self.spans.items():
                 if (each := rates.queues.get(queue)) is not None:
                     series.add_rates(slot, each)
-        self.kept.move_to_end(queue)
-        while len(self.kept) > MAX_SERIES + MAX_WATCHED:
-            self.kept.popitem(last=False)
+        self.series.move_to_end(queue)
+        while len(self.series) > MAX_SERIES + MAX_WATCHED:
+            self.series.popitem(last=False)
         return series
 
     def _refresh_metadata(self) -> None:
@@ -287,7 +302,7 @@ class Sampler:
                 self.summaries[project] = now + max(METADATA_AGE, METADATA_INTERVAL_FACTOR * took), found
 
     def _read_metadata(self, project: str) -> dict[str, MetadataSummary]:
-        """Read the metadata summaries of the project's queues, without empty ones."""
+        """Return the non-empty metadata summaries of the project's queues, by queue name."""
         found: dict[str, MetadataSummary] = {}
         after: str | None = ""
         while after is not None:
@@ -300,7 +315,7 @@ class Sampler:
         return found
 
     def _exchange(self) -> None:
-        """Publish counts at the end of each interval, and read all records a few seconds later."""
+        """Publish this process's counts at the end of each interval, and read all records a few seconds later."""
         now = self.clock.now()
         slot = int(now // FINE.step)
         if slot > self._published_slot:
@@ -317,7 +332,10 @@ class Sampler:
                 del self.spans[min(self.spans)]
 
     def _add_span(self, slot: int, span: Span) -> None:
-        """Add the counts of a process. Ignore an interval in the future, published by a process with a fast clock."""
+        """Add the counts of a process in an interval to the rates.
+
+        If the interval has not ended yet, the clock of the process is ahead, and its counts are ignored.
+        """
         if slot >= self.clock.now() // FINE.step:
             return
         rates = self.spans.get(slot)
@@ -326,7 +344,7 @@ class Sampler:
         for project, name, *counts in span.queues:
             each = [count / span.seconds for count in counts]
             _add(rates.queues, (project, name), each)
-            if (series := self.kept.get(QueueRef(project, name))) is not None:
+            if (series := self.series.get(QueueRef(project, name))) is not None:
                 series.add_rates(slot, each)
             if (series := self.projects.get(project)) is not None:
                 series.add_rates(slot, each)
@@ -339,10 +357,10 @@ class Sampler:
             try:
                 self.tick()
             except (Unavailable, msgspec.MsgspecError) as absence:
-                LOG.debug("Figures are not taken now: %s", absence)
-            except Exception:  # the edge of this thread, which must outlive any one failure
-                LOG.critical("Figures were not taken for a reason that nobody foresaw.", exc_info=True)
-            self._wake.wait(TICK)
+                LOG.debug("Cannot sample queues: %s", absence)
+            except Exception:  # the thread must continue after any error
+                LOG.critical("Unexpected error while sampling queues.", exc_info=True)
+            self._wake.wait(TICK_SECONDS)
             self._wake.clear()
 
 
@@ -351,13 +369,13 @@ def _add(rates: dict[tuple[str, str], list[float]], name: tuple[str, str], more:
     rates[name] = more if former is None else [sum(pair) for pair in zip(former, more, strict=True)]
 
 
-def total(depth: Depth) -> int:
+def count_messages(depth: Depth) -> int:
     """Return the number of ready, delayed and claimed messages."""
     return depth.ready + depth.delayed + depth.claimed
 
 
-def summed(depths: Iterable[Depth]) -> Depth:
-    """Return the sum of the depths, with the oldest ready message of all queues."""
+def sum_depths(depths: Iterable[Depth]) -> Depth:
+    """Return the sum of the depths. Its oldest ready message is the oldest one of all queues."""
     found = list(depths)
     oldest = min((depth.oldest_ready for depth in found if depth.oldest_ready is not None), default=None)
     ready, delayed, claimed = (sum(getattr(depth, name) for depth in found) for name in ("ready", "delayed", "claimed"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time series in ring buffers of fixed size: 8 kB for each queue."""
+"""Time series in ring buffers of fixed size. The series of a queue takes 8 kB."""
 
 from array import array
 from collections.abc import Sequence
@@ -16,21 +16,22 @@ WIDTH: Final = len(DEPTHS) + len(RATES)
 
 
 class Window(NamedTuple):
-    """The resolution of a time series. ``step``: seconds between two points; ``points``: number of points."""
+    """The resolution of a time series. ``step`` is the number of seconds between two points."""
 
     step: int
     points: int
 
 
-# The windows by length in seconds. Only watched queues have depths in the first window; its rates are from the second.
+# The windows by length in seconds. In the first window, only watched queues have depths, and the rates are those of the
+# second window.
 WINDOWS: Final = {300: Window(2, 150), 600: Window(10, 60), 10_800: Window(60, 180)}
 CLOSE, FINE, COARSE = WINDOWS.values()
-# Number of slots of ``FINE`` before the start of a series whose rates count as known. Rates arrive later than depths.
+# Number of slots of ``FINE`` before the start of a series whose rates are known. Rates arrive later than depths.
 BEFORE: Final = 2
 
 
 class Ring:
-    """A ring buffer of points with several columns. A slot is the moment of a point, in steps since the epoch."""
+    """A ring buffer of points with several columns. A slot is the time of a point, counted in steps since the epoch."""
 
     def __init__(self, window: Window, width: int) -> None:
         self._size, self._width = window.points, width
@@ -38,13 +39,13 @@ class Ring:
         self._last: int | None = None
 
     def put(self, slot: int, first: int, values: Sequence[float]) -> None:
-        """Set the columns of a slot, beginning with column ``first``. Ignore a slot that is too old."""
+        """Set the columns of a slot, starting with column ``first``. A slot that is too old is ignored."""
         at = self._index(slot)
         if at is not None:
             self._values[at + first : at + first + len(values)] = array("f", values)
 
     def add(self, slot: int, first: int, values: Sequence[float]) -> None:
-        """Add values to the columns of a slot, beginning with column ``first``. Ignore a slot that is too old."""
+        """Add values to the columns of a slot, starting with column ``first``. A slot that is too old is ignored."""
         at = self._index(slot)
         if at is not None:
             for number, value in enumerate(values, at + first):
@@ -52,7 +53,7 @@ class Ring:
                 self._values[number] = value if isnan(former) else former + value
 
     def column(self, number: int, end: int) -> list[float | None]:
-        """Return the values of one column up to the slot ``end``, with None for each slot without a value."""
+        """Return the values of a column up to the slot ``end``, oldest first. A slot without a value is None."""
         first, last = end - self._size + 1, self._last
         if last is None:
             return [None] * self._size
@@ -66,7 +67,7 @@ class Ring:
     def _index(self, slot: int) -> int | None:
         """Return the index of a slot's values, or None if the slot is too old.
 
-        For a new slot, the method first clears the slots since the last one.
+        If the slot is newer than the last one, first clear all slots in between.
         """
         last = self._last
         if last is None or slot > last:
@@ -86,7 +87,7 @@ class Series:
         self.began = now
         self._rings = {FINE: Ring(FINE, WIDTH), COARSE: Ring(COARSE, WIDTH)}
         self.close: Ring | None = None
-        """The points of a watched queue, every two seconds; None before it is watched."""
+        """The points of a watched queue, every two seconds; None = the queue has never been watched."""
 
     def record(self, depth: Depth, now: Seconds) -> None:
         """Record the current depth."""
@@ -106,14 +107,14 @@ class Series:
         self._rings[COARSE].add(bucket * FINE.step // COARSE.step, len(DEPTHS), rates)
 
     def depths(self, window: Window, now: Seconds) -> dict[str, list[float | None]]:
-        """Return the columns of depths by the names of ``DEPTHS``."""
+        """Return the depth columns by name, see ``DEPTHS``."""
         end = int(now // window.step)
         ring = self.close if window is CLOSE else self._rings[window]
         columns = [[None] * window.points if ring is None else ring.column(i, end) for i in range(len(DEPTHS))]
         return {name: _round(column) for name, column in zip(DEPTHS, columns, strict=True)}
 
     def rates(self, window: Window, now: Seconds, known: frozenset[int]) -> dict[str, list[float | None]]:
-        """Return the columns of rates by the names of ``RATES``. ``known``: slots of ``FINE`` with known rates."""
+        """Return the rate columns by name, see ``RATES``. ``known`` contains the slots of ``FINE`` with known rates."""
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
         began = int(self.began // FINE.step) - BEFORE
@@ -127,13 +128,13 @@ class Series:
 
 
 def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
-    """Return how many slots of ``FINE`` within this slot have known rates."""
+    """Return the number of slots of ``FINE`` in this slot of ``window`` whose rates are known."""
     each = window.step // FINE.step
     return sum(began <= fine and fine in known for fine in range(slot * each, (slot + 1) * each))
 
 
 def _repeat(rates: Sequence[float | None], now: Seconds) -> list[float | None]:
-    """Return the rate at each point of ``CLOSE``, taken from the slot of ``FINE`` that contains the point."""
+    """Return a rate for each point of ``CLOSE``: the rate of the slot of ``FINE`` in which the point is."""
     end, last = int(now // CLOSE.step), int(now // FINE.step)
     slots = [slot * CLOSE.step // FINE.step for slot in range(end - CLOSE.points + 1, end + 1)]
     return [rates[slot - last - 1] for slot in slots]

@@ -34,15 +34,15 @@ from zq.storage.api import DocumentController
 # Maximum length of a pool or flavor name and of a pool URI, in characters.
 MAX_TEXT: Final = 255
 MAX_WEIGHT: Final = 2**32 - 1
-# Placeholder for the hidden parts of a URI in responses.
+# Placeholder in responses for the credential and the options of a URI.
 HIDDEN: Final = "***"
-# The capabilities of a store, as Zaqar names them, in the order of the contract.
-ALL: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
-VOLATILE: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
-# The schemes of embedded stores, which have no host.
+# The capabilities of a durable and of a volatile store, as named by Zaqar and in the order of the contract.
+DURABLE_CAPABILITIES: Final = ("FIFO", "CLAIMS", "DURABILITY", "AOD", "HIGH_THROUGHPUT")
+VOLATILE_CAPABILITIES: Final = ("FIFO", "CLAIMS", "AOD", "HIGH_THROUGHPUT")
+# The URI schemes of embedded stores, which have no host.
 EMBEDDED: Final = ("memory", "rocksdb")
-# Allowed options in a pool URI. Pool administrators are not necessarily server administrators, so no option may refer
-# to a file on the server, to a host outside the URI, or to a source of the server's own credentials.
+# Options that a pool URI may have, by scheme. A pool administrator need not be a server administrator, so no option may
+# refer to a file on the server, to a host outside the URI, or to credentials of the server.
 _MONGODB: Final = frozenset(
     {
         *("appname", "authmechanism", "authsource", "compressors", "connecttimeoutms", "directconnection"),
@@ -104,10 +104,14 @@ class Flavor(Struct, frozen=True):
 class Pools:
     """The pools of a deployment and the flavors of its projects.
 
-    - ``probe`` opens the store at a URI and closes it, or raises ``StartRefused`` or ``Unavailable``.
-    - ``allowed`` returns the hosts that URIs may name, with or without port, and the allowed schemes of embedded
-      stores, each with a colon.
-    - ``own`` is the URI of the catalogue's store.
+    Args:
+        documents: The documents of the catalogue.
+        clock: The clock of the catalogue's store.
+        limits: The limits of pages.
+        probe: Opens and closes the store with a URI. Raises ``StartRefused`` or ``Unavailable``.
+        allowed: Returns the hosts that pool URIs may contain, with or without port, and the allowed schemes of embedded
+            stores, such as ``rocksdb:``.
+        own: The URI of the catalogue's store.
     """
 
     def __init__(
@@ -127,7 +131,7 @@ class Pools:
         self._own = own
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Pool]]:
-        """Return a page of the pools by name, after ``marker``. Raises ``InvalidParameter``."""
+        """Return a page of pools, sorted by name, that starts after ``marker``. Raises ``InvalidParameter``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_pools_per_page)
         page = self._documents.list("", POOL, "", marker, size, self._clock.now())
         return Page([(document.ref.name, read_pool(document)) for document in page.items], page.next)
@@ -138,8 +142,8 @@ class Pools:
 
     def put(self, name: str, raw: bytes) -> None:
         """Create or replace the pool. Raises ``InvalidBody``, ``PoolRefused``, ``PoolConflict``."""
-        checked_name("pool", name)
-        given = _checked(raw, _new_pool)
+        check_name("pool", name)
+        given = _decode_body(raw, _new_pool)
         pool = Pool(given["uri"], given["weight"], given.get("flavor") or None, given.get("options", {}))
         while True:
             stored = self._find(name)
@@ -149,14 +153,14 @@ class Pools:
                 return
 
     def patch(self, name: str, raw: bytes) -> Pool:
-        """Change the fields of the pool that the body has, and return the pool.
+        """Change the fields in the body, and return the changed pool.
 
         Raises ``PoolNotFound`` or the errors of ``put``.
         """
-        given = _checked(raw, _pool_change)
+        given = _decode_body(raw, _pool_change)
         changes = {field: value for field, value in given.items() if field in _FIELDS}
         if not changes:
-            raise InvalidBody(f"The body must name one of {', '.join(_FIELDS)}.")
+            raise InvalidBody(f"The body must contain at least one of {', '.join(_FIELDS)}.")
         if "flavor" in changes:
             changes["flavor"] = changes["flavor"] or None
         while True:
@@ -168,13 +172,13 @@ class Pools:
                 return pool
 
     def delete(self, name: str) -> None:
-        """Delete the pool, if it exists. Raises ``PoolInUse`` if it has queues or is the only pool of its flavor."""
+        """Delete the pool, if it exists. Raises ``PoolInUse`` if it has queues or is its flavor's only pool."""
         stored = self._find(name)
         if stored is None:
             return
         flavor = read_pool(stored).flavor
         if flavor is not None and self._of(flavor) == [name]:
-            raise PoolInUse(f"The pool {name} is the only one of the flavor {flavor}, and must not go.")
+            raise PoolInUse(f"The pool {name} cannot be deleted, because it is the only pool of the flavor {flavor}.")
         self._refuse_queues(name)
         now = self._clock.now()
         if self._documents.delete(stored.ref, now, expected=stored.version) and self._has_queues(name):
@@ -182,34 +186,40 @@ class Pools:
             self._refuse_queues(name)
 
     def list_flavors(self, project: str, marker: str, limit: int | None) -> Page[Flavor]:
-        """Return a page of the project's flavors by name, after ``marker``. Raises ``InvalidParameter``."""
+        """Return a page of the project's flavors, sorted by name, that starts after ``marker``.
+
+        Raises ``InvalidParameter``.
+        """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_flavors_per_page)
         page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
         known = self._all()
-        return Page([_flavor(document.ref.name, known) for document in page.items], page.next)
+        return Page([_make_flavor(document.ref.name, known) for document in page.items], page.next)
 
-    def flavor(self, project: str, name: str) -> Flavor:
+    def get_flavor(self, project: str, name: str) -> Flavor:
         """Return the flavor. Raises ``FlavorNotFound``."""
         if self._documents.get(flavor_ref(project, name), self._clock.now()) is None:
             raise FlavorNotFound(f"There is no flavor {name[:MAX_TEXT]} in the project.")
-        return _flavor(name, self._all())
+        return _make_flavor(name, self._all())
 
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
-        """Create the flavor if it is missing, and add pools to it. Raises ``InvalidBody``, ``FlavorRefused``."""
-        checked_name("flavor", name)
-        names = _checked(raw, _new_flavor)["pool_list"]
+        """Add the pools in the body to the flavor. If the flavor does not exist, create it.
+
+        Raises ``InvalidBody`` or ``FlavorRefused``.
+        """
+        check_name("flavor", name)
+        names = _decode_body(raw, _new_flavor)["pool_list"]
         self._check_pools([*self._of(name), *names], f"Flavor {name} could not be created, error:", FlavorRefused)
         self._documents.put(flavor_ref(project, name), b"", self._clock.now())
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
         """Replace the pools of the flavor. Raises ``InvalidBody``, ``FlavorUpdateRefused``, ``FlavorNotFound``."""
-        names = _checked(raw, _flavor_change)["pool_list"]
-        before = self.flavor(project, name)
+        names = _decode_body(raw, _flavor_change)["pool_list"]
+        before = self.get_flavor(project, name)
         self._check_pools(names, f"Flavor {name} could not be updated, error:", FlavorUpdateRefused)
         self._tag(names, name)
         self._untag([pool for pool in before.pools if pool not in names], name)
-        return self.flavor(project, name)
+        return self.get_flavor(project, name)
 
     def delete_flavor(self, project: str, name: str) -> None:
         """Delete the flavor, if it exists, and remove it from its pools."""
@@ -217,9 +227,9 @@ class Pools:
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Raise ``PoolRefused`` or ``PoolConflict`` for an unusable pool. ``before``: the stored pool, if it exists."""
-        address = _address(_split(pool.uri))
-        moves = before is None or _address(_split(before.uri)) != address
+        """Check that the pool can be stored in place of ``before``. Raises ``PoolRefused`` or ``PoolConflict``."""
+        address = _parse_address(_split_uri(pool.uri))
+        moves = before is None or _parse_address(_split_uri(before.uri)) != address
         if before is None or before.uri != pool.uri:
             self._check_uri(pool.uri)
         if moves:
@@ -227,63 +237,67 @@ class Pools:
         others = [other for named, other in self._all().items() if named != name]
         if pool.flavor is not None:
             alike = [other for other in (before, *others) if other is not None and other.flavor == pool.flavor]
-            if alike and capabilities(alike[0].uri) != capabilities(pool.uri):
-                raise PoolRefused(f"The pools of the flavor {pool.flavor} have other capabilities than this store.")
+            if alike and list_capabilities(alike[0].uri) != list_capabilities(pool.uri):
+                raise PoolRefused(f"The pools of the flavor {pool.flavor} have different capabilities than this store.")
         if moves and before is not None:
             self._refuse_move(name)
         if before is None or before.uri != pool.uri:
             self._try(pool.uri, embedded_is_open=not moves)
 
     def _check_uri(self, uri: str) -> None:
-        """Raise ``PoolRefused`` for a malformed URI, or for a host or option that is not allowed."""
-        parts = _split(uri)
+        """Raise ``PoolRefused`` if the URI is malformed, or if its host or an option is not allowed."""
+        parts = _split_uri(uri)
         if HIDDEN in uri:
-            raise PoolRefused(f"uri must not hold {HIDDEN}, which stands for what is not shown.")
+            raise PoolRefused(f"uri must not contain {HIDDEN}, the placeholder for hidden parts.")
         if not parts.scheme or ("://" not in uri and parts.scheme not in EMBEDDED):
-            raise PoolRefused("uri must begin with the scheme of a store, as in redis://host/0.")
+            raise PoolRefused("uri must begin with the scheme of a store, such as redis://host/0.")
         _check_options(parts)
         allowed = self._allowed()
         if parts.scheme in EMBEDDED:
             if f"{parts.scheme}:" not in allowed:
-                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not name {parts.scheme}:.")
+                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not contain {parts.scheme}:.")
             return
         for host in parts.netloc.rpartition("@")[2].lower().split(","):
             if host not in allowed and _without_port(host) not in allowed:
-                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not name {host[:MAX_TEXT]!r}.")
+                raise PoolRefused(f"[pooling:catalog] allowed_hosts does not contain {host[:MAX_TEXT]!r}.")
 
     def _refuse_address(self, name: str, address: tuple[str, ...]) -> None:
         for other, pool in self._all().items():
-            if other != name and _address(_split(pool.uri)) == address:
-                raise PoolConflict(f"uri is that of the pool {other}.")
-        if address == _address(_split(self._own)) and address[0] != "memory":
-            raise PoolConflict("uri is that of the catalogue; [pooling:catalog] enable_virtual_pool makes it a pool.")
+            if other != name and _parse_address(_split_uri(pool.uri)) == address:
+                raise PoolConflict(f"The pool {other} already has this uri.")
+        if address == _parse_address(_split_uri(self._own)) and address[0] != "memory":
+            raise PoolConflict(
+                "The catalogue's store has this uri. To use it as a pool, set [pooling:catalog] enable_virtual_pool."
+            )
 
     def _refuse_move(self, name: str) -> None:
         if self._has_queues(name):
-            raise PoolConflict(f"The pool {name} has queues, so that its uri must go on naming their store.")
+            raise PoolConflict(
+                f"The uri of the pool {name} must not refer to another store, because the pool has queues."
+            )
 
     def _refuse_queues(self, name: str) -> None:
         if self._has_queues(name):
-            raise PoolInUse(f"The pool {name} has queues, or had some a few minutes ago: delete them first.")
+            raise PoolInUse(f"The pool {name} has queues, or had queues a few minutes ago. Delete them and try again.")
 
     def _has_queues(self, name: str) -> bool:
         return bool(self._documents.list("", BOUND, bound_prefix(name), "", 1, self._clock.now()).items)
 
     def _try(self, uri: str, embedded_is_open: bool) -> None:
-        if embedded_is_open and _split(uri).scheme in EMBEDDED:
+        if embedded_is_open and _split_uri(uri).scheme in EMBEDDED:
             return
         try:
             self._probe(uri)
         except (StartRefused, Unavailable) as failure:
-            raise PoolRefused("uri names a store that cannot be used, or does not answer.") from failure
+            raise PoolRefused("The store at uri cannot be used or does not respond.") from failure
 
     def _check_pools(self, names: Sequence[str], prefix: str, refusal: type[Invalid]) -> None:
-        """Raise ``refusal`` unless all pools of a flavor exist and have the same capabilities."""
+        """Raise ``refusal`` if a pool does not exist or the pools have different capabilities."""
         known = self._all()
         for name in names:
             if name not in known:
                 raise refusal(f"{prefix}Pool {name[:MAX_TEXT]} does not exist")
-            if capabilities(known[name].uri) != capabilities(known[names[0]].uri):
+            if list_capabilities(known[name].uri) != list_capabilities(known[names[0]].uri):
                 raise refusal(f"{prefix}Pools {names[0]} and {name} have different capabilities")
 
     def _tag(self, names: Sequence[str], flavor: str) -> None:
@@ -319,33 +333,33 @@ class Pools:
         return self._documents.put(ref, msgspec.json.encode(pool), self._clock.now(), expected=expected)
 
 
-def capabilities(uri: str) -> list[str]:
-    """Return the capabilities of the store with this URI, as named by Zaqar."""
+def list_capabilities(uri: str) -> list[str]:
+    """Return the capabilities of a store by its URI."""
     scheme = uri.partition(":")[0]
-    return list(VOLATILE if scheme.startswith(("redis", "memory")) else ALL)
+    return list(VOLATILE_CAPABILITIES if scheme.startswith(("redis", "memory")) else DURABLE_CAPABILITIES)
 
 
-def shown_uri(uri: str) -> str:
-    """Return a URI with its credential and its options replaced by ``HIDDEN``."""
-    parts = _split(uri)
+def mask_uri(uri: str) -> str:
+    """Return a URI in which the credential and the options are replaced by ``HIDDEN``."""
+    parts = _split_uri(uri)
     _, at, hosts = parts.netloc.rpartition("@")
     hosts = ("//" if "://" in uri else "") + (f"{HIDDEN}@" if at else "") + hosts
     return f"{parts.scheme}:{hosts}{parts.path}" + (f"?{HIDDEN}" if parts.query or parts.fragment else "")
 
 
-def checked_name(kind: str, name: str) -> str:
-    """Return the name of a pool or flavor if it is valid, else raise ``Invalid``."""
+def check_name(kind: str, name: str) -> str:
+    """Return the name of a pool or flavor. Raises ``Invalid`` if it is not valid."""
     if not 1 <= len(name) <= MAX_TEXT or not name.isprintable() or "{" in name or "}" in name:
         raise Invalid(f"The name of a {kind} must be 1 to {MAX_TEXT} printable characters, without braces.")
     return name
 
 
-def _flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
+def _make_flavor(name: str, pools: Mapping[str, Pool]) -> Flavor:
     own = {pool: value for pool, value in pools.items() if value.flavor == name}
-    return Flavor(name, list(own), next((capabilities(pool.uri) for pool in own.values()), []))
+    return Flavor(name, list(own), next((list_capabilities(pool.uri) for pool in own.values()), []))
 
 
-def _checked(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
+def _decode_body(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
     """Decode and validate a request body. Raises ``InvalidBody`` for the first invalid field."""
     if not raw:
         raise InvalidBody("The body is missing.")
@@ -358,30 +372,30 @@ def _checked(raw: bytes, validator: Draft4Validator) -> dict[str, Any]:
     return given
 
 
-def _split(uri: str) -> SplitResult:
+def _split_uri(uri: str) -> SplitResult:
     try:
         return store_uri.split(uri)
     except ValueError:
-        raise PoolRefused("uri cannot be read.") from None
+        raise PoolRefused("uri is not a valid URI.") from None
 
 
 def _check_options(parts: SplitResult) -> None:
-    """Raise ``PoolRefused`` for an option that is not allowed in a pool's URI, and for a fragment.
+    """Raise ``PoolRefused`` if the URI has a fragment or an option that is not allowed.
 
-    Names are compared without decoding, so a percent-encoded name is refused.
+    Names are compared without decoding, so percent-encoded names are rejected.
     """
     if parts.fragment:
-        raise PoolRefused("uri must have no #, and so no options behind it.")
+        raise PoolRefused("uri must not contain #: options follow a question mark.")
     known = _BY_SCHEME.get(parts.scheme, frozenset())
     for option in filter(None, _SEPARATORS.split(parts.query)):
         name = option.partition("=")[0]
         if name.lower() not in known:
-            allowed = f"use one of {', '.join(sorted(known))}" if known else "leave it away"
-            raise PoolRefused(f"The option {name[:64]!r} must not be in the uri of a {parts.scheme}: pool: {allowed}.")
+            allowed = f"use only {', '.join(sorted(known))}" if known else "remove it"
+            raise PoolRefused(f"The uri of a {parts.scheme}: pool must not have the option {name[:64]!r}: {allowed}.")
 
 
-def _address(parts: SplitResult) -> tuple[str, ...]:
-    """Return the scheme, hosts and path of a store, without its credential and options."""
+def _parse_address(parts: SplitResult) -> tuple[str, ...]:
+    """Return the scheme, hosts and path of a store URI. Two URIs with the same address refer to the same store."""
     return parts.scheme, parts.netloc.rpartition("@")[2].lower(), parts.path.rstrip("/")
 
 

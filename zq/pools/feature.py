@@ -16,7 +16,7 @@ from zq.pools.resources import FLAVORS, POOLS, FlavorCollection, FlavorItem, Poo
 class PoolsFeature(Feature):
     """The routes ``/v2/pools…`` and ``/v2/flavors…``."""
 
-    tags = {"pools": "Pools and flavors, of servers with admin_mode and pooling; others answer 404."}
+    tags = {"pools": "Pools and flavors. Servers without admin_mode and pooling respond with 404."}
 
     def __init__(self, pools: Pools) -> None:
         self._pools = pools

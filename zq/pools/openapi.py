@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations and schemas of ``/v2/pools`` and ``/v2/flavors`` in OpenAPI."""
+"""OpenAPI operations and schemas of ``/v2/pools`` and ``/v2/flavors``."""
 
 from typing import Any
 
@@ -74,7 +74,7 @@ def flavors(limits: Limits) -> Json:
 
 
 def schemas() -> Json:
-    """Return the schemas of bodies, including a health report that has an entry for each store."""
+    """Return the schemas of bodies, including that of a health report with an entry per store."""
     pool = {
         **dict.fromkeys(("name", "uri", "href"), TEXT),
         "weight": NEW_POOL["properties"]["weight"],
@@ -102,9 +102,9 @@ def schemas() -> Json:
     }
 
 
-def _paging(most: int, things: str, detailed: Json) -> list[Any]:
+def _paging(max_page: int, things: str, detailed: Json) -> list[Any]:
     return [
         query("marker", TEXT, "List names after this one."),
-        query("limit", integer(1, most, default=DEFAULT_PAGE), f"Maximum number of {things} in the page."),
+        query("limit", integer(1, max_page, default=DEFAULT_PAGE), f"Maximum number of {things} in the page."),
         detailed,
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The resources ``/v2/pools`` and ``/v2/flavors`` (contract 11, 12)."""
+"""HTTP resources ``/v2/pools`` and ``/v2/flavors`` (contract 11, 12)."""
 
 from typing import Any, Final
 from urllib.parse import quote
@@ -9,7 +9,7 @@ import falcon
 from zq import wire
 from zq.http import query
 from zq.model.pools import Pool
-from zq.pools.catalogue import Flavor, Pools, shown_uri
+from zq.pools.catalogue import Flavor, Pools, mask_uri
 from zq.wire import encoding
 
 POOLS: Final = "/v2/pools"
@@ -29,7 +29,7 @@ class PoolCollection(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
         page = self._pools.list(query.text(req, "marker"), limit)
-        shown = [_pool(name, pool, bool(detailed)) for name, pool in page.items]
+        shown = [_format_pool(name, pool, bool(detailed)) for name, pool in page.items]
         link = query.next_page(page.next, limit=limit, detailed=detailed)
         resp.set_header("Content-Location", req.relative_uri)
         resp.data = encoding.page("pools", shown, POOLS, link)
@@ -41,7 +41,7 @@ class PoolItem(_Resource):
     policy = {"GET": "pools:get", "PUT": "pools:create", "PATCH": "pools:update", "DELETE": "pools:delete"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
-        resp.data = wire.encode(_pool(pool, self._pools.get(pool), bool(query.boolean(req, "detailed"))))
+        resp.data = wire.encode(_format_pool(pool, self._pools.get(pool), bool(query.boolean(req, "detailed"))))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
         self._pools.put(pool, query.require_body(req))
@@ -49,7 +49,7 @@ class PoolItem(_Resource):
         resp.set_header("Location", _href(POOLS, pool))
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, pool: str) -> None:
-        resp.data = wire.encode(_pool(pool, self._pools.patch(pool, query.require_body(req)), False))
+        resp.data = wire.encode(_format_pool(pool, self._pools.patch(pool, query.require_body(req)), False))
 
     def on_delete(self, _req: falcon.Request, resp: falcon.Response, pool: str) -> None:
         self._pools.delete(pool)
@@ -75,7 +75,7 @@ class FlavorItem(_Resource):
     policy = {"GET": "flavors:get", "PUT": "flavors:create", "PATCH": "flavors:update", "DELETE": "flavors:delete"}
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
-        resp.data = wire.encode(_flavor(self._pools.flavor(req.context.project, flavor)))
+        resp.data = wire.encode(_format_flavor(self._pools.get_flavor(req.context.project, flavor)))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
         self._pools.put_flavor(req.context.project, flavor, query.require_body(req))
@@ -84,17 +84,17 @@ class FlavorItem(_Resource):
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
         changed = self._pools.patch_flavor(req.context.project, flavor, query.require_body(req))
-        resp.data = wire.encode(_flavor(changed))
+        resp.data = wire.encode(_format_flavor(changed))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, flavor: str) -> None:
         self._pools.delete_flavor(req.context.project, flavor)
         resp.status = falcon.HTTP_204
 
 
-def _pool(name: str, pool: Pool, detailed: bool) -> dict[str, Any]:
+def _format_pool(name: str, pool: Pool, detailed: bool) -> dict[str, Any]:
     shown = {
         "name": name,
-        "uri": shown_uri(pool.uri),
+        "uri": mask_uri(pool.uri),
         "weight": pool.weight,
         "flavor": pool.flavor,
         "href": _href(POOLS, name),
@@ -102,7 +102,7 @@ def _pool(name: str, pool: Pool, detailed: bool) -> dict[str, Any]:
     return shown | {"options": pool.options} if detailed else shown
 
 
-def _flavor(flavor: Flavor) -> dict[str, Any]:
+def _format_flavor(flavor: Flavor) -> dict[str, Any]:
     return {
         "name": flavor.name,
         "capabilities": flavor.capabilities,
@@ -112,7 +112,7 @@ def _flavor(flavor: Flavor) -> dict[str, Any]:
 
 
 def _list_entry(flavor: Flavor, detailed: bool) -> dict[str, Any]:
-    shown = _flavor(flavor)
+    shown = _format_flavor(flavor)
     if not detailed:
         del shown["capabilities"]
     if not flavor.pools:

@@ -19,8 +19,8 @@ from zq.serving.application import open_stores
 from zq.serving.commands import SignalFlags, parse_options, wait_until_ended
 from zq.serving.settings import Configuration, Settings
 from zq.serving.startup import reload, reload_files
-from zq.subscriptions.delivery.running import deliverer_of
-from zq.subscriptions.feature import policy_of, trusts_of
+from zq.subscriptions.delivery.running import create_worker
+from zq.subscriptions.feature import create_policy, create_trusts
 from zq.subscriptions.settings import SECTION
 
 LOG = logging.getLogger(__name__)
@@ -47,15 +47,15 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
     def share() -> ShareOptions:
         return configuration.current.share
 
-    deliverer = deliverer_of(
+    deliverer = create_worker(
         chosen.of(SECTION),
         storage,
         clock,
-        policy_of(chosen.of(SECTION), share),
+        create_policy(chosen.of(SECTION), share),
         sealing,
         Signatures(share, storage.documents, clock),
         False,
-        trusts_of(chosen.of(SECTION), keystone),
+        create_trusts(chosen.of(SECTION), keystone),
     )
     deliverer.start()
     storage.listen(deliverer.notify)

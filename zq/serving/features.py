@@ -36,7 +36,7 @@ from zq.sqs.settings import SECTION as SQS
 from zq.sqs.settings import SqsOptions
 from zq.storage import connect
 from zq.storage.api import DocumentController, Storage
-from zq.subscriptions.documents import postponed as subscriptions_postponed
+from zq.subscriptions.documents import postpone as subscriptions_postponed
 from zq.subscriptions.feature import SubscriptionsFeature, UseCases, subscriptions_feature
 from zq.subscriptions.followers import Subscribers
 from zq.subscriptions.settings import SECTION as SUBSCRIPTIONS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Assignment of SQS account ids to projects. An account id has twelve digits and never changes."""
+"""SQS account ids of projects. An account id has twelve digits; a project keeps its account id forever."""
 
 import re
 import threading
@@ -12,18 +12,17 @@ from zq.clock import Clock
 from zq.model.documents import DocumentRef
 from zq.storage.api import Storage
 
-# Matches an account id.
 ACCOUNT: Final = re.compile(r"[0-9]{12}", re.ASCII)
 # Number of possible account ids.
 ACCOUNTS: Final = 10**12
 # Kind of the documents that map accounts to projects, and projects to accounts.
 KIND: Final = "sqs-account"
-# Maximum number of projects in a process's cache.
+# Maximum number of cached projects per process.
 MAX_CACHED: Final = 10_000
 
 
 class Accounts:
-    """Account registry of all projects. A project whose id has twelve digits is its own account."""
+    """The account ids of all projects. A project id of twelve digits is also the project's account id."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
@@ -32,8 +31,8 @@ class Accounts:
         self._lock = threading.Lock()
         self._known: FIFOCache[str, str] = FIFOCache(MAX_CACHED)
 
-    def of(self, project: str) -> str:
-        """Return the project's account id, and assign one on first use."""
+    def get_or_assign(self, project: str) -> str:
+        """Return the project's account id. On the first call for a project, assign one."""
         account = self._known.get(project)
         if account is None:
             account = project if ACCOUNT.fullmatch(project) else self._read(project) or self._assign(project)
@@ -41,8 +40,8 @@ class Accounts:
                 self._known[project] = account
         return account
 
-    def project_of(self, account: str) -> str:
-        """Return the project that owns the account, or "" if the account is not assigned."""
+    def find_project(self, account: str) -> str:
+        """Return the project of an account id, or "" if no project has this id."""
         return self._read(account) or (account if self._storage.queues.list(account, "", 1).items else "")
 
     def _read(self, name: str) -> str:
@@ -50,11 +49,14 @@ class Accounts:
         return document.value.decode() if document else ""
 
     def _assign(self, project: str) -> str:
-        """Assign the first free account id, starting at the project's hash, which is the same on every server."""
+        """Assign the first unused account id at or after the project's hash, and return it.
+
+        Every server computes the same hash, so two servers that assign an id concurrently agree on it.
+        """
         number = int.from_bytes(sha256(project.encode()).digest()) % ACCOUNTS
         while True:
             account = f"{number:012d}"
-            if not self.project_of(account):
+            if not self.find_project(account):
                 self._write(account, project)
             if self._read(account) == project:
                 self._write(project, account)
@@ -62,5 +64,5 @@ class Accounts:
             number = (number + 1) % ACCOUNTS
 
     def _write(self, name: str, value: str) -> None:
-        """Create the document if it does not exist."""
+        # An empty ``expected`` only creates the document; an existing one stays unchanged.
         self._documents.put(DocumentRef("", KIND, name), value.encode(), self._clock.now(), expected="")

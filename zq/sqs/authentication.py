@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Authentication of SQS requests: AWS Signature Version 4 (``[sqs] auth = sigv4``) or none (``none``).
 
-The signature's form, access key and timestamp are checked against the request head, before the body is read. The
-HTTP server performs the same check and rejects requests with an unknown key. The signature itself covers a hash of the
-body and is verified once the body has been read.
+The server checks the access key and the timestamp of a request before it reads the body. The signature covers a hash of
+the body, so it is verified after the body has been read.
 """
 
 import re
@@ -24,88 +23,88 @@ from zq.sqs import sigv4
 from zq.sqs.accounts import ACCOUNT
 from zq.sqs.call import Caller
 from zq.sqs.errors import SqsError
-from zq.sqs.keys import Holder, SqsKeyLookup
+from zq.sqs.keys import SqsKeyLookup, ValidKey
 from zq.sqs.recognition import is_sqs
 from zq.sqs.settings import SqsOptions
-from zq.sqs.sigv4 import Claim, Head, Refusal
+from zq.sqs.sigv4 import Head, Refusal, RequestSignature
 
 # Headers whose WSGI variables lack the prefix ``HTTP_``.
 UNPREFIXED_HEADERS: Final = {"CONTENT_TYPE": "content-type", "CONTENT_LENGTH": "content-length"}
 
-# A credential in a header or query string, with groups for the access key id and the region.
+# A credential in the Authorization header or the query string, with groups for the access key id and the region.
 CREDENTIAL: Final = re.compile(r"Credential=([^/,\s&]{1,128})(?:/[0-9]{8}/([a-z0-9-]{1,64})/)?", re.ASCII)
-# The query parameter in which very old clients send their access key id.
+# The query parameter in which clients of Signature Version 2 send their access key id.
 OLD_KEY: Final = re.compile(r"AWSAccessKeyId=([0-9]{12})(?:&|$)", re.ASCII)
 
 
 class SignedCallers:
-    """Authenticator for signed requests."""
+    """Authentication of signed requests."""
 
     def __init__(self, keys: SqsKeyLookup, now: Callable[[], Seconds], behind_proxy: bool) -> None:
-        """Initialize the authenticator.
+        """Create the authenticator.
 
         Args:
             keys: The access key lookup.
             now: A function that returns the store's current time.
-            behind_proxy: Whether to take the client's address from the last ``X-Forwarded-For`` entry.
+            behind_proxy: Whether the last ``X-Forwarded-For`` entry is the client's address.
         """
         self._keys = keys
         self._now = now
         self._behind_proxy = behind_proxy
 
     def __call__(self, req: falcon.Request) -> Callable[[bytes], Caller]:
-        """Check the request head and return a function that verifies the body's signature and returns the caller.
+        """Check the request head, and return a function that verifies the signature and returns the caller.
 
-        Both raise ``SqsError``, ``TooManyRequests`` or ``Unavailable``.
+        The returned function takes the raw body. Raises ``SqsError``, ``TooManyRequests`` or ``Unavailable``.
         """
-        head = head_of(req.env)
-        with _translated():
-            claim = sigv4.read(head)
-            holder = self._keys.find(claim.key, get_peer(req.env, self._behind_proxy))
-            self._check(claim, head)
-        return lambda body: _signed(head, claim, holder, body)
+        head = read_head(req.env)
+        with _translate_refusals():
+            parsed = sigv4.read(head)
+            holder = self._keys.find(parsed.key, get_peer(req.env, self._behind_proxy))
+            self._check(parsed, head)
+        return lambda body: _verify(head, parsed, holder, body)
 
     def applies(self, env: Mapping[str, Any]) -> bool:
         """Return whether a request with this head is an SQS request."""
         return is_sqs(env)
 
     def known(self, env: Mapping[str, Any]) -> bool | None:
-        """Return whether the request body may be read, or None if that requires a lookup in the store."""
-        claim = self._claim(env)
-        return claim is not None and self._keys.known(claim.key)
+        """Return whether the request is allowed to send its body, or None if the key is not in the cache."""
+        parsed = self._parse_signature(env)
+        return parsed is not None and self._keys.known(parsed.key)
 
     def look_up(self, env: Mapping[str, Any]) -> bool | None:
-        """Look up the key in the store and return whether the request body may be read.
+        """Return whether the request is allowed to send its body, or None if the store is unavailable.
 
-        Return None if the store is unavailable.
+        If the key is not in the cache, read it from the store.
         """
-        claim = self._claim(env)
+        parsed = self._parse_signature(env)
         try:
-            return claim is not None and bool(self._keys.find(claim.key, get_peer(env, self._behind_proxy)))
+            return parsed is not None and bool(self._keys.find(parsed.key, get_peer(env, self._behind_proxy)))
         except (Refusal, TooManyRequests):
             return False
         except Unavailable:
             return None
 
-    def _claim(self, env: Mapping[str, Any]) -> Claim | None:
-        """Parse and check the signature's claim. Return None if the claim is invalid regardless of the key."""
-        head = head_of(env)
+    def _parse_signature(self, env: Mapping[str, Any]) -> RequestSignature | None:
+        """Parse and check the signature without its key. Return None if the signature is invalid with any key."""
+        head = read_head(env)
         try:
-            claim = sigv4.read(head)
-            self._check(claim, head)
+            parsed = sigv4.read(head)
+            self._check(parsed, head)
         except Refusal:
             return None
-        return claim
+        return parsed
 
-    def _check(self, claim: Claim, head: Head) -> None:
-        sigv4.check_moment(claim, self._now())
-        sigv4.check_headers(claim, head)
+    def _check(self, parsed: RequestSignature, head: Head) -> None:
+        sigv4.check_time(parsed, self._now())
+        sigv4.check_headers(parsed, head)
 
 
-def head_of(env: Mapping[str, Any]) -> Head:
-    """Return the request head as signed by the client, including headers that other middleware has removed."""
+def read_head(env: Mapping[str, Any]) -> Head:
+    """Return the request head that the client signed. It includes headers that other middleware has removed."""
     target: str = env.get("RAW_URI") or env.get("REQUEST_URI") or ""
-    if not target.startswith("/"):  # the HTTP server does not pass the raw path, or a proxy has rewritten it
+    if not target.startswith("/"):  # no raw path, or an absolute URI
         target = quote(env.get("SCRIPT_NAME", "") + env["PATH_INFO"], safe="/-_.~", encoding="latin-1")
     merged = {**env, **env.get(PRESENTED, {})}
     headers = {name[5:].replace("_", "-").lower(): value for name, value in merged.items() if name[:5] == "HTTP_"}
@@ -114,15 +113,15 @@ def head_of(env: Mapping[str, Any]) -> Head:
     return Head(env["REQUEST_METHOD"], target.partition("?")[0], env.get("QUERY_STRING", ""), headers, secure)
 
 
-def _signed(head: Head, claim: Claim, holder: Holder, body: bytes) -> Caller:
-    with _translated():
-        sigv4.check_signature(claim, head, holder.secret, sha256(body).hexdigest())
-        sigv4.refuse_session(head)
-    return Caller(holder.project, claim.key, claim.region, holder.actions)
+def _verify(head: Head, parsed: RequestSignature, holder: ValidKey, body: bytes) -> Caller:
+    with _translate_refusals():
+        sigv4.check_signature(parsed, head, holder.secret, sha256(body).hexdigest())
+        sigv4.reject_session(head)
+    return Caller(holder.project, parsed.key, parsed.region, holder.actions)
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translate_refusals() -> Iterator[None]:
     """Translate ``Refusal`` into ``SqsError``; a context manager."""
     try:
         yield
@@ -131,9 +130,9 @@ def _translated() -> Iterator[None]:
 
 
 class UnauthenticatedCallers:
-    """Caller identification without authentication. Only cross-origin browser requests are rejected.
+    """Identification of callers without authentication. Only cross-origin requests from browsers are rejected.
 
-    An access key id that is an account id selects the project. All other requests use the configured project.
+    If the access key id is an account id, it selects the project. If it is not, the project is ``[sqs] project``.
     """
 
     def __init__(self, options: SqsOptions) -> None:
@@ -141,7 +140,10 @@ class UnauthenticatedCallers:
         self._default_caller = Caller(options.project, "")
 
     def __call__(self, req: falcon.Request) -> Callable[[bytes], Caller]:
-        """Return a function that returns the caller. Raises ``NotAuthorized`` for a cross-origin request."""
+        """Return a function that ignores the body and returns the caller.
+
+        Raises ``NotAuthorized`` for a cross-origin request.
+        """
         origin = req.env.get("HTTP_ORIGIN")
         if origin is not None and not _is_own(origin, req, self._options.public_url):
             raise NotAuthorized(CROSS_SITE)
@@ -160,11 +162,11 @@ class UnauthenticatedCallers:
         return is_sqs(env)
 
     def known(self, _env: Mapping[str, Any]) -> bool:
-        """Return True: every request body may be read."""
+        """Return True: every request is allowed to send its body."""
         return True
 
     def look_up(self, _env: Mapping[str, Any]) -> bool:
-        """Return True: there is no credential to look up."""
+        """Return True: every request is allowed to send its body."""
         return True
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batch operations on up to ten messages.
 
-All valid entries of a batch are processed together. Each invalid entry fails individually.
+An invalid entry fails alone. All valid entries are processed in one call of the use case.
 """
 
 import re
@@ -14,29 +14,29 @@ from msgspec import Struct
 from zq.model import Grip, Handled, QueueRef
 from zq.model.claims import DONE
 from zq.sqs import errors, receipts
-from zq.sqs.call import Call, OfQueue, Params
+from zq.sqs.call import Call, Params, QueueParams
 from zq.sqs.extension import QueueAttributes
 from zq.sqs.messages import (
     MAX_MESSAGES,
     NO_ID,
     TOO_LONG,
-    Letter,
-    Receipt,
-    existing,
-    expired,
-    hiding,
+    MessageParams,
+    SentMessage,
+    find_expiry_error,
+    find_hiding_error,
+    find_queue,
+    make_hiding_grip,
     message_id,
-    not_hidden,
-    written,
+    prepare_message,
 )
 
-# Matches one or more entry ids, joined by line feeds.
+# One or more entry ids, joined by line feeds.
 IDS: Final = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\n[A-Za-z0-9_-]{1,80})*", re.ASCII)
 # Maximum total size of the messages in a batch, in bytes.
 MAX_BATCH_BYTES: Final = 1_048_576
 
 
-class SendEntry(Letter, frozen=True, kw_only=True):
+class SendEntry(MessageParams, frozen=True, kw_only=True):
     id: str
 
 
@@ -51,15 +51,15 @@ class ChangeEntry(Params, frozen=True):
     visibility_timeout: int = 0
 
 
-class SendMessageBatch(OfQueue, frozen=True):
+class SendMessageBatch(QueueParams, frozen=True):
     entries: list[SendEntry] = []
 
 
-class DeleteMessageBatch(OfQueue, frozen=True):
+class DeleteMessageBatch(QueueParams, frozen=True):
     entries: list[DeleteEntry] = []
 
 
-class ChangeMessageVisibilityBatch(OfQueue, frozen=True):
+class ChangeMessageVisibilityBatch(QueueParams, frozen=True):
     entries: list[ChangeEntry] = []
 
 
@@ -68,13 +68,13 @@ E = TypeVar("E", SendEntry, DeleteEntry, ChangeEntry)
 T = TypeVar("T")
 
 
-class Done(Struct, rename="pascal"):
+class SuccessfulEntry(Struct, rename="pascal"):
     """The result of a successful entry whose operation returns no data."""
 
     id: str
 
 
-class Failed(Struct, rename="pascal"):
+class FailedEntry(Struct, rename="pascal"):
     """The result of a failed entry."""
 
     id: str
@@ -83,31 +83,31 @@ class Failed(Struct, rename="pascal"):
     message: str
 
 
-class BatchAnswer(Struct, omit_defaults=True, rename="pascal"):
-    """The response to a batch. Both lists follow the order of the request; empty lists are omitted."""
+class BatchResponse(Struct, omit_defaults=True, rename="pascal"):
+    """The response to a batch, with both lists in the order of the request."""
 
-    successful: list[Receipt | Done] = []
-    failed: list[Failed] = []
+    successful: list[SentMessage | SuccessfulEntry] = []
+    failed: list[FailedEntry] = []
 
     def fail(self, id: str, refusal: errors.SqsError) -> None:
         """Add the result of a failed entry."""
-        self.failed.append(Failed(id, not refusal.receiver, refusal.entry_code, refusal.message))
+        self.failed.append(FailedEntry(id, not refusal.receiver, refusal.entry_code, refusal.message))
 
-    def sorted(self, given: Sequence[Entry]) -> "BatchAnswer":
-        """Sort the failed entries into the order of the request and return ``self``."""
+    def sort_failed(self, given: Sequence[Entry]) -> "BatchResponse":
+        """Sort the failed entries in the order of the request ``given``, and return ``self``."""
         if len(self.failed) > 1:
             ids = [entry.id for entry in given]
             self.failed.sort(key=lambda failed: ids.index(failed.id))
         return self
 
 
-def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
-    """Send the valid messages atomically and in order."""
-    queue, terms = _checked(call, given.queue_url, given.entries, "SendMessageBatchRequestEntry")
+def send_message_batch(call: Call, given: SendMessageBatch) -> BatchResponse:
+    """Send the valid messages of a batch, in order and in one atomic change."""
+    queue, terms = _check_batch(call, given.queue_url, given.entries, "SendMessageBatchRequestEntry")
     if terms.fifo:
         _check_ids(given.entries, terms)
-    answer = BatchAnswer()
-    made = _made(answer, given.entries, partial(written, call, terms))
+    answer = BatchResponse()
+    made = _make_each(answer, given.entries, partial(prepare_message, call, terms))
     letters = [letter for letter, _ in made.values()]
     size = sum([letter.size for letter in letters])
     if size > MAX_BATCH_BYTES:
@@ -119,53 +119,61 @@ def send_message_batch(call: Call, given: SendMessageBatch) -> BatchAnswer:
         if id is not None:
             receipt.id, receipt.message_id = name, message_id(id)
             if sent.sequences:
-                receipt.number(id, sent.sequences)
+                receipt.set_sequence(id, sent.sequences)
             answer.successful.append(receipt)
             continue
         reason = f"One or more parameters cannot be validated. Reason: {TOO_LONG.format(sent.max_size)}"
         answer.fail(name, errors.invalid_parameter(reason))
-    return answer.sorted(given.entries)
+    return answer.sort_failed(given.entries)
 
 
-def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchAnswer:
-    """Delete messages; see ``delete_message``."""
+def delete_message_batch(call: Call, given: DeleteMessageBatch) -> BatchResponse:
+    """Delete messages. Each entry follows the rules of ``delete_message``."""
     entries = given.entries
-    queue, terms = _checked(call, given.queue_url, entries, "DeleteMessageBatchRequestEntry")
-    answer, made = BatchAnswer(), {}
-    found = receipts.grips(queue, [entry.receipt_handle for entry in entries])
+    queue, terms = _check_batch(call, given.queue_url, entries, "DeleteMessageBatchRequestEntry")
+    answer, made = BatchResponse(), {}
+    found = receipts.decode_handles(queue, [entry.receipt_handle for entry in entries])
     for entry, grip in zip(entries, found, strict=True):
         if grip is None:
             answer.fail(entry.id, errors.receipt_handle_is_invalid(entry.receipt_handle))
         else:
             made[entry.id] = grip
-    return _handled(call, queue, entries, made, answer, lambda became, one: expired(terms, became, one.receipt_handle))
+    return _handle(
+        call, queue, entries, made, answer, lambda became, one: find_expiry_error(terms, became, one.receipt_handle)
+    )
 
 
-def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBatch) -> BatchAnswer:
-    """Set the visibility timeout of each message; see ``change_message_visibility``."""
-    queue, terms = _checked(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
+def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBatch) -> BatchResponse:
+    """Set visibility timeouts. Each entry follows the rules of ``change_message_visibility``."""
+    queue, terms = _check_batch(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
 
     def refusal(became: Handled, one: ChangeEntry) -> errors.SqsError | None:
-        return not_hidden(terms, became, one.receipt_handle, one.visibility_timeout)
+        return find_hiding_error(terms, became, one.receipt_handle, one.visibility_timeout)
 
-    answer = BatchAnswer()
-    made = _made(answer, given.entries, lambda each: hiding(queue, each.receipt_handle, each.visibility_timeout))
-    return _handled(call, queue, given.entries, made, answer, refusal)
+    answer = BatchResponse()
+    made = _make_each(
+        answer, given.entries, lambda each: make_hiding_grip(queue, each.receipt_handle, each.visibility_timeout)
+    )
+    return _handle(call, queue, given.entries, made, answer, refusal)
 
 
-def _handled(
+def _handle(
     call: Call,
     queue: QueueRef,
     given: Sequence[E],
     made: Mapping[str, Grip],
-    answer: BatchAnswer,
+    answer: BatchResponse,
     refusal: Callable[[Handled, E], errors.SqsError | None],
-) -> BatchAnswer:
-    """Delete or hide the messages of the valid entries, and return ``answer`` with their results added.
+) -> BatchResponse:
+    """Delete or hide the messages of the valid entries, add the results to ``answer`` and return it.
 
     Args:
+        call: The context of the operation.
+        queue: The queue.
+        given: All entries of the request.
         made: The grips of the valid entries, by entry id.
-        refusal: A function that returns the error for an entry, or None if the entry succeeded.
+        answer: The response, which contains the invalid entries.
+        refusal: A function that returns the error for an outcome, or None if the entry succeeded.
     """
     handled = call.use_cases.messaging.handle(queue, list(made.values())) if made else ()
     for id, became in zip(made, handled, strict=True):
@@ -173,14 +181,14 @@ def _handled(
         if became is not DONE:
             failure = refusal(became, next(entry for entry in given if entry.id == id))
         if failure is None:
-            answer.successful.append(Done(id))
+            answer.successful.append(SuccessfulEntry(id))
         else:
             answer.fail(id, failure)
-    return answer.sorted(given)
+    return answer.sort_failed(given)
 
 
 def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
-    """Raise ``SqsError`` if an entry lacks the group id or deduplication id that a FIFO queue requires."""
+    """Check that each entry has the ids that a FIFO queue requires. Raises ``SqsError``."""
     for entry in entries:
         if entry.message_group_id is None:
             raise errors.invalid_parameter("The request must contain the parameter MessageGroupId.")
@@ -188,9 +196,9 @@ def _check_ids(entries: Sequence[SendEntry], terms: QueueAttributes) -> None:
             raise errors.invalid_parameter(NO_ID)
 
 
-def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, QueueAttributes]:
-    """Validate the batch as a whole and return its queue and the queue's attributes. Raises ``SqsError``."""
-    queue, terms = existing(call, url)
+def _check_batch(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple[QueueRef, QueueAttributes]:
+    """Check the number and the ids of the entries, and return the queue with its attributes. Raises ``SqsError``."""
+    queue, terms = find_queue(call, url)
     if not entries:
         raise errors.empty_batch_request(kind)
     if len(entries) > MAX_MESSAGES:
@@ -204,8 +212,8 @@ def _checked(call: Call, url: str, entries: Sequence[Entry], kind: str) -> tuple
     return queue, terms
 
 
-def _made(answer: BatchAnswer, entries: Sequence[E], make: Callable[[E], T]) -> dict[str, T]:
-    """Call ``make`` for each entry and return the results by id. An ``SqsError`` becomes a failed entry."""
+def _make_each(answer: BatchResponse, entries: Sequence[E], make: Callable[[E], T]) -> dict[str, T]:
+    """Call ``make`` for each entry and return the results by entry id. Add failed entries to ``answer``."""
     made = {}
     for entry in entries:
         try:

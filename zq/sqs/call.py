@@ -24,7 +24,7 @@ class Caller(Struct, frozen=True):
 
     project: str
     sender: str
-    """The access key id, which becomes the messages' SenderId. "" = the project's account id."""
+    """The SenderId of the caller's messages: its access key id, or "" for the project's account id."""
     region: str = ""
     """The region in the request's credential, or "" if there is none."""
     actions: frozenset[str] | None = None
@@ -32,18 +32,19 @@ class Caller(Struct, frozen=True):
 
 
 Authenticate: TypeAlias = Callable[[falcon.Request], Callable[[bytes], Caller]]
-"""A function that checks a request head and returns a function that checks the raw body and returns the caller.
+"""A function that authenticates a request in two steps, before and after the body is read.
 
-Both raise ``SqsError``.
+It checks the request head and returns a second function. The second function checks the raw body and returns the
+caller. Both functions raise ``SqsError``.
 """
 
 
 class UseCases(Struct, frozen=True):
-    """The use cases available to operations."""
+    """The use cases that operations call."""
 
     queues: Queues
     find: Callable[[QueueRef], Queue | None]
-    """Reads a queue from the store. Returns ``None`` if the queue does not exist."""
+    """Reads a queue from the store; returns None if it does not exist."""
     messaging: Messaging
     move_tasks: MoveTasks
     cooldowns: Cooldowns
@@ -71,22 +72,23 @@ class Call(Struct, frozen=True, kw_only=True):
     trace: str = ""
     """The value of the header X-Amzn-Trace-Id."""
     trace_context: Mapping[str, AttributeValue] = {}
-    """The message attributes that carry the request's traceparent and tracestate headers."""
+    """The headers ``traceparent`` and ``tracestate`` as message attributes."""
 
 
 class Params(Struct, frozen=True, rename="pascal"):
-    """Base class for operation parameters, which are the members of AWS's API model in snake case.
+    """Base class for the parameters of an operation. Members are named as in AWS's API model, in snake case.
 
-    A member without a default is required: the server rejects a request in which it is missing, null or "". Declare
-    required strings as ``Needed``. Unknown members are ignored, and integers may be sent as strings of digits.
+    A member without a default is required. If it is missing, null or "", the server rejects the request. Required
+    strings have the type ``RequiredText``. Unknown members are ignored. A client may send an integer as a string of
+    digits.
     """
 
 
-Needed: TypeAlias = Annotated[str, Meta(min_length=1)]
+RequiredText: TypeAlias = Annotated[str, Meta(min_length=1)]
 """A required, non-empty string."""
 
 
-class OfQueue(Params, frozen=True):
+class QueueParams(Params, frozen=True):
     """Base class for the parameters of operations on a queue."""
 
-    queue_url: Needed
+    queue_url: RequiredText

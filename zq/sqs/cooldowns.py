@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cooldowns after a purge or deletion of a queue.
+"""Cooldowns after a queue is purged or deleted.
 
-A cooldown is an empty document in the queue's project, which expires when the cooldown ends:
+Each cooldown is an empty document that expires when the cooldown ends:
 
     (project, "sqs-purge", queue)     the queue cannot be purged again
-    (project, "sqs-deleted", queue)   no queue of this name can be created
+    (project, "sqs-deleted", queue)   no queue with this name can be created
 """
 
 from typing import Final
@@ -21,7 +21,7 @@ DELETED: Final = "sqs-deleted"
 
 
 class Cooldowns:
-    """Purging and deletion of queues, with a cooldown after each."""
+    """The use cases that purge or delete a queue and start the cooldown."""
 
     def __init__(self, documents: DocumentController, clock: Clock, queues: Queues) -> None:
         self._documents = documents
@@ -29,9 +29,9 @@ class Cooldowns:
         self._queues = queues
 
     def purge(self, ref: QueueRef, interval: int) -> bool:
-        """Delete all messages of the queue and return True.
+        """Delete all messages of the queue.
 
-        Return False without deleting any message if the last purge was less than ``interval`` seconds ago.
+        If the last purge was less than ``interval`` seconds ago, delete nothing and return False.
         """
         note, now = DocumentRef(ref.project, PURGED, ref.name), self._clock.now()
         if interval and not self._documents.put(note, b"", now, expected="", expires=now + interval):
@@ -46,7 +46,7 @@ class Cooldowns:
     def delete(self, ref: QueueRef, seconds: int) -> int | None:
         """Delete the queue and reserve its name for ``seconds``. Return the result of ``Queues.delete``.
 
-        The queue's purge cooldown ends, so that a new queue of the same name can be purged immediately.
+        The purge cooldown ends, so that a new queue with the same name can be purged immediately.
         """
         now = self._clock.now()
         if seconds:  # written before the deletion, so that no queue of this name is created in between
@@ -55,6 +55,6 @@ class Cooldowns:
         self._documents.delete(DocumentRef(ref.project, PURGED, ref.name), self._clock.now())
         return removed
 
-    def refuses(self, ref: QueueRef) -> bool:
-        """Return whether the name is still reserved after the deletion of a queue."""
+    def is_reserved(self, ref: QueueRef) -> bool:
+        """Return whether the name is reserved because a queue with this name was deleted recently."""
         return self._documents.get(DocumentRef(ref.project, DELETED, ref.name), self._clock.now()) is not None

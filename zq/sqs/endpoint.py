@@ -18,21 +18,21 @@ from zq.model.quotas import State
 from zq.sqs import errors, names, query_protocol
 from zq.sqs.call import Authenticate, Call, Caller, UseCases
 from zq.sqs.limits import MAX_BODY
-from zq.sqs.messages import Receive
-from zq.sqs.operations import OF_THE_SERVICE, OPERATIONS
-from zq.sqs.permissions import entered
+from zq.sqs.messages import ReceiveRequest
+from zq.sqs.operations import OPERATIONS, SERVICE_OPERATIONS
+from zq.sqs.permissions import switch_account
 from zq.sqs.recognition import UNKNOWN, request_id
 from zq.sqs.settings import SqsOptions
 
 # Read-only operations.
-READING: Final = frozenset(
+READ_ONLY_OPERATIONS: Final = frozenset(
     {
         *("GetQueueUrl", "ListQueues", "GetQueueAttributes", "ListQueueTags", "ListDeadLetterSourceQueues"),
         "ListMessageMoveTasks",
     }
 )
-# Audited operations, with the policy rule that the audit log records for each.
-RULES: Final = {
+# Audited operations, and the policy rule that the audit log records.
+AUDITED_RULES: Final = {
     "AddPermission": "queues:update",
     "RemovePermission": "queues:update",
     "SetQueueAttributes": "queues:update",
@@ -71,7 +71,7 @@ class Endpoint:
         authenticated = self._authenticate(req)
         body = query.body(req, MAX_BODY, form=True)
         caller = authenticated(body)
-        state = self._identified(req, caller)
+        state = self._enter(req, caller)
         protocol = req.context.sqs
         name, given, params = protocol.read(req, body)
         self._permit(req, caller, name, state)
@@ -79,23 +79,23 @@ class Endpoint:
         if req.path != "/":
             given.setdefault("QueueUrl", req.path)
         _note_queue(req, str(given.get("QueueUrl") or given.get("QueueName")))
-        answered = OPERATIONS[name](entered(call, name, given), given, params)
-        if isinstance(answered, Receive):
+        answered = OPERATIONS[name](switch_account(call, name, given), given, params)
+        if isinstance(answered, ReceiveRequest):
             self._receive(req, resp, answered, name)
         else:
-            protocol.answer(req, resp, name, answered, request_id(req))
+            protocol.write_result(req, resp, name, answered, request_id(req))
 
     on_post = on_get
 
-    def _receive(self, req: falcon.Request, resp: falcon.Response, receive: Receive, name: str) -> None:
+    def _receive(self, req: falcon.Request, resp: falcon.Response, receive: ReceiveRequest, name: str) -> None:
         protocol: ModuleType = req.context.sqs
 
         def show(outcome: Polled[ClaimAnswer]) -> None:
-            protocol.answer(req, resp, name, receive.answer(outcome), request_id(req))
+            protocol.write_result(req, resp, name, receive.answer(outcome), request_id(req))
 
         poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)
 
-    def _identified(self, req: falcon.Request, caller: Caller) -> State:
+    def _enter(self, req: falcon.Request, caller: Caller) -> State:
         """Set the request's identity and project, apply the rate limit, and return the project's state."""
         req.context.identity = Identity(project=caller.project, user=caller.sender, credential=caller.sender)
         req.context.project = caller.project
@@ -104,27 +104,27 @@ class Endpoint:
     def _permit(self, req: falcon.Request, caller: Caller, name: str, state: State) -> None:
         """Check that the operation exists and that the caller may perform it.
 
-        Sets the operation and its audited rule in the request's context, for metrics and logs. Raises ``SqsError`` or
+        Set the operation and its audited rule in the request's context, for metrics and logs. Raises ``SqsError`` or
         ``NotAuthorized``.
         """
         of_queue = req.context.sqs is query_protocol and req.path != "/"
         if of_queue and not name and req.method == "GET":
             raise errors.no_operation()
-        if name not in OPERATIONS or (of_queue and name in OF_THE_SERVICE):
+        if name not in OPERATIONS or (of_queue and name in SERVICE_OPERATIONS):
             raise errors.unknown_operation(name)
         req.context.operation = f"{UNKNOWN}:{name}"
         if caller.actions is not None and name not in caller.actions:
             raise errors.access_denied(f"This access key does not allow {name}.")
-        if self._options.auth == "none" and req.method == "GET" and name not in READING:
-            raise errors.access_denied(f"{name} must be sent by POST, since this server looks at no signature.")
-        if name in RULES:
-            req.context.rule, req.context.audited = RULES[name], True
+        if self._options.auth == "none" and req.method == "GET" and name not in READ_ONLY_OPERATIONS:
+            raise errors.access_denied(f"{name} must be sent with POST, because authentication is off.")
+        if name in AUDITED_RULES:
+            req.context.rule, req.context.audited = AUDITED_RULES[name], True
         if state is not ACTIVE:
-            check_state(state, name not in READING)
+            check_state(state, name not in READ_ONLY_OPERATIONS)
 
     def _call(self, req: falcon.Request, caller: Caller) -> Call:
         options, env = self._options, req.env
-        account = self._use_cases.accounts.of(caller.project)
+        account = self._use_cases.accounts.get_or_assign(caller.project)
         host = env.get("HTTP_HOST") or f"{env['SERVER_NAME']}:{env['SERVER_PORT']}"
         return Call(
             use_cases=self._use_cases,
@@ -142,7 +142,7 @@ class Endpoint:
 
 def _note_queue(req: falcon.Request, url: str) -> None:
     """Set the queue in the request's context for logs."""
-    _, name, ref = names.named(req.context.project, url)
+    _, name, ref = names.parse_url(req.context.project, url)
     if ref is not None:
         req.context.queue = ref
         req.context.params = {"queue": name}

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQS errors, with one factory function for each.
+"""The errors of the SQS API, and one function per error that creates it.
 
-An error has two names: a shape and a query code. JSON clients choose the exception class by the shape and report the
-query code, so both must match AWS. Client test suites compare the messages, too.
+Each error has two names: the shape (JSON protocol) and the query code (query protocol). Both must match AWS, because
+JSON clients choose the exception class by the shape and report the query code. Messages match AWS, too, because the
+test suites of clients compare them.
 """
 
 from typing import Final
@@ -11,19 +12,19 @@ from typing import Final
 PREFIX: Final = "AWS.SimpleQueueService."
 # Characters allowed in a message body.
 CHARACTERS: Final = "#x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | #x10000 to #x10FFFF"
-# Code of the error whose XML response is a single element of this name.
+# Query code of the error for a missing operation. Its XML response is a single element with this name.
 NO_OPERATION: Final = "UnknownOperationException"
 
 
 class SqsError(Exception):
-    """An error response of the SQS API.
+    """An SQS error response.
 
     Args:
         shape: The error's name in the JSON protocol.
         query_code: The error's name in the query protocol.
         message: The error message.
         status: The HTTP status of the response.
-        receiver: Whether the server is at fault, in which case clients retry.
+        receiver: Whether the server is at fault. Clients retry these requests.
         query_message: The error message in the query protocol, if different.
     """
 
@@ -47,17 +48,16 @@ class SqsError(Exception):
 
     @property
     def fault(self) -> str:
-        """Return the party at fault, "Receiver" or "Sender"."""
+        """Return "Receiver" if the server is at fault, and "Sender" if the client is."""
         return "Receiver" if self.receiver else "Sender"
 
     @property
     def entry_code(self) -> str:
-        """Return the error code for a failed batch entry."""
+        """Return the error code that a batch response contains for a failed entry."""
         return self.query_code.removeprefix(PREFIX)
 
 
 def _own(shape: str, message: str, status: int = 400) -> SqsError:
-    """Create an error whose query code is ``PREFIX`` followed by the shape."""
     return SqsError(shape, PREFIX + shape, message, status)
 
 
@@ -72,7 +72,7 @@ def queue_does_not_exist() -> SqsError:
 
 
 def queue_name_exists(attribute: str) -> SqsError:
-    """Create the error for a queue that exists with a different value of ``attribute``."""
+    """Create the error for ``CreateQueue`` if the queue exists with another value of ``attribute``."""
     message = f"A queue already exists with the same name and a different value for attribute {attribute}"
     return SqsError("QueueNameExists", "QueueAlreadyExists", message)
 
@@ -89,7 +89,7 @@ def invalid_parameter(message: str) -> SqsError:
 
 
 def invalid_value(value: object, parameter: str, reason: str) -> SqsError:
-    """Create the error for an invalid parameter value. ``reason`` is a sentence with its full stop."""
+    """Create the error for an invalid parameter value. ``reason`` is a complete sentence."""
     return invalid_parameter(f"Value {value} for parameter {parameter} is invalid. Reason: {reason}")
 
 
@@ -118,7 +118,7 @@ def two_encryptions() -> SqsError:
 
 
 def invalid_attribute_value(name: str, reason: str = "") -> SqsError:
-    """Create the error for an invalid queue attribute. ``reason`` is a sentence with its full stop, or ""."""
+    """Create the error for an invalid queue attribute. ``reason`` is a complete sentence, or "" for none."""
     message = f"Invalid value for the parameter {name}."
     return SqsError(
         "InvalidAttributeValue", "InvalidAttributeValue", f"{message} Reason: {reason}" if reason else message
@@ -157,8 +157,8 @@ def invalid_batch_entry_id() -> SqsError:
     )
 
 
-def batch_request_too_long(size: int, most: int = 1_048_576) -> SqsError:
-    message = f"Batch requests cannot be longer than {most} bytes. You have sent {size} bytes."
+def batch_request_too_long(size: int, max_size: int = 1_048_576) -> SqsError:
+    message = f"Batch requests cannot be longer than {max_size} bytes. You have sent {size} bytes."
     return _own("BatchRequestTooLong", message)
 
 
@@ -191,7 +191,7 @@ def unknown_operation(name: str) -> SqsError:
 
 def no_operation() -> SqsError:
     """Create the error for a GET request to a queue URL without an operation."""
-    return SqsError("UnknownOperationException", NO_OPERATION, "The request names no operation.", 404)
+    return SqsError("UnknownOperationException", NO_OPERATION, "The request must contain the parameter Action.", 404)
 
 
 def malformed(message: str) -> SqsError:

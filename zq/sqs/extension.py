@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metadata key ``_sqs``, which holds the SQS queue attributes without an equivalent metadata key in zq."""
+"""The metadata key ``_sqs``: the SQS queue attributes that zq itself does not have."""
 
 from functools import lru_cache
 from typing import Any, Final
@@ -15,7 +15,6 @@ from zq.sqs.keys import KEY
 from zq.sqs.limits import MAX_ACCESS_POLICY, MAX_SOURCES, MAX_TAG_KEY, MAX_TAG_VALUE, MAX_TAGS, NUMBERS
 from zq.sqs.move_tasks import TASK
 
-# The metadata key.
 ATTRIBUTES: Final = "_sqs"
 # Valid values of ``redrivePermission`` in a redrive allow policy.
 REDRIVE_PERMISSIONS: Final = ("allowAll", "denyAll", "byQueue")
@@ -37,7 +36,7 @@ def _record(**members: Metadata) -> Metadata:
 
 
 _MOMENT: Final[Metadata] = {"type": "integer", "minimum": 0}
-# JSON Schema of the metadata key's value; api-ref/sqs.md describes each member.
+# JSON Schema of the value of ``_sqs``; api-ref/sqs.md describes each member.
 SCHEMA: Final[Metadata] = _record(
     visibility=_number("VisibilityTimeout"),
     max_size=_number("MaximumMessageSize"),
@@ -69,7 +68,7 @@ SCHEMA: Final[Metadata] = _record(
 
 
 class Kms(Struct, frozen=True, omit_defaults=True):
-    """A queue's KMS settings, which are reported but not applied."""
+    """A queue's KMS settings. zq stores and returns them, but does not encrypt messages with KMS keys."""
 
     key: str = ""
     reuse: int = DEFAULT_REUSE
@@ -77,7 +76,7 @@ class Kms(Struct, frozen=True, omit_defaults=True):
 
 
 class QueueAttributes(Struct, frozen=True, omit_defaults=True):
-    """The value of the metadata key. Timestamps are in whole seconds; 0 = unknown."""
+    """The value of the metadata key ``_sqs``. ``created`` and ``modified`` are in whole seconds; 0 = unknown."""
 
     visibility: int = NUMBERS["VisibilityTimeout"][2]
     max_size: int = NUMBERS["MaximumMessageSize"][2]
@@ -87,11 +86,11 @@ class QueueAttributes(Struct, frozen=True, omit_defaults=True):
     kms: Kms = Kms()
     fifo: bool = False
     content_dedup: bool = False
-    """Whether the body's hash is the deduplication id of messages that are sent without one."""
+    """Whether a message without a deduplication id gets the hash of its body as the id."""
     scope: str = DEDUPLICATION_SCOPES[0]
     limit: str = THROUGHPUT_LIMITS[0]
     purged: int = 0
-    """The number of purges. Messages sent before the last purge do not count as duplicates."""
+    """The number of purges, part of each idempotency key: after a purge, earlier messages are not duplicates."""
     created: int = 0
     modified: int = 0
     tags: dict[str, str] = {}
@@ -105,19 +104,19 @@ _decode: Final = msgspec.json.Decoder(_Metadata).decode
 
 
 @lru_cache(maxsize=1024)
-def attributes_of(metadata: bytes) -> QueueAttributes:
-    """Return the attributes from a queue's stored metadata."""
+def read_attributes(metadata: bytes) -> QueueAttributes:
+    """Return the attributes in a queue's encoded metadata."""
     return _decode(metadata).own or QueueAttributes()
 
 
-def attributes_in(metadata: Metadata) -> QueueAttributes:
-    """Return the attributes from a queue's decoded metadata."""
+def get_attributes(metadata: Metadata) -> QueueAttributes:
+    """Return the attributes in a queue's decoded metadata."""
     return msgspec.convert(metadata.get(ATTRIBUTES) or {}, QueueAttributes)
 
 
 def with_attributes(metadata: Metadata, **changes: Any) -> Metadata:
     """Return a copy of the metadata with the given attributes changed."""
-    return metadata | {ATTRIBUTES: msgspec.to_builtins(structs.replace(attributes_in(metadata), **changes))}
+    return metadata | {ATTRIBUTES: msgspec.to_builtins(structs.replace(get_attributes(metadata), **changes))}
 
 
 def is_fifo(metadata: Metadata) -> bool:
@@ -127,12 +126,12 @@ def is_fifo(metadata: Metadata) -> bool:
 
 def _check(metadata: Metadata) -> None:
     if is_fifo(metadata) and metadata.get(GROUPED) != Grouping.ORDERED:
-        raise InvalidBody(f"{ATTRIBUTES}.fifo is for queues whose {GROUPED} is {Grouping.ORDERED}.")
+        raise InvalidBody(f"{ATTRIBUTES}.fifo requires that {GROUPED} is {Grouping.ORDERED}.")
 
 
 def _check_change(former: Metadata, metadata: Metadata) -> None:
     if is_fifo(former) != is_fifo(metadata):
-        raise MetadataConflict(f"{ATTRIBUTES}.fifo is said when a queue is made, and stays.")
+        raise MetadataConflict(f"{ATTRIBUTES}.fifo can only be set when the queue is created.")
 
 
 EXTENSION: Final = Extension(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Error handlers that translate the errors of SQS requests into SQS error responses."""
+"""Error handlers that answer failed SQS requests with SQS error responses."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,30 +15,30 @@ from zq.sqs.recognition import request_id
 
 
 def add_handlers(app: "falcon.App[Any, Any]") -> None:
-    """Register the error handlers of SQS requests. Other requests keep zq's own handlers."""
-    app.add_error_handler(errors.SqsError, _refused)
+    """Register error handlers for SQS requests. The handlers of all other requests stay the same."""
+    app.add_error_handler(errors.SqsError, _write_error)
     for kind, native in faults.HANDLERS.items():
-        app.add_error_handler(kind, partial(_answered, native))
+        app.add_error_handler(kind, partial(_handle, native))
 
 
-def _answered(
+def _handle(
     native: Callable[..., None], req: falcon.Request, resp: falcon.Response, error: Exception, params: Any
 ) -> None:
     if hasattr(req.context, "sqs"):
-        _refused(req, resp, _translated(req, error), params)
+        _write_error(req, resp, _translate(req, error), params)
     else:
         native(req, resp, error, params)
 
 
-def _refused(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _params: object) -> None:
+def _write_error(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _params: object) -> None:
     req.context.why = error.message
     resp.status = falcon.code_to_http_status(error.status)
     protocol: ModuleType = req.context.sqs
-    protocol.refuse(req, resp, error, request_id(req))
+    protocol.write_error(req, resp, error, request_id(req))
 
 
-def _translated(req: falcon.Request, error: Exception) -> errors.SqsError:
-    """Translate an error that is not an ``SqsError``. Logs unexpected errors and unavailable stores."""
+def _translate(req: falcon.Request, error: Exception) -> errors.SqsError:
+    """Return the SQS error for another exception. Log unexpected exceptions and unavailable stores."""
     if isinstance(error, zq_errors.ZqError):
         faults.log_unavailable(req, error)
         return next(translate for kind, translate in TRANSLATIONS.items() if isinstance(error, kind))(error)
@@ -52,7 +52,7 @@ def _translated(req: falcon.Request, error: Exception) -> errors.SqsError:
     return errors.internal_failure()
 
 
-# The SQS error for each zq error class. The first matching class applies.
+# Functions that create the SQS error, by zq error class. The first class that matches applies, so order matters.
 TRANSLATIONS: Final[Mapping[type[zq_errors.ZqError], Callable[[zq_errors.ZqError], errors.SqsError]]] = {
     zq_errors.Unavailable: lambda _error: errors.service_unavailable(),
     zq_errors.Crowded: lambda _error: errors.service_unavailable(),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Service(Struct, frozen=True):
-    """The components of the SQS API, which exist only if the protocol is enabled."""
+    """The components of the SQS API, created only if the protocol is enabled."""
 
     options: SqsOptions
     use_cases: UseCases
@@ -49,7 +49,7 @@ class SqsFeature(Feature):
     extension = EXTENSION
 
     def __init__(self, keys: SqsKeys, service: Service | None = None, master_keys: str = "") -> None:
-        """Initialize the feature.
+        """Create the feature.
 
         Args:
             keys: The access keys.
@@ -87,8 +87,12 @@ class SqsFeature(Feature):
 def sqs_feature(options: SqsOptions, core: Broker, behind_proxy: bool = False) -> SqsFeature:
     """Create the SQS feature from the options.
 
-    ``behind_proxy``: whether to take the client's address from the last ``X-Forwarded-For`` entry. Raises
-    ``StartRefused`` if the master key file is unusable.
+    Args:
+        options: The options of the section [sqs].
+        core: The core's use cases and storage.
+        behind_proxy: Whether the last ``X-Forwarded-For`` entry is the client's address.
+
+    Raises ``StartRefused`` if the master key file cannot be used.
     """
     keys = SqsKeys(core.storage.documents, core.clock, read_keys(options.key_file, OPTION))
     if not options.enabled:

@@ -15,11 +15,11 @@ from zq.wire import decode, encode, json_object
 
 MEDIA: Final = "application/x-amz-json-1.0"
 # Prefix of the operation name in the header X-Amz-Target.
-TARGET: Final = "AmazonSQS."
+TARGET_PREFIX: Final = "AmazonSQS."
 # Prefix of error types.
 NAMESPACE: Final = "com.amazonaws.sqs#"
 # Lists that are included in a response even if they are empty.
-ALWAYS: Final = frozenset({"queueUrls"})
+NEVER_OMITTED: Final = frozenset({"queueUrls"})
 
 
 def matches(env: Mapping[str, Any]) -> bool:
@@ -28,14 +28,15 @@ def matches(env: Mapping[str, Any]) -> bool:
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params | None]:
-    """Parse a request into the operation's name, its raw parameters, and its decoded parameters or None.
+    """Return the operation's name, the raw parameters and the decoded parameters. Raises ``SqsError``.
 
-    If the parameters have been decoded, the raw ones contain only the queue's URL. Raises ``SqsError``.
+    The decoded parameters are None if the operation has no decoder or the parameters are invalid. If they are decoded,
+    the raw parameters contain only the queue's URL.
     """
     target: str = req.env.get("HTTP_X_AMZ_TARGET", "")
-    if not target.startswith(TARGET):
+    if not target.startswith(TARGET_PREFIX):
         raise errors.unknown_operation(target)
-    name = target.removeprefix(TARGET)
+    name = target.removeprefix(TARGET_PREFIX)
     try:
         if name in DECODERS:
             params = decode(DECODERS[name], body)
@@ -48,17 +49,19 @@ def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], Params 
         raise errors.malformed(str(error)) from error
 
 
-def answer(_req: falcon.Request, resp: falcon.Response, _operation: str, given: Answer, _request_id: str) -> None:
+def write_result(_req: falcon.Request, resp: falcon.Response, _operation: str, given: Answer, _request_id: str) -> None:
     """Write the result of an operation to the response."""
     resp.content_type = MEDIA
     if isinstance(given, Struct):
         resp.data = encode(given)
     elif given is not None:
-        resp.data = encode({name: value for name, value in given.items() if value or value == 0 or name in ALWAYS})
+        resp.data = encode(
+            {name: value for name, value in given.items() if value or value == 0 or name in NEVER_OMITTED}
+        )
 
 
-def refuse(_req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:
-    """Write an error to the response. The caller has set the status."""
+def write_error(_req: falcon.Request, resp: falcon.Response, error: errors.SqsError, _request_id: str) -> None:
+    """Write the headers and body of an error response, but not its status."""
     resp.content_type = MEDIA
     resp.set_header("x-amzn-query-error", f"{error.query_code};{error.fault}")
     resp.data = encode({"__type": NAMESPACE + error.shape, "message": error.message})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP resources for access keys, ``/v2/admin/sqs-keys`` and below, for administrators.
+"""HTTP resources with which administrators manage access keys: ``/v2/admin/sqs-keys`` and below.
 
-The secret of a key is returned only when the key is created.
+A secret is returned only when its key is created.
 """
 
 from typing import Final
@@ -91,47 +91,47 @@ class SqsKeyCollection(_Keys):
         limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._keys.list(limits.project_id(project) if project else "", query.text(req, "marker"), limit)
         link = query.next_page(page.next, limit=query.integer(req, "limit"), project=project)
-        resp.data = encoding.page("keys", [_shown(key) for key in page.items], PATH, link)
+        resp.data = encoding.page("keys", [_format_key(key) for key in page.items], PATH, link)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = query.text(req, "project")
         if not project:
-            raise InvalidParameter("project must name the project of the key.")
+            raise InvalidParameter("project is required: the project of the new key.")
         raw = query.body(req)
         terms = wire.decode(_terms, raw) if raw else KeyTerms()
         days = None if terms.days is UNSET else limits.within("days", terms.days, 1, MAX_DAYS)
-        made = self._keys.create(limits.project_id(project), _actions(terms.actions), days, terms.plain)
+        made = self._keys.create(limits.project_id(project), _check_actions(terms.actions), days, terms.plain)
         req.context.made = made.key.id
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"{PATH}/{made.key.id}")
         resp.set_header("Cache-Control", "no-store")
-        resp.data = wire.encode(MadeKey(*astuple(_shown(made.key)), secret=made.secret))
+        resp.data = wire.encode(MadeKey(*astuple(_format_key(made.key)), secret=made.secret))
 
 
 class SqsKeyItem(_Keys):
-    """The resource ``/v2/admin/sqs-keys/{key}``: one access key."""
+    """The resource ``/v2/admin/sqs-keys/{key}``: an access key."""
 
     policy = dict.fromkeys(("GET", "PUT", "DELETE"), "admin:sqs_keys")
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response, key: str) -> None:
-        resp.data = wire.encode(_shown(self._keys.get(key)))
+        resp.data = wire.encode(_format_key(self._keys.get(key)))
 
     def on_put(self, req: falcon.Request, resp: falcon.Response, key: str) -> None:
         change = wire.decode(_change, query.require_body(req))
-        resp.data = wire.encode(_shown(self._keys.disable(key, change.disabled)))
+        resp.data = wire.encode(_format_key(self._keys.disable(key, change.disabled)))
 
     def on_delete(self, _req: falcon.Request, resp: falcon.Response, key: str) -> None:
         self._keys.delete(key)
         resp.status = falcon.HTTP_204
 
 
-def _actions(given: list[str] | None) -> list[str] | None:
+def _check_actions(given: list[str] | None) -> list[str] | None:
     if given is not None and (not given or not OPERATIONS.keys() >= set(given)):
-        raise Invalid("actions must be names of operations of SQS, as SendMessage, at least one; null stands for all.")
+        raise Invalid("actions must be null, for all operations, or a list of at least one, such as SendMessage.")
     return given
 
 
-def _shown(key: SqsKey) -> ShownKey:
+def _format_key(key: SqsKey) -> ShownKey:
     stored = key.stored
     return ShownKey(
         id=key.id,

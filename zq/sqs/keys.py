@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access keys. An access key consists of an id, which identifies the caller, and a secret, which signs requests.
+"""Access keys. An access key has an id, which identifies the caller, and a secret, which signs requests.
 
 Each key is stored in two documents, which expire with the key:
 
     ("", "sqs-key", id)        the key and its secret, as JSON
     (project, "sqs-key", id)   an empty index entry for listings, written first and deleted last
 
-The server needs the secret itself to verify signatures, so it cannot store only a hash. It encrypts the secret with
-AES-256-GCM under the first master key in ``[sqs] key_file``. The associated data contain the key's id and project, so
-that an encrypted secret cannot be copied into another key's document. A key created with ``plain`` stores its secret
-unencrypted.
+The server needs the secret to verify signatures, so a stored hash is not enough. The secret is encrypted with
+AES-256-GCM under the first master key in ``[sqs] key_file``. The associated data are the key's id and project, so an
+encrypted secret copied to another key's document cannot be decrypted. The secret of a key created with ``plain`` is not
+encrypted.
 """
 
 import logging
@@ -48,15 +48,15 @@ SECRET_LENGTH: Final = 40
 LABEL: Final = "sqs keys 1"
 NONCE: Final = 12
 # Maximum number of keys per project.
-MOST: Final = 100
+MAX_KEYS: Final = 100
 DAY: Final = 86_400
-# Lifetime of a cached lookup in seconds, and maximum number of cached lookups.
+# Time for which a lookup is cached in seconds, and maximum number of cached lookups.
 CACHE_TTL: Final = 1.0
 MAX_CACHED: Final = 10_000
-TRIES: Final = 20
+MAX_TRIES: Final = 20
 
 
-class Stored(Struct, frozen=True, omit_defaults=True):
+class StoredKey(Struct, frozen=True, omit_defaults=True):
     """An access key as stored.
 
     Args:
@@ -81,33 +81,33 @@ class SqsKey(NamedTuple):
     """An access key without its secret."""
 
     id: str
-    stored: Stored
+    stored: StoredKey
 
 
-class Made(NamedTuple):
+class NewKey(NamedTuple):
     """A new access key and its secret."""
 
     key: SqsKey
     secret: str
 
 
-class Holder(Struct, frozen=True):
-    """A valid access key with its decrypted secret. ``actions``: the permitted operations; None = all."""
+class ValidKey(Struct, frozen=True):
+    """A valid access key with its decrypted secret. ``actions`` are the permitted operations; None = all."""
 
     project: str
     actions: frozenset[str] | None
     secret: str
     expires: Seconds
 
-    def lives(self, now: Seconds) -> bool:
-        """Return whether the key has not expired at ``now``."""
+    def is_valid(self, now: Seconds) -> bool:
+        """Return whether the key has not expired."""
         return now < self.expires
 
 
 class SqsKeys:
     """The access keys of all projects.
 
-    ``masters``: 32-byte master keys by id. The first encrypts new secrets; all of them can decrypt.
+    ``masters`` are 32-byte master keys by id. The first one encrypts new secrets; all of them decrypt.
     """
 
     def __init__(self, documents: DocumentController, clock: Clock, masters: Mapping[str, bytes]) -> None:
@@ -116,12 +116,12 @@ class SqsKeys:
         self._masters = dict(masters)
 
     def replace(self, masters: Mapping[str, bytes]) -> None:
-        """Replace the master keys after a reload of their file."""
+        """Replace the master keys."""
         self._masters = dict(masters)
 
     def create(
         self, project: str, actions: Sequence[str] | None = None, days: int | None = None, plain: bool = False
-    ) -> Made:
+    ) -> NewKey:
         """Create and store an access key.
 
         Args:
@@ -135,7 +135,7 @@ class SqsKeys:
         now = self._clock.now()
         id = PREFIX + b32encode(os.urandom(12)).decode()[:ID_LENGTH]
         secret = encode_base62(int.from_bytes(os.urandom(32)), SECRET_LENGTH)
-        stored = Stored(
+        stored = StoredKey(
             project=project,
             created=now,
             actions=None if actions is None else sorted(set(actions)),
@@ -144,24 +144,27 @@ class SqsKeys:
         if plain:
             stored = structs.replace(stored, secret=secret)
         else:
-            sealed, master = self._sealed(id, project, secret)
+            sealed, master = self._encrypt(id, project, secret)
             stored = structs.replace(stored, sealed=sealed, master=master)
-        if len(self._documents.list(project, KEY, "", "", MOST, now).items) >= MOST:
-            raise QuotaExceeded(f"The project may have {MOST} keys of SQS; delete one first.")
+        if len(self._documents.list(project, KEY, "", "", MAX_KEYS, now).items) >= MAX_KEYS:
+            raise QuotaExceeded(f"The project has {MAX_KEYS} SQS access keys, the maximum. Delete a key first.")
         self._documents.put(DocumentRef("", PROJECT, project), b"{}", now, expected="")
         self._documents.put(DocumentRef(project, KEY, id), b"{}", now, expires=stored.expires)
         self._documents.put(DocumentRef("", KEY, id), msgspec.json.encode(stored), now, expires=stored.expires)
-        return Made(SqsKey(id, stored), secret)
+        return NewKey(SqsKey(id, stored), secret)
 
     def get(self, id: str) -> SqsKey:
         """Return the key with the given id. Raises ``NotFound``."""
         document = self._documents.get(DocumentRef("", KEY, id), self._clock.now())
         if document is None:
-            raise NotFound("There is no key of SQS of this id.")
+            raise NotFound("There is no SQS access key with this id.")
         return SqsKey(id, _decode(document.value))
 
     def list(self, project: str, after: str, limit: int) -> Page[SqsKey]:
-        """Return a page of keys with ids above ``after``, sorted by id. An empty ``project`` selects all projects."""
+        """Return a page of keys, sorted by id, that starts after the id ``after``.
+
+        An empty ``project`` lists the keys of all projects.
+        """
         page = self._documents.list(project, KEY, "", after, limit, self._clock.now())
         if not project:
             return Page([SqsKey(entry.ref.name, _decode(entry.value)) for entry in page.items], page.next)
@@ -169,59 +172,61 @@ class SqsKeys:
         for entry in page.items:
             try:
                 keys.append(self.get(entry.ref.name))
-            except NotFound:  # the key of this index entry is not written yet, or already deleted
+            except NotFound:  # the key is just being created or deleted
                 continue
         return Page(keys, page.next)
 
     def disable(self, id: str, disabled: bool = True) -> SqsKey:
-        """Disable or enable the key, effective on every server within a second.
+        """Disable or enable the key. Every server applies the change within a second.
 
         Raises ``NotFound``, and ``MetadataConflict`` after too many concurrent changes.
         """
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             now = self._clock.now()
             document = self._documents.get(DocumentRef("", KEY, id), now)
             if document is None:
-                raise NotFound("There is no key of SQS of this id.")
+                raise NotFound("There is no SQS access key with this id.")
             stored = structs.replace(_decode(document.value), disabled=disabled)
             value, version = msgspec.json.encode(stored), document.version
             if self._documents.put(document.ref, value, now, expected=version, expires=stored.expires):
                 return SqsKey(id, stored)
-        raise MetadataConflict("Others change the key at the same time. Try again.")
+        raise MetadataConflict("The access key was changed concurrently. Try again.")
 
     def delete(self, id: str) -> None:
-        """Delete the key, effective on every server within a second. Raises ``NotFound``."""
+        """Delete the key. Every server rejects it within a second. Raises ``NotFound``."""
         project, now = self.get(id).stored.project, self._clock.now()
         for owner in ("", project):
             self._documents.delete(DocumentRef(owner, KEY, id), now)
 
-    def holder(self, id: str) -> Holder | None:
+    def find_valid(self, id: str) -> ValidKey | None:
         """Read a key from the store and decrypt its secret.
 
-        Return None if the key is unknown, disabled or expired, or if its secret cannot be decrypted.
+        Return None if the key does not exist, is disabled or expired, or if its secret cannot be decrypted.
         """
         now = self._clock.now()
         document = self._documents.get(DocumentRef("", KEY, id), now)
         if document is None:
             return None
         stored = _decode(document.value)
-        secret = "" if stored.disabled else stored.secret or self._opened(id, stored)
+        secret = "" if stored.disabled else stored.secret or self._decrypt(id, stored)
         actions = None if stored.actions is None else frozenset(stored.actions)
-        holder = Holder(stored.project, actions, secret, inf if stored.expires is None else stored.expires)
-        return holder if secret and holder.lives(now) else None
+        holder = ValidKey(stored.project, actions, secret, inf if stored.expires is None else stored.expires)
+        return holder if secret and holder.is_valid(now) else None
 
-    def _sealed(self, id: str, project: str, secret: str) -> tuple[bytes, str]:
+    def _encrypt(self, id: str, project: str, secret: str) -> tuple[bytes, str]:
         """Return the encrypted secret and the id of the master key. Raises ``Invalid`` without a master key."""
         if not self._masters:
-            raise Invalid(f"{OPTION} is not set: nothing seals the secret of this key. It can be made plain only.")
+            raise Invalid(
+                f'The secret cannot be encrypted, because {OPTION} is not set. Set it, or send "plain": true.'
+            )
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         master, key = next(iter(self._masters.items()))
         nonce = os.urandom(NONCE)
         return nonce + AESGCM(derive_key(key, LABEL)).encrypt(nonce, secret.encode(), _aad(id, project)), master
 
-    def _opened(self, id: str, stored: Stored) -> str:
-        """Return the decrypted secret. Log an error and return "" if the master key is missing or does not match."""
+    def _decrypt(self, id: str, stored: StoredKey) -> str:
+        """Decrypt the secret. If that fails, log an error and return ""."""
         key, sealed = self._masters.get(stored.master), stored.sealed
         if key is not None:
             from cryptography.exceptions import InvalidTag
@@ -233,7 +238,10 @@ class SqsKeys:
             except (InvalidTag, ValueError):
                 pass
         LOG.error(
-            "The secret of key %s cannot be opened: it was changed, or %s lacks %.32r.", id, OPTION, stored.master
+            "Cannot decrypt the secret of access key %s: it was changed, or %s lacks the master key %.32r.",
+            id,
+            OPTION,
+            stored.master,
         )
         return ""
 
@@ -248,44 +256,46 @@ class SqsKeyLookup:
         self._keys = keys
         self._clock = clock
         self._lock = threading.Lock()
-        self._known: TTLCache[str, Holder | None] = TTLCache(MAX_CACHED, CACHE_TTL, monotonic)
+        self._known: TTLCache[str, ValidKey | None] = TTLCache(MAX_CACHED, CACHE_TTL, monotonic)
         # Ids of keys that were valid at their last lookup. The rate limit does not apply to them.
         self._valid: FIFOCache[str, None] = FIFOCache(MAX_CACHED)
         self.failures = FailureLimit(monotonic)
         """The rate limit for client addresses that present invalid keys."""
 
     def known(self, id: str) -> bool | None:
-        """Return whether the key is valid according to the cache, or None if it is not cached.
+        """Return whether the cached key is valid, or None if the key is not cached.
 
-        Does not count a failure.
+        An invalid key does not count as a failure of the client.
         """
         with self._lock:
             return self._known[id] is not None if id in self._known else None
 
-    def find(self, id: str, peer: str) -> Holder:
-        """Return the valid key from the cache or the store.
+    def find(self, id: str, peer: str) -> ValidKey:
+        """Return a valid key from the cache or the store.
 
-        An invalid key counts as a failure of the client address ``peer``. Raises ``Refusal`` for an invalid key,
-        ``TooManyRequests`` if ``peer`` has too many failures, and ``Unavailable``.
+        Raises:
+            Refusal: The key is invalid. This counts as a failure of the client address ``peer``.
+            TooManyRequests: The client address has too many failures.
+            Unavailable: The store is unavailable.
         """
         with self._lock:
             found, known, was_valid = self._known.get(id), id in self._known, id in self._valid
         if not known:
             if not was_valid:
                 self.failures.check(peer)
-            found = self._keys.holder(id)
+            found = self._keys.find_valid(id)
             with self._lock:
                 self._known[id] = found
                 self._valid.pop(id, None)
                 if found is not None:
                     self._valid[id] = None
-        if found is None or not found.lives(self._clock.now()):
+        if found is None or not found.is_valid(self._clock.now()):
             self.failures.count(peer)
             raise Refusal(UNKNOWN_KEY, NO_SUCH_KEY)
         return found
 
 
-_decode: Final = msgspec.json.Decoder(Stored).decode
+_decode: Final = msgspec.json.Decoder(StoredKey).decode
 
 
 def _aad(id: str, project: str) -> bytes:

@@ -24,5 +24,5 @@ NUMBERS: Final = {
 MAX_RECEIVES: Final = 1000
 # Maximum number of queues in a page.
 MAX_PAGE: Final = 1000
-# Maximum size of a request body in bytes: the largest message, escaped.
+# Maximum size of a request body in bytes. A message of the maximum size fits even if all its characters are escaped.
 MAX_BODY: Final = 2_621_440

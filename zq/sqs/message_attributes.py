@@ -22,7 +22,7 @@ from zq.model.attributes import TRACE_NAMES, AttributeValue
 from zq.sqs import errors
 
 # Names by which a consumer requests all attributes.
-EVERYTHING: Final = frozenset(("All", ".*", "*"))
+ALL_NAMES: Final = frozenset(("All", ".*", "*"))
 # Suffix of a prefix by which a consumer requests attributes, as in "trace.*".
 WILDCARD: Final = ".*"
 # The only system attribute that a sender may set.
@@ -30,7 +30,7 @@ TRACE: Final = "AWSTraceHeader"
 
 
 class SentValue(AttributeValue, frozen=True, omit_defaults=True, rename="pascal"):
-    """A message attribute in a request. SQS defines list values but does not support them."""
+    """A message attribute in a request. SQS defines the list values, but rejects them."""
 
     string_list_values: list[Any] | None = None
     binary_list_values: list[Any] | None = None
@@ -39,29 +39,29 @@ class SentValue(AttributeValue, frozen=True, omit_defaults=True, rename="pascal"
 SentAttributes = Mapping[str, SentValue]
 
 
-def checked(attributes: SentAttributes) -> int:
+def validate(attributes: SentAttributes) -> int:
     """Validate a message's attributes and return their size in bytes. Raises ``SqsError``."""
     if (count := sum(name not in TRACE_NAMES for name in attributes)) > MAX_ATTRIBUTES:
         raise errors.invalid_parameter(
             f"Number of message attributes [{count}] exceeds the allowed maximum [{MAX_ATTRIBUTES}]."
         )
-    return sum(_checked(name, value, "user") for name, value in attributes.items())
+    return sum(_validate(name, value, "user") for name, value in attributes.items())
 
 
-def checked_system(attributes: SentAttributes) -> str:
+def validate_system(attributes: SentAttributes) -> str:
     """Validate a message's system attributes and return the trace header or "". Raises ``SqsError``."""
     for name, value in attributes.items():
         if name != TRACE:
             raise errors.invalid_parameter(f"Message system attribute name '{name}' is invalid.")
         if value.data_type != "String":
             raise errors.invalid_parameter(f"The message system attribute '{name}' must have the data type 'String'.")
-        _checked(name, value, "system")
+        _validate(name, value, "system")
         return value.string_value or ""
     return ""
 
 
-def sum_of(attributes: Mapping[str, AttributeValue]) -> str:
-    """Return the MD5 checksum with which clients verify the attributes."""
+def compute_checksum(attributes: Mapping[str, AttributeValue]) -> str:
+    """Return the MD5 checksum of the attributes, which clients verify."""
     total = md5(usedforsecurity=False)
     for name, value in sorted((name.encode(), value) for name, value in attributes.items()):
         data_type = value.data_type.encode()
@@ -73,18 +73,18 @@ def sum_of(attributes: Mapping[str, AttributeValue]) -> str:
     return total.hexdigest()
 
 
-def selected(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dict[str, AttributeValue]:
-    """Return the attributes that match the requested names and wildcards. Unmatched names are ignored."""
+def select(attributes: dict[str, AttributeValue], names: Sequence[str]) -> dict[str, AttributeValue]:
+    """Return the attributes that match the requested names and wildcards."""
     if not attributes or not names:
         return {}
-    if not EVERYTHING.isdisjoint(names):
+    if not ALL_NAMES.isdisjoint(names):
         return attributes
     prefixes = tuple(name.removesuffix(WILDCARD) for name in names if name.endswith(WILDCARD))
     return {name: value for name, value in attributes.items() if name in names or name.startswith(prefixes)}
 
 
-def _checked(name: str, value: SentValue, owner: str) -> int:
-    """Validate an attribute and return its size in bytes. ``owner``: "user" or "system", for error messages."""
+def _validate(name: str, value: SentValue, owner: str) -> int:
+    """Validate an attribute and return its size in bytes. ``owner`` is "user" or "system", for error messages."""
     _check_name(name)
     data_type = value.data_type
     if not data_type:
@@ -119,7 +119,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_value(name: str, value: SentValue, kind: str, owner: str) -> int:
-    """Validate an attribute's value and return its size in bytes. ``kind``: String, Number or Binary."""
+    """Validate an attribute's value and return its size in bytes. ``kind`` is String, Number or Binary."""
     given = value.binary_value if kind == "Binary" else value.string_value
     if not given:
         raise errors.invalid_parameter(
@@ -127,7 +127,7 @@ def _check_value(name: str, value: SentValue, kind: str, owner: str) -> int:
         )
     if (value.string_value if kind == "Binary" else value.binary_value) is not None:
         raise errors.invalid_parameter(
-            f"The message attribute '{name}' with type '{value.data_type}' must use one field, that of its type."
+            f"The message attribute '{name}' must have only the value field of its type '{value.data_type}'."
         )
     if kind == "Binary":
         try:
@@ -135,7 +135,7 @@ def _check_value(name: str, value: SentValue, kind: str, owner: str) -> int:
         except (NotBase64, ValueError) as error:
             raise errors.invalid_parameter(f"The value of message attribute '{name}' is not base64.") from error
     if not is_allowed_text(given):
-        raise errors.invalid_parameter(f"The value of message attribute '{name}' has a forbidden character.")
+        raise errors.invalid_parameter(f"The value of message attribute '{name}' contains invalid characters.")
     if kind == "Number":
         _check_number(name, given, owner)
     return len(given.encode())

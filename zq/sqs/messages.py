@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on single messages, and the functions that they share with the batch operations.
+"""Operations on single messages, and functions that the batch operations share.
 
-The text of an SQS message is stored as a JSON string, which is also how the REST API returns it. An SQS consumer
-receives a JSON string body as plain text, and any other body posted over REST as JSON.
+The body of an SQS message is stored as a JSON string, and the REST API returns it as a JSON string. If a body posted
+over REST is a JSON string, an SQS consumer receives its text. Any other JSON value is received as JSON.
 """
 
 import re
@@ -23,11 +23,11 @@ from zq.limits import is_allowed_text
 from zq.model import Grip, Handled, Message, QueueRef
 from zq.model.attributes import Attributes, AttributeValue, decode_attributes, encode_attributes, with_trace
 from zq.sqs import errors, message_attributes, names, receipts
-from zq.sqs.call import Call, Needed, OfQueue, Params
+from zq.sqs.call import Call, Params, QueueParams, RequiredText
 from zq.sqs.extension import QueueAttributes
 from zq.sqs.limits import NUMBERS
 from zq.sqs.message_attributes import SentValue
-from zq.sqs.messaging import MAX_HOLD, Outgoing
+from zq.sqs.messaging import MAX_HOLD, OutgoingMessage
 
 # Maximum message delay in seconds.
 MAX_DELAY: Final = NUMBERS["DelaySeconds"][1]
@@ -38,15 +38,15 @@ MAX_MESSAGES: Final = 10
 # Matches a message group id, deduplication id or receive attempt id.
 GROUP: Final = re.compile(r"[!-~]{1,128}")
 GROUP_REASON: Final = "can only include alphanumeric and punctuation characters. 1 to 128 in length."
-NOT_HERE: Final = "The request includes a parameter that is not valid for this queue type."
-NO_OWN_DELAY: Final = "The request include parameter that is not valid for this queue type."
+WRONG_QUEUE_TYPE: Final = "The request includes a parameter that is not valid for this queue type."
+NO_MESSAGE_DELAY: Final = "The request include parameter that is not valid for this queue type."
 NO_ID: Final = (
     "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
 )
 EXPIRED: Final = "The receipt handle has expired."
 TOO_LONG: Final = "Message must be shorter than {} bytes."
 NOT_HIDDEN: Final = "Message does not exist or is not available for visibility timeout change."
-BEYOND: Final = f"Total VisibilityTimeout for the message is beyond the limit [{MAX_HOLD} seconds]"
+HIDDEN_TOO_LONG: Final = f"Total VisibilityTimeout for the message is beyond the limit [{MAX_HOLD} seconds]"
 # First byte of a body that is a JSON string.
 QUOTE: Final = ord('"')
 _string: Final = msgspec.json.Decoder(str).decode
@@ -54,8 +54,8 @@ _string: Final = msgspec.json.Decoder(str).decode
 _UUID: Final = struct.Struct("8s4s4s4s12s")
 
 
-class Letter(Params, frozen=True, kw_only=True):
-    """A message to send, as a single request or as a batch entry."""
+class MessageParams(Params, frozen=True, kw_only=True):
+    """A message to send. Base class for the request and the batch entry."""
 
     message_body: str
     delay_seconds: int | None = None
@@ -65,12 +65,12 @@ class Letter(Params, frozen=True, kw_only=True):
     message_group_id: str | None = None
 
 
-class SendMessage(Letter, frozen=True, kw_only=True):
-    message_body: Needed
-    queue_url: Needed
+class SendMessage(MessageParams, frozen=True, kw_only=True):
+    message_body: RequiredText
+    queue_url: RequiredText
 
 
-class ReceiveMessage(OfQueue, frozen=True):
+class ReceiveMessage(QueueParams, frozen=True):
     attribute_names: list[str] = []
     message_system_attribute_names: list[str] = []
     message_attribute_names: list[str] = []
@@ -80,17 +80,17 @@ class ReceiveMessage(OfQueue, frozen=True):
     receive_request_attempt_id: str = ""
 
 
-class DeleteMessage(OfQueue, frozen=True):
-    receipt_handle: Needed
+class DeleteMessage(QueueParams, frozen=True):
+    receipt_handle: RequiredText
 
 
-class ChangeMessageVisibility(OfQueue, frozen=True):
-    receipt_handle: Needed
+class ChangeMessageVisibility(QueueParams, frozen=True):
+    receipt_handle: RequiredText
     visibility_timeout: int
 
 
-class Receipt(Struct, omit_defaults=True, rename="pascal"):
-    """The result of sending a message. ``id``: the id of the batch entry; "" outside batches."""
+class SentMessage(Struct, omit_defaults=True, rename="pascal"):
+    """The result of sending a message. ``id`` is the id of the batch entry, or "" for a single message."""
 
     id: str = ""
     message_id: str = ""
@@ -99,13 +99,13 @@ class Receipt(Struct, omit_defaults=True, rename="pascal"):
     system_attributes_sum: str = field(default="", name="MD5OfMessageSystemAttributes")
     sequence_number: str = ""
 
-    def number(self, id: str, sequences: Mapping[str, int]) -> None:
-        """Set the sequence number of the message, if it is in ``sequences``."""
+    def set_sequence(self, id: str, sequences: Mapping[str, int]) -> None:
+        """Set the sequence number of message ``id`` if ``sequences`` contains it."""
         if id in sequences:
-            self.sequence_number = _digits(sequences[id])
+            self.sequence_number = _format_sequence(sequences[id])
 
 
-class Received(Struct, omit_defaults=True, rename="pascal"):
+class ReceivedMessage(Struct, omit_defaults=True, rename="pascal"):
     """A message as returned to a consumer."""
 
     message_id: str
@@ -117,103 +117,112 @@ class Received(Struct, omit_defaults=True, rename="pascal"):
     message_attributes: dict[str, AttributeValue] | None = None
 
 
-class Messages(Struct, omit_defaults=True, rename="pascal"):
-    """The response to a receive."""
+class ReceiveResponse(Struct, omit_defaults=True, rename="pascal"):
+    """The response to a receive request."""
 
-    messages: list[Received] = []
+    messages: list[ReceivedMessage] = []
 
 
-class Receive(Struct, frozen=True):
-    """A validated receive, which may have to wait. ``ask`` claims messages and ``answer`` renders the response."""
+class ReceiveRequest(Struct, frozen=True):
+    """A validated receive request. The endpoint calls ``ask`` until messages are ready or ``wait`` seconds have passed.
+
+    ``ask`` claims messages, and ``answer`` builds the response.
+    """
 
     queue: QueueRef
     wait: int
     ask: Callable[[], ClaimAnswer]
-    answer: Callable[[Polled[ClaimAnswer]], Messages]
+    answer: Callable[[Polled[ClaimAnswer]], ReceiveResponse]
 
 
-def send_message(call: Call, given: SendMessage) -> Receipt:
-    """Send one message."""
-    queue, terms = existing(call, given.queue_url)
-    outgoing, receipt = written(call, terms, given)
+def send_message(call: Call, given: SendMessage) -> SentMessage:
+    """Send a message and return its id, checksums and sequence number."""
+    queue, terms = find_queue(call, given.queue_url)
+    outgoing, receipt = prepare_message(call, terms, given)
     sent = call.use_cases.messaging.send(queue, call.sender, [outgoing])
     if sent.ids[0] is None:
         reason = TOO_LONG.format(sent.max_size)
         raise errors.invalid_parameter(f"One or more parameters are invalid. Reason: {reason}")
     receipt.message_id = message_id(sent.ids[0])
-    receipt.number(sent.ids[0], sent.sequences)
+    receipt.set_sequence(sent.ids[0], sent.sequences)
     return receipt
 
 
-def receive_message(call: Call, given: ReceiveMessage) -> Receive:
-    """Validate a receive and return it. The caller claims the messages and waits until one is ready."""
-    queue, terms = existing(call, given.queue_url)
+def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
+    """Validate the request and return it without claiming any message."""
+    queue, terms = find_queue(call, given.queue_url)
     wait, attempt = terms.wait, given.receive_request_attempt_id
     if not 1 <= given.max_number_of_messages <= MAX_MESSAGES:
         reason = f"Must be between 1 and {MAX_MESSAGES}, if provided."
         raise errors.invalid_value(given.max_number_of_messages, "MaxNumberOfMessages", reason)
     if given.wait_time_seconds is not None:
-        wait = bounded(given.wait_time_seconds, "WaitTimeSeconds", MAX_WAIT)
+        wait = check_bounds(given.wait_time_seconds, "WaitTimeSeconds", MAX_WAIT)
     if given.visibility_timeout is not None:
-        bounded(given.visibility_timeout, "VisibilityTimeout", MAX_HOLD)
+        check_bounds(given.visibility_timeout, "VisibilityTimeout", MAX_HOLD)
     if attempt and not terms.fifo:
-        raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", NOT_HERE)
+        raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", WRONG_QUEUE_TYPE)
     if attempt and not GROUP.fullmatch(attempt):
         raise errors.invalid_value(attempt, "ReceiveRequestAttemptId", f"ReceiveRequestAttemptId {GROUP_REASON}")
-    system = _system_names(given.message_system_attribute_names or given.attribute_names, terms.fifo)
+    system = _select_system_names(given.message_system_attribute_names or given.attribute_names, terms.fifo)
     who = holder(call.request, call.sender)
     ask = partial(
         call.use_cases.messaging.receive, queue, given.max_number_of_messages, given.visibility_timeout, who, attempt
     )
     wait = min(wait, call.use_cases.max_wait)
 
-    def received(outcome: Polled[ClaimAnswer]) -> Messages:
+    def received(outcome: Polled[ClaimAnswer]) -> ReceiveResponse:
         claim = outcome.answer.claim
         if claim is None:
-            return Messages()
+            return ReceiveResponse()
         call.request.context.messages = len(claim.messages)
-        shown = _received(claim.messages, receipts.handles(queue, claim.id, claim.messages))
+        shown = _format_messages(claim.messages, receipts.encode_handles(queue, claim.id, claim.messages))
         if system or given.message_attribute_names:
             for message, entry in zip(claim.messages, shown, strict=True):
                 _add_attributes(entry, call, message, system, given.message_attribute_names)
-        return Messages(shown)
+        return ReceiveResponse(shown)
 
-    return Receive(queue, wait, ask, received)
+    return ReceiveRequest(queue, wait, ask, received)
 
 
 def delete_message(call: Call, given: DeleteMessage) -> None:
-    """Delete a message unless another consumer has received it since. A missing message is ignored."""
-    queue, terms = existing(call, given.queue_url)
-    [became] = call.use_cases.messaging.handle(queue, [receipts.grip(queue, given.receipt_handle)])
-    if refusal := expired(terms, became, given.receipt_handle):
+    """Delete a message. If it is missing or another consumer has received it since, do nothing.
+
+    In a FIFO queue, raises ``SqsError`` if the message's visibility timeout has expired.
+    """
+    queue, terms = find_queue(call, given.queue_url)
+    [became] = call.use_cases.messaging.handle(queue, [receipts.decode_handle(queue, given.receipt_handle)])
+    if refusal := find_expiry_error(terms, became, given.receipt_handle):
         raise refusal
 
 
 def change_message_visibility(call: Call, given: ChangeMessageVisibility) -> None:
-    """Restart a message's visibility timeout with a new value, unless another consumer has received it since."""
-    queue, terms = existing(call, given.queue_url)
+    """Restart a message's visibility timeout with a new value.
+
+    Raises ``SqsError`` if another consumer has received the message since.
+    """
+    queue, terms = find_queue(call, given.queue_url)
     handle, seconds = given.receipt_handle, given.visibility_timeout
-    [became] = call.use_cases.messaging.handle(queue, [hiding(queue, handle, seconds)])
-    if refusal := not_hidden(terms, became, handle, seconds):
+    [became] = call.use_cases.messaging.handle(queue, [make_hiding_grip(queue, handle, seconds)])
+    if refusal := find_hiding_error(terms, became, handle, seconds):
         raise refusal
 
 
-def existing(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
-    """Return the queue of a URL and its attributes, which may come from the cache.
+def find_queue(call: Call, url: str) -> tuple[QueueRef, QueueAttributes]:
+    """Parse a queue URL and return the queue with its attributes, possibly from the cache.
 
     Raises ``SqsError`` or ``QueueNotFound``.
     """
-    queue = names.queue_of(call, url)
-    return queue, call.use_cases.messaging.attributes(queue)
+    queue = names.parse_queue(call, url)
+    return queue, call.use_cases.messaging.get_attributes(queue)
 
 
-def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoing, Receipt]:
-    """Validate a message and return it with a receipt that contains its checksums. Raises ``SqsError``."""
+def prepare_message(call: Call, terms: QueueAttributes, letter: MessageParams) -> tuple[OutgoingMessage, SentMessage]:
+    """Validate a message. Return the message to store and the client's result, without ids. Raises ``SqsError``."""
     text, given = letter.message_body, letter.message_attributes
     if not text:
         raise errors.missing_parameter("MessageBody")
     body = wire.encode(text) if text.isascii() else b""
-    # An ASCII text that JSON encodes without escapes contains no forbidden characters.
+    # ASCII text that needs no JSON escapes contains no forbidden characters.
     if len(body) != len(text) + 2 and not is_allowed_text(text):
         raise errors.invalid_message_contents()
     delay = letter.delay_seconds
@@ -221,60 +230,66 @@ def written(call: Call, terms: QueueAttributes, letter: Letter) -> tuple[Outgoin
         raise errors.invalid_value(delay, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {MAX_DELAY}.")
     if terms.fifo:
         if delay:
-            raise errors.invalid_value(delay, "DelaySeconds", NO_OWN_DELAY)
+            raise errors.invalid_value(delay, "DelaySeconds", NO_MESSAGE_DELAY)
         delay = None
     raw = text.encode()
     size, trace = len(raw), call.trace
-    receipt = Receipt(body_sum=md5(raw, usedforsecurity=False).hexdigest())
+    receipt = SentMessage(body_sum=md5(raw, usedforsecurity=False).hexdigest())
     if given:
-        size += message_attributes.checked(given)
-        receipt.attributes_sum = message_attributes.sum_of(given)
+        size += message_attributes.validate(given)
+        receipt.attributes_sum = message_attributes.compute_checksum(given)
     if letter.message_system_attributes:
-        trace = message_attributes.checked_system(letter.message_system_attributes)
-        receipt.system_attributes_sum = message_attributes.sum_of(letter.message_system_attributes)
+        trace = message_attributes.validate_system(letter.message_system_attributes)
+        receipt.system_attributes_sum = message_attributes.compute_checksum(letter.message_system_attributes)
     group, once = letter.message_group_id, ""
     if group is not None or letter.message_deduplication_id is not None or terms.fifo:
-        once = _checked_ids(letter, terms, raw)
+        once = _check_ids(letter, terms, raw)
     attributes = b""
     if given or trace or once or call.trace_context:
         attributes = encode_attributes(Attributes({**with_trace(given, call.trace_context)}, once, trace))
-    return Outgoing(body or wire.encode(text), size, delay, attributes, group or "", once), receipt
+    return OutgoingMessage(body or wire.encode(text), size, delay, attributes, group or "", once), receipt
 
 
-def hiding(queue: QueueRef, handle: str, seconds: int) -> Grip:
-    """Return the grip that hides a received message for ``seconds``. Raises ``SqsError``."""
-    return receipts.grip(queue, handle, bounded(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
+def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> Grip:
+    """Return the grip for hiding a received message for ``seconds``.
+
+    Raises ``SqsError`` for an invalid receipt handle or duration.
+    """
+    return receipts.decode_handle(queue, handle, check_bounds(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
 
 
-def not_hidden(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
-    """Return the error for an outcome of hiding a message, or None if the outcome is not an error."""
+def find_hiding_error(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
+    """Return the error if a message could not be hidden, or None if it was hidden."""
     if became is Handled.TOO_LONG:
-        return errors.invalid_value(seconds, "VisibilityTimeout", BEYOND)
+        return errors.invalid_value(seconds, "VisibilityTimeout", HIDDEN_TOO_LONG)
     if became is Handled.GONE:
         return errors.invalid_value(handle, "ReceiptHandle", NOT_HIDDEN)
-    return expired(terms, became, handle)
+    return find_expiry_error(terms, became, handle)
 
 
-def expired(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
-    """Return the error for an expired receipt handle of a FIFO queue, or None for other outcomes."""
+def find_expiry_error(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
+    """Return the error if the receipt handle of a FIFO queue's message has expired, or None if it is valid."""
     late = terms.fifo and became in (Handled.EXPIRED, Handled.LOST)
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 
-def bounded(seconds: int, parameter: str, most: int) -> int:
-    """Return ``seconds`` if it is between 0 and ``most``, else raise ``SqsError``."""
-    if not 0 <= seconds <= most:
-        raise errors.invalid_value(seconds, parameter, f"Must be >= 0 and <= {most}, if provided.")
+def check_bounds(seconds: int, parameter: str, maximum: int) -> int:
+    """Return ``seconds``. Raises ``SqsError`` unless 0 <= ``seconds`` <= ``maximum``."""
+    if not 0 <= seconds <= maximum:
+        raise errors.invalid_value(seconds, parameter, f"Must be >= 0 and <= {maximum}, if provided.")
     return seconds
 
 
 def message_id(id: str) -> str:
-    """Format a zq message id as a UUID, because clients parse it."""
+    """Format a message id as a UUID, because some clients parse it as one."""
     return b"-".join(_UUID.unpack(id.encode())).decode()
 
 
-def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
-    """Validate the message's ids and return its deduplication id, or "" in a standard queue. Raises ``SqsError``."""
+def _check_ids(letter: MessageParams, terms: QueueAttributes, raw: bytes) -> str:
+    """Validate the group id and the deduplication id, and return the deduplication id.
+
+    Returns "" for a standard queue. Raises ``SqsError``.
+    """
     for name, id in (
         ("MessageGroupId", letter.message_group_id),
         ("MessageDeduplicationId", letter.message_deduplication_id),
@@ -283,7 +298,7 @@ def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
             raise errors.invalid_value(id, name, f"{name} {GROUP_REASON}")
     if not terms.fifo:
         if letter.message_deduplication_id is not None:
-            raise errors.invalid_value(letter.message_deduplication_id, "MessageDeduplicationId", NOT_HERE)
+            raise errors.invalid_value(letter.message_deduplication_id, "MessageDeduplicationId", WRONG_QUEUE_TYPE)
         return ""
     if letter.message_group_id is None:
         raise errors.missing_parameter("MessageGroupId")
@@ -292,17 +307,17 @@ def _checked_ids(letter: Letter, terms: QueueAttributes, raw: bytes) -> str:
     return letter.message_deduplication_id or sha256(raw).hexdigest()
 
 
-# The system attribute that only messages of FIFO queues have.
+# The system attribute that a standard queue's messages lack.
 SEQUENCE: Final = "SequenceNumber"
-# Functions that return the value of a system attribute, by name. "" = the message does not have the attribute.
+# Functions that return a message's system attribute, by attribute name. A function returns "" if the message lacks it.
 SYSTEM: Final[Mapping[str, Callable[[Call, Message, Attributes], str]]] = {
     "SenderId": lambda _call, message, _attributes: message.client,
-    "SentTimestamp": lambda _call, message, _attributes: _ms(message.created),
+    "SentTimestamp": lambda _call, message, _attributes: _format_ms(message.created),
     "ApproximateReceiveCount": lambda _call, message, _attributes: str(
         message.claim_count + message.origin_claim_count
     ),
-    "ApproximateFirstReceiveTimestamp": lambda _call, message, _attributes: _ms(message.first_claimed),
-    SEQUENCE: lambda _call, message, _attributes: _digits(message.sequence),
+    "ApproximateFirstReceiveTimestamp": lambda _call, message, _attributes: _format_ms(message.first_claimed),
+    SEQUENCE: lambda _call, message, _attributes: _format_sequence(message.sequence),
     "MessageDeduplicationId": lambda _call, _message, attributes: attributes.message_deduplication_id,
     "MessageGroupId": lambda _call, message, _attributes: message.group,
     message_attributes.TRACE: lambda _call, _message, attributes: attributes.trace,
@@ -312,40 +327,40 @@ SYSTEM: Final[Mapping[str, Callable[[Call, Message, Attributes], str]]] = {
 }
 
 
-def _digits(sequence: int) -> str:
+def _format_sequence(sequence: int) -> str:
     return f"{sequence:020}"
 
 
-def _ms(moment: float) -> str:
+def _format_ms(moment: float) -> str:
     return str(round(moment * 1000)) if moment else ""
 
 
-def _received(messages: Sequence[Message], handles: Sequence[str]) -> list[Received]:
-    """Return the messages as the consumer receives them, without attributes."""
+def _format_messages(messages: Sequence[Message], handles: Sequence[str]) -> list[ReceivedMessage]:
+    """Return the messages in the form of the response, without attributes."""
     received = []
     for message, handle in zip(messages, handles, strict=True):
         body = message.body
         text = _string(body) if body[0] == QUOTE else body.decode()
         body_sum = md5(text.encode(), usedforsecurity=False).hexdigest()
-        received.append(Received(message_id(message.id), handle, body_sum, text))
+        received.append(ReceivedMessage(message_id(message.id), handle, body_sum, text))
     return received
 
 
 def _add_attributes(
-    shown: Received, call: Call, message: Message, system: Sequence[str], wanted: Sequence[str]
+    shown: ReceivedMessage, call: Call, message: Message, system: Sequence[str], wanted: Sequence[str]
 ) -> None:
     """Add the system attributes ``system`` and the message attributes that match ``wanted`` to ``shown``."""
     attributes = decode_attributes(message.attributes)
     shown.attributes = {name: value for name in system if (value := SYSTEM[name](call, message, attributes))} or None
-    if chosen := message_attributes.selected(attributes.message_attributes, wanted):
-        shown.attributes_sum = message_attributes.sum_of(chosen)
+    if chosen := message_attributes.select(attributes.message_attributes, wanted):
+        shown.attributes_sum = message_attributes.compute_checksum(chosen)
         shown.message_attributes = chosen
 
 
-def _system_names(asked: Sequence[str], fifo: bool) -> Sequence[str]:
-    """Return the distinct requested system attributes, without those that the queue's messages cannot have.
+def _select_system_names(asked: Sequence[str], fifo: bool) -> Sequence[str]:
+    """Return the requested system attributes that the queue's messages can have. Raises ``SqsError`` for unknown names.
 
-    Raises ``SqsError`` for an unknown name.
+    The name ``All`` requests all system attributes. Duplicates are removed.
     """
     for name in asked:
         if name != "All" and name not in SYSTEM:

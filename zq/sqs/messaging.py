@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Message use cases with SQS semantics.
 
-They differ from those of zq's own API:
+Differences from zq's own API:
 
-- Sending to a missing queue does not create the queue.
+- Sending a message does not create a missing queue.
 - Each message can have its own delay.
-- A claim can last 0 seconds and does not extend the ttl of its messages.
-- The messages of a claim are deleted or hidden individually.
+- A claim can last 0 seconds, and does not extend the ttl of its messages.
+- Each message of a claim is deleted or hidden on its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,30 +37,30 @@ from zq.model import (
     new_ids,
 )
 from zq.model.claims import DONE
-from zq.sqs.extension import QueueAttributes, attributes_of
+from zq.sqs.extension import QueueAttributes, read_attributes
 from zq.sqs.limits import NUMBERS
 from zq.storage.api import Storage
 
 # Deduplication interval of FIFO queues in seconds.
 DEDUPLICATION: Final = 300
-# Prefix of claim ids that are derived from a receive attempt id. Other claim ids never begin with it.
-ATTEMPT: Final = "f" * 12
-# Metadata of a missing queue, and of a queue without metadata.
-NONE: Final = b"{}"
+# Prefix of claim ids that are derived from a receive attempt id. No other claim id begins with it.
+ATTEMPT_PREFIX: Final = "f" * 12
+# The cached metadata of a queue that is missing or has no metadata.
+NO_METADATA: Final = b"{}"
 # Maximum visibility timeout in seconds, including extensions.
 MAX_HOLD: Final = NUMBERS["VisibilityTimeout"][1]
 
 
-class Outgoing(Struct, frozen=True):
+class OutgoingMessage(Struct, frozen=True):
     """A validated message to send.
 
     Args:
         body: The body as JSON.
-        size: The size in bytes to compare with the maximum message size.
+        size: The size of body and attributes in bytes, which counts against the maximum message size.
         delay: The delay in seconds; None = the queue's delay.
         attributes: The encoded ``Attributes``.
         group: The message group; "" = none.
-        deduplication_id: The deduplication id; "" in a standard queue.
+        deduplication_id: "" in a standard queue.
     """
 
     body: bytes
@@ -71,14 +71,14 @@ class Outgoing(Struct, frozen=True):
     deduplication_id: str = ""
 
 
-class Sent(Struct, frozen=True):
-    """The result of a send.
+class SendResult(Struct, frozen=True):
+    """The result of sending messages.
 
     Args:
-        ids: The message ids, in order; None for each message that exceeds ``max_size``.
+        ids: The message ids, in order. The id of a message that exceeds ``max_size`` is None.
         max_size: The queue's maximum message size in bytes.
-        sequences: The sequences of a FIFO queue's messages, by id. The sequence is unknown for duplicates of messages
-            that were stored by earlier versions.
+        sequences: The sequences of a FIFO queue's messages, by id. A duplicate has none if the original message was
+            stored by an earlier version of zq.
     """
 
     ids: list[str | None]
@@ -87,7 +87,7 @@ class Sent(Struct, frozen=True):
 
 
 class Messaging:
-    """Use cases for sending, receiving, deleting and hiding messages. Each method raises ``QueueNotFound``."""
+    """The use cases that send, receive, delete and hide messages. Each method raises ``QueueNotFound``."""
 
     def __init__(
         self,
@@ -109,44 +109,48 @@ class Messaging:
         self._sealing = sealing
         self._checksum = checksum
 
-    def attributes(self, queue: QueueRef) -> QueueAttributes:
-        """Return the queue's attributes from the cache, or from the store on a miss."""
-        return attributes_of(self._rules(queue).metadata)
+    def get_attributes(self, queue: QueueRef) -> QueueAttributes:
+        """Return the queue's attributes, possibly from the cache."""
+        return read_attributes(self._get_rules(queue).metadata)
 
-    def send(self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing]) -> Sent:
-        """Atomically store the messages that do not exceed the maximum size, and notify subscribers and waiters.
+    def send(self, queue: QueueRef, sender: str, outgoing: Sequence[OutgoingMessage]) -> SendResult:
+        """Store the messages in one atomic change, and notify subscribers and waiting consumers.
 
-        In a FIFO queue, duplicates are not stored again. Raises ``QueuePaused`` or ``QuotaExceeded``.
+        Messages that exceed the queue's maximum size are not stored, and neither are duplicates in a FIFO queue. Raises
+        ``QueuePaused`` or ``QuotaExceeded``.
         """
-        rules = self._rules(queue)
-        if rules.posts_paused or max([each.size for each in outgoing]) > attributes_of(rules.metadata).max_size:
-            rules = self._fresh(queue)
+        rules = self._get_rules(queue)
+        if rules.posts_paused or max([each.size for each in outgoing]) > read_attributes(rules.metadata).max_size:
+            rules = self._read_rules(queue)
         while True:
-            now, max_size = self._clock.now(), attributes_of(rules.metadata).max_size
+            now, max_size = self._clock.now(), read_attributes(rules.metadata).max_size
             ids = [
                 id if each.size <= max_size else None
                 for id, each in zip(new_ids(len(outgoing), now), outgoing, strict=True)
             ]
-            drafts = self._drafts(queue, sender, outgoing, ids, rules)
-            if attributes_of(rules.metadata).fifo:
+            drafts = self._make_drafts(queue, sender, outgoing, ids, rules)
+            if read_attributes(rules.metadata).fifo:
                 return self._send_once(queue, outgoing, ids, drafts, rules)
             if not drafts or self._post(queue, drafts, now, rules):
-                return Sent(ids, max_size)
-            rules = self._fresh(queue)
+                return SendResult(ids, max_size)
+            rules = self._read_rules(queue)
 
     def _send_once(
         self,
         queue: QueueRef,
-        outgoing: Sequence[Outgoing],
+        outgoing: Sequence[OutgoingMessage],
         ids: Sequence[str | None],
         drafts: Sequence[Draft],
         rules: Rules,
-    ) -> Sent:
-        """Atomically store the drafts that are not duplicates. ``drafts`` has one draft for each message with an id."""
+    ) -> SendResult:
+        """Store the drafts in one atomic change, except duplicates.
+
+        ``drafts`` contains one draft per message of ``outgoing`` that has an id in ``ids``.
+        """
         named = [each for id, each in zip(ids, outgoing, strict=True) if id is not None]
         repeats: dict[str, Repeated] = {}
         while True:
-            keys = [_idempotency_key(attributes_of(rules.metadata), each) for each in named]
+            keys = [_make_idempotency_key(read_attributes(rules.metadata), each) for each in named]
             first: dict[IdempotencyKey, Draft] = {}
             for key, draft in zip(keys, drafts, strict=True):
                 first.setdefault(key, structs.replace(draft, once=key))
@@ -157,18 +161,18 @@ class Messaging:
             except DraftsRepeated as repeated:
                 repeats |= repeated.first
             else:
-                rules, repeats = self._fresh(queue), {}
-        sequences = self._sequences(queue, fresh, rules)
+                rules, repeats = self._read_rules(queue), {}
+        sequences = self._get_sequences(queue, fresh, rules)
         sequences |= {repeated.answer[0]: repeated.last for repeated in repeats.values() if repeated.last}
         stored = {id: repeats[id].answer[0] if id in repeats else id for id in (one.id for one in first.values())}
         stored_ids = iter([stored[first[key].id] for key in keys])
-        return Sent([id and next(stored_ids) for id in ids], attributes_of(rules.metadata).max_size, sequences)
+        return SendResult([id and next(stored_ids) for id in ids], read_attributes(rules.metadata).max_size, sequences)
 
-    def _sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
+    def _get_sequences(self, queue: QueueRef, posted: Sequence[Draft], rules: Rules) -> dict[str, int]:
         """Return the sequences of posted messages by id.
 
-        If a message has already been deleted, its sequence comes from the deduplication record, which the store returns
-        when the message is posted again.
+        A message may already be deleted. Posting it again then fails as a duplicate, and the error contains the
+        sequence.
         """
         now = self._clock.now()
         found = self._storage.messages.get(queue, [draft.id for draft in posted], now) if posted else ()
@@ -185,46 +189,55 @@ class Messaging:
     def receive(
         self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder, attempt: str = ""
     ) -> ClaimAnswer:
-        """Claim up to ``limit`` messages for ``visibility`` seconds; None = the queue's visibility timeout.
+        """Claim messages.
 
-        If ``attempt`` is repeated, return the messages that are still claimed, and restart their visibility timeout.
+        If a receive with the same ``attempt`` already claimed messages, return those that are still claimed, and
+        restart their visibility timeout.
+
+        Args:
+            queue: The queue.
+            limit: The maximum number of messages.
+            visibility: The visibility timeout in seconds; None = the queue's visibility timeout.
+            holder: The consumer.
+            attempt: The receive attempt id; "" = none.
         """
-        self._rules(queue)
-        claim = _named(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
+        self._get_rules(queue)
+        claim = _derive_claim_id(queue, attempt) if attempt else new_ids(1, self._clock.now())[0]
 
-        def wanted(rules: Rules) -> ClaimRequest:
-            seconds = attributes_of(rules.metadata).visibility if visibility is None else visibility
+        def make_request(rules: Rules) -> ClaimRequest:
+            seconds = read_attributes(rules.metadata).visibility if visibility is None else visibility
             return ClaimRequest(Lease(claim, seconds, 0, prolong=False), limit, holder=holder, named=bool(attempt))
 
-        answer = self._claims.claim(queue, wanted)
+        answer = self._claims.claim(queue, make_request)
         if answer.existed:
             with suppress(ClaimNotFound):
-                self._storage.claims.renew(queue, wanted(self._rules(queue)).lease, self._clock.now())
+                self._storage.claims.renew(queue, make_request(self._get_rules(queue)).lease, self._clock.now())
         if answer.claim is None:
-            self._rules(queue)
+            self._get_rules(queue)
         return answer
 
     def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
-        """Delete or hide messages unless another consumer has received them since, and return each outcome.
+        """Delete or hide received messages, and return the outcomes in order.
 
-        A FIFO queue also rejects messages whose visibility timeout has expired.
+        A message that another consumer has received since stays unchanged. In a FIFO queue, a message whose visibility
+        timeout has expired stays unchanged, too.
         """
         rules = self._rules_cache.recent(queue)
-        late, history = not attributes_of(rules.metadata).fifo, rules.history_ttl
+        late, history = not read_attributes(rules.metadata).fifo, rules.history_ttl
         handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
         if Handled.GONE in handled:
-            self._fresh(queue)
+            self._read_rules(queue)
         deleted = [1 for grip, became in zip(grips, handled, strict=True) if became is DONE and grip.hold is None]
         if deleted:
             self._events.finished(queue, Outcome.DELETED, len(deleted))
         return handled
 
-    def _rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules from the cache. Read the store if the cached rules may belong to a missing queue."""
+    def _get_rules(self, queue: QueueRef) -> Rules:
+        """Return the queue's rules. If the cached rules could be those of a missing queue, read the store."""
         rules = self._rules_cache.remembered(queue)
-        return self._fresh(queue) if rules is None or rules.metadata == NONE else rules
+        return self._read_rules(queue) if rules is None or rules.metadata == NO_METADATA else rules
 
-    def _fresh(self, queue: QueueRef) -> Rules:
+    def _read_rules(self, queue: QueueRef) -> Rules:
         """Read the queue's rules from the store and update the cache. Raises ``QueueNotFound``."""
         stored = self._storage.queues.get(queue)
         if stored is None:
@@ -232,10 +245,10 @@ class Messaging:
             raise QueueNotFound(f"There is no queue {queue.name}.")
         return self._rules_cache.remember(queue, stored.metadata)
 
-    def _drafts(
-        self, queue: QueueRef, sender: str, outgoing: Sequence[Outgoing], ids: Sequence[str | None], rules: Rules
+    def _make_drafts(
+        self, queue: QueueRef, sender: str, outgoing: Sequence[OutgoingMessage], ids: Sequence[str | None], rules: Rules
     ) -> Sequence[Draft]:
-        """Return drafts of the messages with an id, encrypted and with checksums if required."""
+        """Create drafts of the messages that have an id. Encrypt them and add checksums if required."""
         project, ttl, sealing = queue.project, self._rules_cache.ttl(queue, rules), self._sealing
         drafts = []
         for id, each in zip(ids, outgoing, strict=True):
@@ -256,10 +269,10 @@ class Messaging:
         now: Seconds,
         rules: Rules,
     ) -> bool:
-        """Reserve storage quota, and post the drafts with the notices for subscribers.
+        """Reserve quota, and post the drafts together with the notices for subscribers.
 
-        Return False without posting if ``rules`` does not match the queue's current metadata. Raises ``QueuePaused`` or
-        ``QuotaExceeded``.
+        If the queue's metadata has changed since ``rules`` was read, post nothing and return False. Raises
+        ``QueuePaused`` or ``QuotaExceeded``.
         """
         refusal = self._messages.reserve_storage(queue, drafts, rules)
         if refusal is not None:
@@ -272,16 +285,16 @@ class Messaging:
         return True
 
 
-def _idempotency_key(terms: QueueAttributes, outgoing: Outgoing) -> IdempotencyKey:
+def _make_idempotency_key(terms: QueueAttributes, outgoing: OutgoingMessage) -> IdempotencyKey:
     """Return the idempotency key of a FIFO queue's message.
 
-    The parts of the key contain no spaces, so joining them with spaces is unambiguous.
+    Its parts contain no spaces, so different parts never give the same key.
     """
     within = f"group {outgoing.group} " if terms.scope != "queue" else ""
     return IdempotencyKey(f"sqs {terms.purged} {within}{outgoing.deduplication_id}", b"", DEDUPLICATION)
 
 
-def _named(queue: QueueRef, attempt: str) -> str:
+def _derive_claim_id(queue: QueueRef, attempt: str) -> str:
     """Derive a claim id from a receive attempt id."""
     named = f"{queue.project}\0{queue.name}\0{attempt}".encode()
-    return ATTEMPT + blake2b(named, digest_size=10).hexdigest()
+    return ATTEMPT_PREFIX + blake2b(named, digest_size=10).hexdigest()

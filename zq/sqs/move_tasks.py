@@ -3,14 +3,14 @@
 
 The tasks are JSON documents:
 
-    ("", "sqs-task", project/queue)          the queue's running task; a queue has at most one
-    (project, "sqs-task", queue/time)        an ended task, kept for a limited time; the latest is listed first
+    ("", "sqs-task", project/queue)          the queue's running task, at most one per queue
+    (project, "sqs-task", queue/time)        an ended task; the latest is listed first
 
-The server that holds a task's lease runs the task. If that server is killed, another one takes over when the lease
+The server that holds a task's lease runs the task. If the server is killed, another server takes over when the lease
 expires. Each step saves its progress by compare-and-set.
 
-Each message is moved atomically, so no message is moved twice. If a server is killed, the number of moved messages may
-be reported too low.
+Each message is moved atomically, so no message is moved twice. If a server is killed, the reported number of moved
+messages can be too low.
 """
 
 import time
@@ -36,21 +36,22 @@ TASK: Final = "sqs-task"
 # Duration of a lease in seconds. Each step renews the lease.
 LEASE: Final = 10.0
 # Number of messages per step of a task without a rate limit. A step runs every second.
-UNRATED: Final = 1000
-# Maximum number and total body size in bytes of the messages that are read and moved together.
+DEFAULT_RATE: Final = 1000
+# Messages are read and moved in chunks. Maximum number of messages in a chunk, and maximum size of their bodies in
+# bytes.
 CHUNK: Final = 100
 CHUNK_BYTES: Final = 4_000_000
-# Maximum number of tasks in one round, and time limit of a round in seconds. The next round runs the remaining tasks.
+# Maximum number of tasks per round, and time limit of a round in seconds. The next round continues with later tasks.
 MAX_TASKS: Final = 100
-ROUND: Final = 1.0
-# Number of ended tasks that are kept per queue, and their retention in seconds.
-KEPT: Final = 10
-KEPT_FOR: Final = 30 * 86_400
+MAX_ROUND_SECONDS: Final = 1.0
+# Ended tasks that are kept per queue: maximum number, and retention in seconds.
+MAX_ENDED_TASKS: Final = 10
+ENDED_TASK_TTL: Final = 30 * 86_400
 # Precision of stored timestamps in seconds.
 ROUNDING: Final = 0.001
 # The latest possible time in microseconds: the end of the year 9999.
-END: Final = 253_402_300_800_000_000
-TRIES: Final = 20
+LATEST_TIME: Final = 253_402_300_800_000_000
+MAX_TRIES: Final = 20
 
 
 class TaskStatus(StrEnum):
@@ -77,10 +78,10 @@ class MoveTask(Struct, frozen=True, omit_defaults=True):
     """A move task.
 
     Args:
-        destination: The target queue; "" = the origin of each message.
+        destination: The target queue; "" = each message returns to its origin.
         rate: The maximum number of messages per second; 0 = unlimited.
-        to_move: The number of ready messages when the task started, possibly capped by the counting limit.
-        marker: The marker from which the next step lists the source queue.
+        to_move: The number of ready messages when the task started. Counting may have stopped at a limit.
+        marker: The sequence after which the next step lists the source queue.
         reason: The reason for a failure.
         runner: The id of the server that holds the lease.
         lease: The expiry time of the lease.
@@ -111,7 +112,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class MoveTasks:
-    """Use cases and background execution of move tasks."""
+    """The use cases of move tasks, and their execution in the background."""
 
     def __init__(self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events) -> None:
         self._storage = storage
@@ -121,46 +122,49 @@ class MoveTasks:
         self._events = events
         self._runner = uuid4().hex
         self._after = ""
-        """The name of the last task in the previous round; "" = the next round starts with the first task."""
+        """The document name of the last task that ran; "" = the next round starts with the first task."""
 
     def start(self, queue: QueueRef, destination: str, rate: int, to_move: int) -> MoveTask:
-        """Create a task that moves the queue's messages. Raises ``Conflict`` if a task of the queue is running."""
-        now, ref = self._clock.now(), _under_way(queue)
+        """Create a task that moves the queue's messages. Raises ``Conflict`` if the queue has a running task."""
+        now, ref = self._clock.now(), _running_ref(queue)
         task = MoveTask(uuid4().hex, queue.project, queue.name, destination, rate, now, to_move)
         if (former := self._documents.get(ref, now)) is not None:
             self._keep_if_ended(former, _decode(former.value))
         if not self._documents.put(ref, _encode(task), now, expected=""):
-            raise Conflict("A task of the queue is under way.")
+            raise Conflict("The queue has a running task.")
         return task
 
-    def latest(self, queue: QueueRef, most: int) -> Sequence[MoveTask]:
-        """Return up to ``most`` tasks of the queue, latest first."""
+    def latest(self, queue: QueueRef, limit: int) -> Sequence[MoveTask]:
+        """Return up to ``limit`` tasks of the queue, latest first."""
         now = self._clock.now()
-        running = self._documents.get(_under_way(queue), now)
-        ended = self._documents.list(queue.project, TASK, f"{queue.name}/", "", most, now).items
+        running = self._documents.get(_running_ref(queue), now)
+        ended = self._documents.list(queue.project, TASK, f"{queue.name}/", "", limit, now).items
         found = [_decode(document.value) for document in ([running] if running else [])]
         ids = {task.id for task in found}
-        return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:most]
+        return [*found, *(task for task in map(_read, ended) if task.id not in ids)][:limit]
 
     def cancel(self, queue: QueueRef, id: str) -> MoveTask:
-        """Request the cancellation of a running task before its next step, and return the task. Raises ``NotFound``."""
+        """Ask the server that runs a task to cancel it before the next step, and return the task.
+
+        Raises ``NotFound`` if the task does not exist or has ended.
+        """
         task = self._change(queue, id, lambda task: structs.replace(task, status=TaskStatus.CANCELLING))
         if task is None:
             raise NotFound("There is no such task.")
         return task
 
     def resume(self) -> None:
-        """Run one step of every task whose lease no other server holds. Call this method every second.
+        """Run one step of each task, except tasks whose lease another server holds. Call this method every second.
 
-        A round ends after ``ROUND`` seconds or ``MAX_TASKS`` tasks. The next call runs the remaining tasks.
+        A round ends after ``MAX_ROUND_SECONDS`` or ``MAX_TASKS`` tasks. The next call continues with later tasks.
         """
         began = time.monotonic()
         page = self._documents.list("", TASK, "", self._after, MAX_TASKS, self._clock.now())
         self._after = page.items[-1].ref.name if len(page.items) == MAX_TASKS else ""
         for document in page.items:
-            with suppress(Unavailable):  # retried in a later round, when the pool is available again
+            with suppress(Unavailable):  # the next round retries the step
                 self._step(document)
-            if time.monotonic() - began > ROUND:
+            if time.monotonic() - began > MAX_ROUND_SECONDS:
                 self._after = document.ref.name
                 break
 
@@ -172,28 +176,28 @@ class MoveTasks:
         mine = task.runner == self._runner and task.lease > now
         if not (mine or self._documents.put(document.ref, _encode(leased), now, expected=document.version)):
             return
-        done = leased if task.status is TaskStatus.CANCELLING else self._moved(leased)
+        done = leased if task.status is TaskStatus.CANCELLING else self._move_step(leased)
 
-        def advanced(current: MoveTask) -> MoveTask:
+        def advance(current: MoveTask) -> MoveTask:
             status = done.status
             if current.status is TaskStatus.CANCELLING and status not in ENDED:
                 status = TaskStatus.CANCELLED
             return structs.replace(done, status=status, lease=self._clock.now() + LEASE)
 
-        written = self._change(task.queue, task.id, advanced, self._runner)
+        written = self._change(task.queue, task.id, advance, self._runner)
         if written is not None and written.status in ENDED and (last := self._documents.get(document.ref, now)):
             self._keep_if_ended(last, _decode(last.value))
 
-    def _moved(self, task: MoveTask) -> MoveTask:
+    def _move_step(self, task: MoveTask) -> MoveTask:
         """Move the messages of one step and return the updated task."""
-        left = task.rate or UNRATED
+        left = task.rate or DEFAULT_RATE
         while left > 0 and task.status is TaskStatus.RUNNING:
             now = self._clock.now()
             page = self._storage.messages.list(
                 task.queue, task.marker, min(CHUNK, left), ListFilter(), now, CHUNK_BYTES
             )
             due = [message for message in page.items if message.available <= task.started + ROUNDING]
-            moves, failure = self._moves(task, due)
+            moves, failure = self._plan_moves(task, due)
             if moves is None:
                 break  # posts to the target are paused
             if moves:
@@ -210,10 +214,11 @@ class MoveTasks:
             left -= len(page.items)
         return task
 
-    def _moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
-        """Return the moves up to the first message without a target queue, and the reason for that failure or None.
+    def _plan_moves(self, task: MoveTask, messages: Sequence[Message]) -> tuple[list[Move] | None, Failure | None]:
+        """Return the moves for the messages, and the reason why the task fails after them, or None.
 
-        Return None instead of the moves if posts to a target queue are paused.
+        The moves end before the first message that has no target queue. If posts to a target queue are paused, return
+        None instead of moves.
         """
         moves: list[Move] = []
         for message in messages:
@@ -234,12 +239,12 @@ class MoveTasks:
     ) -> MoveTask | None:
         """Atomically replace the queue's running task by the result of ``edit``, and return the new task.
 
-        Return None if the running task has another id, has ended, or is run by a server other than ``runner``. After a
-        concurrent change, ``edit`` is called again. Raises ``Conflict`` after ``TRIES`` attempts.
+        Return None if the running task has another id, has ended, or runs on a server other than ``runner``. If the
+        task changes concurrently, call ``edit`` again. Raises ``Conflict`` after ``MAX_TRIES`` attempts.
         """
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             now = self._clock.now()
-            document = self._documents.get(_under_way(queue), now)
+            document = self._documents.get(_running_ref(queue), now)
             task = _decode(document.value) if document else None
             if document is None or task is None or task.id != id or task.status in ENDED:
                 return None
@@ -248,25 +253,27 @@ class MoveTasks:
             edited = edit(task)
             if self._documents.put(document.ref, _encode(edited), now, expected=document.version):
                 return edited
-        raise Conflict("Others change the task at the same time. Try again.")
+        raise Conflict("The task was changed concurrently. Try again.")
 
     def _keep_if_ended(self, document: Document, task: MoveTask) -> bool:
-        """Archive the task if it has ended, delete the oldest archived tasks, and return whether it has ended.
+        """Return whether the task has ended. If it has, archive it and delete the oldest archived tasks.
 
-        This method is idempotent.
+        The method is idempotent, so it can run again after a crash.
         """
         if task.status not in ENDED:
             return False
         now = self._clock.now()
-        name = f"{task.source}/{END - int(task.started * 1_000_000):018d}"
-        self._documents.put(DocumentRef(task.project, TASK, name), document.value, now, expires=now + KEPT_FOR)
+        name = f"{task.source}/{LATEST_TIME - int(task.started * 1_000_000):018d}"
+        self._documents.put(DocumentRef(task.project, TASK, name), document.value, now, expires=now + ENDED_TASK_TTL)
         self._documents.delete(document.ref, now, expected=document.version)
-        for old in self._documents.list(task.project, TASK, f"{task.source}/", "", 2 * KEPT, now).items[KEPT:]:
+        for old in self._documents.list(task.project, TASK, f"{task.source}/", "", 2 * MAX_ENDED_TASKS, now).items[
+            MAX_ENDED_TASKS:
+        ]:
             self._documents.delete(old.ref, now)
         return True
 
 
-def _under_way(queue: QueueRef) -> DocumentRef:
+def _running_ref(queue: QueueRef) -> DocumentRef:
     return DocumentRef("", TASK, f"{queue.project}/{queue.name}")
 
 

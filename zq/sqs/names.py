@@ -11,22 +11,22 @@ from zq.sqs import errors
 from zq.sqs.accounts import ACCOUNT
 from zq.sqs.call import Call
 
-# Matches a queue ARN, with groups for the account id and the queue name. The partition and region are ignored.
+# A queue ARN, with groups for the account id and the queue name. The partition and region are ignored.
 ARN: Final = re.compile(rf"arn:[a-z-]+:sqs:[A-Za-z0-9-]*:({ACCOUNT.pattern}):({LONG_QUEUE_NAME.pattern})", re.ASCII)
 # Maximum length of a name in an error message.
 MAX_SHOWN: Final = 256
-# Maximum length of a URL whose parsing result is cached.
+# Maximum length of a URL in the cache of parsed URLs.
 MAX_CACHED_URL: Final = 512
 
 
-class Named(NamedTuple):
+class ParsedUrl(NamedTuple):
     """A parsed queue URL."""
 
     account: str
-    """The account id; "" if the URL contains none."""
+    """The account id, or "" if the URL has none."""
     name: str
     ref: QueueRef | None
-    """The queue, which may not exist; None if the name is invalid."""
+    """The queue, which need not exist, or None if the name is invalid."""
 
 
 def queue_url(call: Call, name: str) -> str:
@@ -39,27 +39,27 @@ def queue_arn(call: Call, name: str) -> str:
     return f"arn:aws:sqs:{call.region}:{call.account}:{name}"
 
 
-def named(project: str, url: str) -> Named:
-    """Parse a queue URL or a bare queue name. Only the last two segments of the URL are significant."""
+def parse_url(project: str, url: str) -> ParsedUrl:
+    """Parse a queue URL or a bare queue name. All segments of the URL except the last two are ignored."""
     return _parse_cached(project, url) if len(url) <= MAX_CACHED_URL else _parse(project, url)
 
 
-def _parse(project: str, url: str) -> Named:
+def _parse(project: str, url: str) -> ParsedUrl:
     before, _, name = url.rstrip("/").rpartition("/")
     account = before.rpartition("/")[2]
     ref = QueueRef(project, name) if LONG_QUEUE_NAME.fullmatch(name) else None
-    return Named(account if ACCOUNT.fullmatch(account) else "", name, ref)
+    return ParsedUrl(account if ACCOUNT.fullmatch(account) else "", name, ref)
 
 
 _parse_cached: Final = lru_cache(maxsize=4096)(_parse)
 
 
-def queue_of(call: Call, url: str) -> QueueRef:
-    """Return the queue that a URL or bare name refers to, without checking that it exists.
+def parse_queue(call: Call, url: str) -> QueueRef:
+    """Parse a queue URL or bare name without checking that the queue exists.
 
     Raises ``SqsError`` for an invalid name or another account's queue.
     """
-    account, _, ref = named(call.project, url)
+    account, _, ref = parse_url(call.project, url)
     if ref is None:
         raise errors.queue_does_not_exist()
     if account and account != call.account:
@@ -67,16 +67,16 @@ def queue_of(call: Call, url: str) -> QueueRef:
     return ref
 
 
-def existing(call: Call, url: str) -> Queue:
-    """Read the queue that a URL or bare name refers to. Raises ``SqsError`` if the queue does not exist."""
-    queue = call.use_cases.find(queue_of(call, url))
+def get_queue(call: Call, url: str) -> Queue:
+    """Read a queue by its URL or bare name. Raises ``SqsError`` if the queue does not exist."""
+    queue = call.use_cases.find(parse_queue(call, url))
     if queue is None:
         raise errors.queue_does_not_exist()
     return queue
 
 
-def named_by(call: Call, arn: str) -> QueueRef | None:
-    """Return the queue that an ARN refers to, without checking that it exists.
+def parse_arn(call: Call, arn: str) -> QueueRef | None:
+    """Parse a queue ARN without checking that the queue exists.
 
     Return None for an invalid ARN or another account's queue.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAPI operations and schemas of access key administration. The SQS API itself is not part of the document."""
+"""OpenAPI description of access key administration. The SQS API itself is not described in OpenAPI."""
 
 from typing import Final
 

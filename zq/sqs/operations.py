@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from zq.sqs import batches, errors, messages, permissions, queues, tasks
-from zq.sqs.call import Call, OfQueue, Params
+from zq.sqs.call import Call, Params, QueueParams
 
 # msgspec error messages for a missing member of a list entry, and for a member of the wrong type.
 MISSING: Final = re.compile(r"Object missing required field `(\w+)` - at `\$\.?(.*)`")
@@ -20,16 +20,21 @@ Answer = Mapping[str, Any] | Struct | None
 
 
 class Operation(Struct, frozen=True):
-    """An SQS operation.
+    """An SQS operation: the type of its parameters, and the function that executes it.
 
-    ``run`` executes the operation and returns the members of the response, or None for an empty response.
+    ``run`` returns the members of the response, or None for an empty response.
     """
 
     params: type[Params]
     run: Callable[[Call, Any], Answer]
 
     def __call__(self, call: Call, given: Mapping[str, Any], params: Params | None) -> Answer:
-        """Execute the operation with the decoded ``params``, or decode the raw parameters ``given`` if it is None.
+        """Execute the operation.
+
+        Args:
+            call: The context of the operation.
+            given: The raw parameters.
+            params: The decoded parameters; None = decode ``given``.
 
         Raises ``SqsError`` and the errors of the use cases.
         """
@@ -39,29 +44,28 @@ class Operation(Struct, frozen=True):
 def read(kind: type[Params], given: Mapping[str, Any]) -> Params:
     """Decode the parameters of an operation. Raises ``SqsError`` for a missing parameter or a wrong type."""
     members = {name: value for name, value in given.items() if value is not None}
-    for name in _required(kind):
+    for name in _get_required_names(kind):
         if members.get(name, "") == "":
             raise errors.missing_parameter(name)
     try:
         return msgspec.convert(members, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from error
+        raise _translate_error(str(error)) from error
 
 
 @cache
-def _required(kind: type[Params]) -> tuple[str, ...]:
-    """Return the names of the required members."""
+def _get_required_names(kind: type[Params]) -> tuple[str, ...]:
     return tuple(field.encode_name for field in msgspec.structs.fields(kind) if field.required)
 
 
-def _refusal(sentence: str) -> errors.SqsError:
+def _translate_error(sentence: str) -> errors.SqsError:
     if found := MISSING.fullmatch(sentence):
-        return errors.missing_parameter(f"{_dotted(found[2])}.{found[1]}")
+        return errors.missing_parameter(f"{_to_dotted(found[2])}.{found[1]}")
     found = WRONG.fullmatch(sentence)
-    return errors.malformed(f"{found[1]} at {_dotted(found[2] or '')}." if found else "A parameter is malformed.")
+    return errors.malformed(f"{found[1]} at {_to_dotted(found[2] or '')}." if found else "A parameter is malformed.")
 
 
-def _dotted(path: str) -> str:
+def _to_dotted(path: str) -> str:
     """Convert a msgspec path to the notation of the query protocol: ``Entries[0].Id`` becomes ``Entries.1.Id``."""
     return re.sub(r"\[(\d+)\]", lambda found: f".{int(found[1]) + 1}", path)
 
@@ -70,13 +74,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "CreateQueue": Operation(queues.CreateQueue, queues.create_queue),
     "GetQueueUrl": Operation(queues.GetQueueUrl, queues.get_queue_url),
     "ListQueues": Operation(queues.ListQueues, queues.list_queues),
-    "DeleteQueue": Operation(OfQueue, queues.delete_queue),
-    "PurgeQueue": Operation(OfQueue, queues.purge_queue),
+    "DeleteQueue": Operation(QueueParams, queues.delete_queue),
+    "PurgeQueue": Operation(QueueParams, queues.purge_queue),
     "GetQueueAttributes": Operation(queues.GetQueueAttributes, queues.get_queue_attributes),
     "SetQueueAttributes": Operation(queues.SetQueueAttributes, queues.set_queue_attributes),
     "TagQueue": Operation(queues.TagQueue, queues.tag_queue),
     "UntagQueue": Operation(queues.UntagQueue, queues.untag_queue),
-    "ListQueueTags": Operation(OfQueue, queues.list_queue_tags),
+    "ListQueueTags": Operation(QueueParams, queues.list_queue_tags),
     "ListDeadLetterSourceQueues": Operation(queues.ListDeadLetterSourceQueues, queues.list_dead_letter_source_queues),
     "AddPermission": Operation(permissions.AddPermission, permissions.add_permission),
     "RemovePermission": Operation(permissions.RemovePermission, permissions.remove_permission),
@@ -94,13 +98,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
 }
 
-# Operations without the parameter QueueUrl. As in AWS, only GetQueueUrl among them can be sent to a queue URL.
-OF_THE_SERVICE: Final = frozenset(
-    name for name, operation in OPERATIONS.items() if "QueueUrl" not in _required(operation.params)
+# Operations that cannot be sent to a queue URL: those without the parameter QueueUrl. As in AWS, GetQueueUrl can.
+SERVICE_OPERATIONS: Final = frozenset(
+    name for name, operation in OPERATIONS.items() if "QueueUrl" not in _get_required_names(operation.params)
 ) - {"GetQueueUrl"}
-# JSON decoders for the operations on a queue. If a decoder fails, ``read`` determines the error.
+# JSON decoders of the parameters with a QueueUrl. If a decoder fails, ``read`` finds out the exact error.
 DECODERS: Final[Mapping[str, msgspec.json.Decoder[Any]]] = {
     name: msgspec.json.Decoder(operation.params, strict=False)
     for name, operation in OPERATIONS.items()
-    if "QueueUrl" in _required(operation.params)
+    if "QueueUrl" in _get_required_names(operation.params)
 }

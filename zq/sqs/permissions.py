@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cross-account access to queues by the attribute ``Policy``, and the operations that edit the policy.
+"""Access to the queues of other accounts by the attribute ``Policy``, and the operations that edit the policy.
 
-Policies are evaluated conservatively. If a statement has an unsupported element (a condition, a negation, or a wildcard
-within a name), an Allow statement never matches and a Deny statement always matches.
+An Allow statement with an unsupported element never applies, and a Deny statement with an unsupported element always
+applies. Conditions, negations, and wildcards within a name are not supported.
 """
 
 import re
@@ -19,60 +19,66 @@ from zq.errors import InvalidBody
 from zq.model import Queue, QueueRef
 from zq.sqs import errors, names
 from zq.sqs.accounts import ACCOUNT
-from zq.sqs.call import Call, Needed, OfQueue
-from zq.sqs.extension import attributes_of, with_attributes
+from zq.sqs.call import Call, QueueParams, RequiredText
+from zq.sqs.extension import read_attributes, with_attributes
 
-# Operations that a policy can grant. A grant includes the corresponding batch operation.
-GRANTED: Final = frozenset(
+# Operations that a policy can grant. The grant of an operation includes its batch operation.
+GRANTABLE_OPERATIONS: Final = frozenset(
     {
         *("ChangeMessageVisibility", "DeleteMessage", "GetQueueAttributes", "GetQueueUrl"),
         *("ListDeadLetterSourceQueues", "PurgeQueue", "ReceiveMessage", "SendMessage"),
     }
 )
 # Grantable operations that are read-only.
-READING: Final = frozenset({"GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues"})
+READ_ONLY_OPERATIONS: Final = frozenset({"GetQueueAttributes", "GetQueueUrl", "ListDeadLetterSourceQueues"})
 # Supported elements of a statement.
-SUPPORTED: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource"})
-# Matches a principal that is an account: the ARN of its root user, or its id.
+SUPPORTED_ELEMENTS: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource"})
+# A principal that is an account: the ARN of the account's root user, or the account id.
 PRINCIPAL: Final = re.compile(rf"arn:[a-z-]+:iam::({ACCOUNT.pattern}):root|({ACCOUNT.pattern})", re.ASCII)
 LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,80}", re.ASCII)
-# Maximum number of actions in a statement that AddPermission adds.
+# Maximum number of actions in an AddPermission request.
 MAX_ACTIONS: Final = 7
 VERSION: Final = "2008-10-17"
 
 
-def entered(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
-    """Return the call in the context of the account that owns the queue.
+def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call:
+    """Return a copy of the call that acts in the account and project of the queue's owner.
 
-    For another account's queue, the queue's policy must allow the operation. Raises ``SqsError``, and ``NotAuthorized``
-    if the owner's project is suspended or read-only.
+    Raises ``SqsError`` if the queue belongs to another account and its policy does not allow the operation. Raises
+    ``NotAuthorized`` if the owner's project is suspended or read-only.
     """
     account, name = _queue_parts(call, operation, given)
     if not account or account == call.account:
         return call
-    project, action = call.use_cases.accounts.project_of(account), operation.removesuffix("Batch")
+    project, action = call.use_cases.accounts.find_project(account), operation.removesuffix("Batch")
     if not project:
         raise errors.queue_does_not_exist()
     queue = call.use_cases.find(QueueRef(project, name))
-    policy = attributes_of(queue.metadata).policy if queue else ""
-    if action not in GRANTED or not allows(policy, call.account, action, (account, name)):
+    policy = read_attributes(queue.metadata).policy if queue else ""
+    if action not in GRANTABLE_OPERATIONS or not allows(policy, call.account, action, (account, name)):
         raise errors.access_denied(f"Access to the queue {name[: names.MAX_SHOWN]} of {account} is denied.")
     if (quotas := call.use_cases.quotas) is not None:
-        check_state(quotas.of(project).state, action not in READING)
+        check_state(quotas.of(project).state, action not in READ_ONLY_OPERATIONS)
     return structs.replace(call, project=project, account=account)
 
 
 def _queue_parts(call: Call, operation: str, given: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the account id and name of the queue in the parameters, each "" if missing."""
+    """Return the account id and the queue name in the parameters; "" for a missing value."""
     if operation == "GetQueueUrl":
         return str(given.get("QueueOwnerAWSAccountId") or ""), str(given.get("QueueName") or "")
-    return names.named(call.project, str(given.get("QueueUrl") or ""))[:2]
+    return names.parse_url(call.project, str(given.get("QueueUrl") or ""))[:2]
 
 
 def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bool:
-    """Return whether a policy ("" = none) allows an account to perform an action on a queue.
+    """Return whether a policy allows an account to perform an action on a queue.
 
-    A matching Deny statement overrides every Allow statement.
+    A Deny statement overrides all Allow statements. An empty policy allows nothing.
+
+    Args:
+        policy: The policy as JSON, or "".
+        account: The account id of the caller.
+        action: The name of the operation.
+        queue: The account id of the queue's owner, and the queue name.
     """
     allowed = False
     for statement in _statements(policy):
@@ -80,7 +86,7 @@ def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bo
         if effect not in ("Allow", "Deny"):
             return False
         denies = effect == "Deny"
-        supported = statement.keys() <= SUPPORTED
+        supported = statement.keys() <= SUPPORTED_ELEMENTS
         matched = (
             _matches(_principals(statement.get("Principal")), partial(_is_account, account), denies)
             and _matches(statement.get("Action"), partial(_is_action, action), denies)
@@ -93,7 +99,7 @@ def allows(policy: str, account: str, action: str, queue: tuple[str, str]) -> bo
 
 
 def _statements(policy: str) -> list[Any]:
-    """Return the statements of a policy, or ``[None]``, which allows nothing, if the policy is invalid."""
+    """Return the statements of a policy. An invalid policy has the single statement None, which allows nothing."""
     try:
         found = wire.json_object(policy.encode()).get("Statement") if policy else []
     except InvalidBody:
@@ -102,9 +108,10 @@ def _statements(policy: str) -> list[Any]:
 
 
 def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) -> bool:
-    """Return whether ``value``, an entry or a list of entries, has a match.
+    """Return whether an entry of ``value`` matches. A value that is not a list is a single entry.
 
-    ``matches`` returns None for an unsupported entry, which counts as a match only in a Deny statement (``denies``).
+    The function ``matches`` returns None for an unsupported entry. In a Deny statement (``denies``), an unsupported
+    entry counts as a match.
     """
     for entry in value if isinstance(value, list) else [value]:
         verdict = (entry == "*" or matches(entry)) if isinstance(entry, str) else None
@@ -114,7 +121,7 @@ def _matches(value: Any, matches: Callable[[str], bool | None], denies: bool) ->
 
 
 def _principals(value: Any) -> Any:
-    """Return the account entries of a principal element, with None for each unsupported kind of principal."""
+    """Return the accounts in a principal element, and None for each unsupported type of principal."""
     if not isinstance(value, dict):
         return value if value == "*" else None
     own = value.get("AWS", [])
@@ -127,7 +134,7 @@ def _is_account(account: str, entry: str) -> bool | None:
 
 
 def _is_action(action: str, entry: str) -> bool | None:
-    """Return whether an entry matches an action, ignoring case as AWS does, or None if the entry is unsupported."""
+    """Return whether an entry matches an action, or None if the entry is not supported. As in AWS, case is ignored."""
     service, _, name = entry.lower().partition(":")
     if service != "sqs" or not (name.isalpha() or name == "*"):
         return None
@@ -139,19 +146,19 @@ def _is_queue(queue: tuple[str, str], entry: str) -> bool | None:
     return (found[1], found[2]) == queue if found else None
 
 
-class AddPermission(OfQueue, frozen=True):
-    label: Needed
+class AddPermission(QueueParams, frozen=True):
+    label: RequiredText
     actions: list[str]
     accounts: list[str] = field(name="AWSAccountIds")
 
 
-class RemovePermission(OfQueue, frozen=True):
-    label: Needed
+class RemovePermission(QueueParams, frozen=True):
+    label: RequiredText
 
 
 def add_permission(call: Call, given: AddPermission) -> None:
-    """Add a statement to the queue's policy that allows other accounts to perform operations on the queue."""
-    queue = names.existing(call, given.queue_url)
+    """Add a statement to the queue's policy that allows the given accounts to perform the given actions."""
+    queue = names.get_queue(call, given.queue_url)
     _check(given)
     arn = names.queue_arn(call, queue.ref.name)
     statement = {
@@ -163,7 +170,7 @@ def add_permission(call: Call, given: AddPermission) -> None:
     }
 
     def edit(policy: dict[str, Any]) -> dict[str, Any]:
-        statements = _listed(policy)
+        statements = _as_list(policy)
         if any(isinstance(each, dict) and each.get("Sid") == given.label for each in statements):
             raise errors.invalid_value(given.label, "Label", "Already exists.")
         empty = {"Version": VERSION, "Id": f"{arn}/SQSDefaultPolicy"}
@@ -173,11 +180,11 @@ def add_permission(call: Call, given: AddPermission) -> None:
 
 
 def remove_permission(call: Call, given: RemovePermission) -> None:
-    """Remove the statement with the given label from the queue's policy, and the policy if it becomes empty."""
-    queue = names.existing(call, given.queue_url)
+    """Remove the statement with the given label from the queue's policy. If no statement is left, remove the policy."""
+    queue = names.get_queue(call, given.queue_url)
 
     def edit(policy: dict[str, Any]) -> dict[str, Any]:
-        statements = _listed(policy)
+        statements = _as_list(policy)
         left = [each for each in statements if not (isinstance(each, dict) and each.get("Sid") == given.label)]
         if len(left) == len(statements):
             raise errors.invalid_value(given.label, "Label", "can't find label on existing policy.")
@@ -196,7 +203,7 @@ def _check(given: AddPermission) -> None:
     if len(given.actions) > MAX_ACTIONS:
         raise errors.over_limit(f"{len(given.actions)} Actions were found, maximum allowed is {MAX_ACTIONS}.")
     for action in given.actions:
-        if action not in GRANTED and action != "*":
+        if action not in GRANTABLE_OPERATIONS and action != "*":
             reason = "Only the queue owner is allowed to invoke this action."
             raise errors.invalid_value(f"SQS:{action[: names.MAX_SHOWN]}", "ActionName", reason)
     if not given.accounts or not all(map(ACCOUNT.fullmatch, given.accounts)):
@@ -204,20 +211,20 @@ def _check(given: AddPermission) -> None:
         raise errors.invalid_value(value, "PrincipalId", "Unable to verify.")
 
 
-def _listed(policy: Mapping[str, Any]) -> list[Any]:
+def _as_list(policy: Mapping[str, Any]) -> list[Any]:
     value = policy.get("Statement", [])
     return value if isinstance(value, list) else [value]
 
 
 def _one_or_all(found: Iterable[str]) -> str | list[str]:
-    """Return a single entry as a string and several entries as a list, as AWS writes policies."""
+    """Return one entry as a string and several entries as a list, like AWS."""
     several = list(found)
     return several[0] if len(several) == 1 else several
 
 
 def _change(call: Call, queue: Queue, edit: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     def edited(metadata: Metadata) -> Metadata:
-        former = attributes_of(wire.encode(metadata)).policy
+        former = read_attributes(wire.encode(metadata)).policy
         policy = edit(wire.json_object(former.encode()) if former else {})
         return with_attributes(metadata, policy=wire.encode(policy).decode() if policy else "")
 

@@ -21,14 +21,14 @@ from zq.sqs.operations import Answer
 from zq.wire import encode
 
 MEDIA: Final = "text/xml"
-# Media type of responses to clients that prefer JSON. The members correspond to the XML elements.
+# Media type of responses to clients that prefer JSON.
 JSON: Final = "application/json"
 NAMESPACE: Final = "http://queue.amazonaws.com/doc/2012-11-05/"
-# Maximum number of fields in a form. A batch of ten messages with ten attributes each needs half of it.
+# Maximum number of fields in a form. A batch of ten messages with ten attributes each has about 500.
 MAX_FIELDS: Final = 1000
-# Maximum number of dots at which a field name is split.
+# Maximum number of dots that separate the parts of a field name.
 MAX_DOTS: Final = 8
-# Lists in requests, by element name in forms: the operation member.
+# Lists in requests: the parameter name, by element name in forms.
 LISTS: Final = {
     "AttributeName": "AttributeNames",
     "MessageAttributeName": "MessageAttributeNames",
@@ -40,17 +40,17 @@ LISTS: Final = {
     "DeleteMessageBatchRequestEntry": "Entries",
     "ChangeMessageVisibilityBatchRequestEntry": "Entries",
 }
-# Maps in requests, by element name in forms: the operation member, and the field names of key and value.
+# Maps in requests: the parameter name, and the field names of key and value, by element name in forms.
 MAPS: Final = {
     "Attribute": ("Attributes", "Name", "Value"),
     "MessageAttribute": ("MessageAttributes", "Name", "Value"),
     "MessageSystemAttribute": ("MessageSystemAttributes", "Name", "Value"),
     "Tag": ("Tags", "Key", "Value"),
 }
-# Member names of lists. Clients send an empty list as a field with the member name and an empty value.
-PLURALS: Final = frozenset(LISTS.values())
-# Members with a different name in an operation, by operation.
-RENAMED: Final = {"CreateQueue": {"Tags": "tags"}}
+# Parameter names of lists. Clients send an empty list as a field with the parameter name and an empty value.
+LIST_NAMES: Final = frozenset(LISTS.values())
+# Parameters that have another name in one operation, by operation.
+OPERATION_NAMES: Final = {"CreateQueue": {"Tags": "tags"}}
 # Element names of lists in responses, by member. {} stands for the name of the batch operation.
 ELEMENTS: Final = {
     "QueueUrls": "QueueUrl",
@@ -61,9 +61,9 @@ ELEMENTS: Final = {
     "Results": "ListMessageMoveTasksResultEntry",
 }
 # Maps in responses: the element name and the names of key and value, by member.
-ELEMENTS_OF_MAPS: Final = {plural: (one, key, value) for one, (plural, key, value) in MAPS.items()}
+MAP_ELEMENTS: Final = {plural: (one, key, value) for one, (plural, key, value) in MAPS.items()}
 # Members whose names begin with a lower-case letter in JSON responses, as in AWS.
-SMALL: Final = {"Messages": "messages", "QueueUrls": "queueUrls"}
+LOWER_CASE: Final = {"Messages": "messages", "QueueUrls": "queueUrls"}
 # Characters that XML cannot represent.
 FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -71,13 +71,13 @@ Tree = dict[str, Any]
 
 
 def read(req: falcon.Request, body: bytes) -> tuple[str, dict[str, Any], None]:
-    """Parse a request into the operation's name, its raw parameters, and None. Raises ``SqsError``.
+    """Return the operation's name, the raw parameters, and None. Raises ``SqsError``.
 
-    None takes the place of the decoded parameters, which ``json_protocol.read`` may return.
+    The JSON protocol returns decoded parameters in place of None.
     """
     form = _fields(req.query_string) | _fields(body)
     operation = form.pop("Action", "")
-    renamed = RENAMED.get(operation, {})
+    renamed = OPERATION_NAMES.get(operation, {})
     return operation, {renamed.get(name, name): value for name, value in _members(_tree(form)).items()}, None
 
 
@@ -92,7 +92,10 @@ def _fields(form: str | bytes) -> dict[str, str]:
 
 
 def _tree(form: Mapping[str, str]) -> Tree:
-    """Nest the fields by the parts of their names. Raises ``SqsError`` if a field has both a value and parts."""
+    """Convert the fields to a tree: dots in a field's name separate the levels.
+
+    Raises ``SqsError`` if a field has both a value and nested fields.
+    """
     tree: Tree = {}
     for name, value in form.items():
         *parts, last = name.split(".", MAX_DOTS)
@@ -100,14 +103,14 @@ def _tree(form: Mapping[str, str]) -> Tree:
         for part in parts:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise errors.malformed(f"The field {name[:100]} has a value and parts.")
+                raise errors.malformed(f"The field {name[:100]} has both a value and nested fields.")
         if isinstance(node.setdefault(last, value), dict):
-            raise errors.malformed(f"The field {name[:100]} has a value and parts.")
+            raise errors.malformed(f"The field {name[:100]} has both a value and nested fields.")
     return tree
 
 
 def _members(tree: Tree) -> Tree:
-    """Convert the fields of a structure to members, including its lists and maps."""
+    """Convert a tree of fields to parameters, including lists and maps."""
     found: Tree = {}
     for name, node in tree.items():
         if name in LISTS:
@@ -120,7 +123,7 @@ def _members(tree: Tree) -> Tree:
                 if isinstance(element, dict) and isinstance(element.get(key), str)
             }
         else:
-            found[name] = [] if name in PLURALS and node == "" else _value(node)
+            found[name] = [] if name in LIST_NAMES and node == "" else _value(node)
     return found
 
 
@@ -129,13 +132,13 @@ def _value(node: Any) -> Any:
 
 
 def _elements(node: Any) -> list[Any]:
-    """Return the elements of a list in numerical order. A node without numbers is a single element."""
+    """Return the elements of a list, sorted by number. A node without numbers is a single element."""
     if not isinstance(node, dict) or not all(name.isascii() and name.isdigit() for name in node):
         return [node]
     return [element for _, element in sorted(node.items(), key=lambda item: int(item[0][:9]))]
 
 
-def answer(req: falcon.Request, resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
+def write_result(req: falcon.Request, resp: falcon.Response, operation: str, given: Answer, request_id: str) -> None:
     """Write the result of an operation to the response as XML or JSON."""
     members = to_builtins(given)
     if _prefers_json(req):
@@ -148,8 +151,8 @@ def answer(req: falcon.Request, resp: falcon.Response, operation: str, given: An
     _send(resp, f"{operation}Response", metadata if members is None else result_element + metadata)
 
 
-def refuse(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
-    """Write an error to the response as XML or JSON. The caller has set the status.
+def write_error(req: falcon.Request, resp: falcon.Response, error: errors.SqsError, request_id: str) -> None:
+    """Write the headers and body of an error response, but not its status.
 
     As in AWS, the error for a missing operation is always XML.
     """
@@ -180,13 +183,13 @@ def _send_json(resp: falcon.Response, document: Tree) -> None:
 
 
 def _json_members(members: Mapping[str, Any]) -> Tree:
-    return {SMALL.get(name, name): _json(name, value) for name, value in members.items()}
+    return {LOWER_CASE.get(name, name): _json(name, value) for name, value in members.items()}
 
 
 def _json(name: str, value: Any) -> Any:
-    """Convert the value of a member to JSON. As in XML, a map becomes an array of its entries."""
-    if name in ELEMENTS_OF_MAPS:
-        _, key, content = ELEMENTS_OF_MAPS[name]
+    """Convert the value of a member to JSON. A map becomes an array of entries, as in XML."""
+    if name in MAP_ELEMENTS:
+        _, key, content = MAP_ELEMENTS[name]
         return [_json("", {key: own, content: each}) for own, each in value.items()]
     if isinstance(value, list):
         return [_json("", each) for each in value]
@@ -199,8 +202,8 @@ def _xml_members(operation: str, members: Mapping[str, Any]) -> str:
 
 def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
     """Yield the XML elements of a member, one for each entry of a list or map."""
-    if name in ELEMENTS_OF_MAPS:
-        one, key, valued = ELEMENTS_OF_MAPS[name]
+    if name in MAP_ELEMENTS:
+        one, key, valued = MAP_ELEMENTS[name]
         for own, content in value.items():
             yield from _xml(operation, one, {key: own, valued: content})
     elif isinstance(value, list):
@@ -215,7 +218,7 @@ def _xml(operation: str, name: str, value: Any) -> Iterator[str]:
 def _text(value: Any) -> str:
     """Escape a value for XML and replace forbidden characters.
 
-    A carriage return becomes a character reference, because parsers would normalize it to a line feed.
+    A carriage return becomes a character reference, because XML parsers convert a literal one to a line feed.
     """
     if isinstance(value, bool):
         return str(value).lower()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between SQS queue attributes, whose values are strings, and queue metadata.
 
-Attributes with an equivalent metadata key are stored under that key, which the REST API shares. All other attributes
-are stored under the metadata key ``_sqs``.
+If zq has a metadata key for an attribute, the attribute is stored under this key, which REST clients use, too. All
+other attributes are stored under the metadata key ``_sqs``.
 """
 
 import json
@@ -25,8 +25,8 @@ from zq.sqs.extension import (
     REDRIVE_PERMISSIONS,
     THROUGHPUT_LIMITS,
     QueueAttributes,
-    attributes_in,
-    attributes_of,
+    get_attributes,
+    read_attributes,
 )
 from zq.sqs.limits import MAX_ACCESS_POLICY, MAX_RECEIVES, MAX_SOURCES, NUMBERS
 
@@ -41,42 +41,42 @@ READ_ONLY: Final = (
     "LastModifiedTimestamp",
     "QueueArn",
 )
-# Attributes of FIFO queues only. For the last two, the error message states this restriction, as in AWS.
-ONLY_OF_FIFO: Final = ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
-NAMED_IN_ERRORS: Final = ONLY_OF_FIFO[1:]
+# Attributes that a standard queue does not have. AWS has a special error message for the last two.
+FIFO_ONLY: Final = ("ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+FIFO_ONLY_WITH_ERROR: Final = FIFO_ONLY[1:]
 # The attribute that makes a queue a FIFO queue. It can be set only when the queue is created.
 FIFO: Final = "FifoQueue"
 # The name by which a client requests all attributes.
 ALL: Final = "All"
-# The reason in the error for a per-group throughput limit without the deduplication scope that it requires.
+# Error message for a throughput limit per message group without a deduplication scope per message group.
 NEEDS_SCOPE: Final = f"{THROUGHPUT_LIMITS[1]} needs a DeduplicationScope of {DEDUPLICATION_SCOPES[1]}."
 _BOOLEANS: Final = {"true": True, "false": False}
 _DIGITS: Final = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 
-def boolean(text: str) -> bool | None:
+def parse_boolean(text: str) -> bool | None:
     """Parse "true" or "false", ignoring case. Return None for any other text."""
     return _BOOLEANS.get(text.lower())
 
 
 def check_names(attributes: Iterable[str], fifo: bool) -> None:
-    """Check that the attributes can be set on a FIFO or standard queue. Raises ``SqsError``."""
+    """Check that a queue of this type has the attributes and that they can be set. Raises ``SqsError``."""
     for name in attributes:
-        if name in NAMED_IN_ERRORS and not fifo:
+        if name in FIFO_ONLY_WITH_ERROR and not fifo:
             raise errors.only_of_fifo(name)
-        if name not in SETTERS or (name in ONLY_OF_FIFO and not fifo):
+        if name not in SETTERS or (name in FIFO_ONLY and not fifo):
             raise errors.unknown_attribute(name)
 
 
-def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[str, str]) -> Metadata:
+def edit_metadata(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[str, str]) -> Metadata:
     """Return a copy of the metadata with the given attributes set. Raises ``SqsError`` for an invalid value.
 
-    Call ``check_names`` first.
+    The names of the attributes must have passed ``check_names``.
     """
-    own = attributes_in(metadata)
-    if attributes.get("KmsMasterKeyId") and boolean(attributes.get("SqsManagedSseEnabled", "")):
+    own = get_attributes(metadata)
+    if attributes.get("KmsMasterKeyId") and parse_boolean(attributes.get("SqsManagedSseEnabled", "")):
         raise errors.two_encryptions()
-    edit = Edit(call, ref, dict(metadata), own)
+    edit = MetadataEdit(call, ref, dict(metadata), own)
     for name, value in attributes.items():
         SETTERS[name](edit, name, value)
     if edit.own.limit != THROUGHPUT_LIMITS[0] and edit.own.scope == DEDUPLICATION_SCOPES[0]:
@@ -84,8 +84,8 @@ def edited(call: Call, ref: QueueRef, metadata: Metadata, attributes: Mapping[st
     return edit.metadata | {ATTRIBUTES: msgspec.to_builtins(edit.own)}
 
 
-class Edit:
-    """A queue's metadata while attribute setters modify it. ``own``: the value of the key ``_sqs``."""
+class MetadataEdit:
+    """The metadata that attribute setters modify. ``own`` is the value of the key ``_sqs``."""
 
     def __init__(self, call: Call, ref: QueueRef, metadata: Metadata, own: QueueAttributes) -> None:
         self.call = call
@@ -93,46 +93,46 @@ class Edit:
         self.metadata = metadata
         self.own = own
 
-    def keep(self, **changes: Any) -> None:
+    def set_own(self, **changes: Any) -> None:
         """Replace members of ``_sqs``."""
         self.own = structs.replace(self.own, **changes)
 
 
-def _number(name: str, value: str) -> int:
+def _parse_number(name: str, value: str) -> int:
     low, high, _ = NUMBERS[name]
     if _DIGITS.fullmatch(value) is None or not low <= int(value) <= high:
         raise errors.invalid_attribute_value(name)
     return int(value)
 
 
-def _boolean(name: str, value: str) -> bool:
-    found = boolean(value)
+def _parse_boolean(name: str, value: str) -> bool:
+    found = parse_boolean(value)
     if found is None:
         raise errors.invalid_attribute_value(name)
     return found
 
 
-def _sets_key(key: str) -> Callable[[Edit, str, str], None]:
-    def set_number(edit: Edit, name: str, value: str) -> None:
-        edit.metadata[key] = _number(name, value)
+def _make_key_setter(key: str) -> Callable[[MetadataEdit, str, str], None]:
+    def set_number(edit: MetadataEdit, name: str, value: str) -> None:
+        edit.metadata[key] = _parse_number(name, value)
 
     return set_number
 
 
-def _sets_own(member: str) -> Callable[[Edit, str, str], None]:
-    def set_number(edit: Edit, name: str, value: str) -> None:
-        edit.keep(**{member: _number(name, value)})
+def _make_own_setter(member: str) -> Callable[[MetadataEdit, str, str], None]:
+    def set_number(edit: MetadataEdit, name: str, value: str) -> None:
+        edit.set_own(**{member: _parse_number(name, value)})
 
     return set_number
 
 
-def _set_policy(edit: Edit, name: str, value: str) -> None:
+def _set_policy(edit: MetadataEdit, name: str, value: str) -> None:
     if value and (len(value) > MAX_ACCESS_POLICY or _json_object(value) is None):
         raise errors.invalid_attribute_value(name)
-    edit.keep(policy=value)
+    edit.set_own(policy=value)
 
 
-def _set_redrive_policy(edit: Edit, name: str, value: str) -> None:
+def _set_redrive_policy(edit: MetadataEdit, name: str, value: str) -> None:
     if not value:
         for key in ("_dead_letter_queue", "_max_claim_count"):
             edit.metadata.pop(key, None)
@@ -152,88 +152,89 @@ def _set_redrive_policy(edit: Edit, name: str, value: str) -> None:
         raise refusal(
             f"Invalid value for maxReceiveCount: {count}, valid values are from 1 to {MAX_RECEIVES} both inclusive."
         )
-    edit.metadata |= {"_dead_letter_queue": _target(edit, arn, refusal), "_max_claim_count": int(count)}
+    edit.metadata |= {"_dead_letter_queue": _find_target(edit, arn, refusal), "_max_claim_count": int(count)}
 
 
-def _target(edit: Edit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
-    """Return the name of the dead-letter queue that an ARN refers to.
+def _find_target(edit: MetadataEdit, arn: str, refusal: Callable[[str], errors.SqsError]) -> str:
+    """Return the name of the dead-letter queue with the given ARN.
 
-    Raises the error that ``refusal`` creates if the dead-letter queue is invalid or does not allow this source queue.
+    If the dead-letter queue is invalid or does not allow this source queue, raise the error that ``refusal`` creates.
     """
-    target = names.named_by(edit.call, arn)
+    target = names.parse_arn(edit.call, arn)
     if target is None:
         raise refusal("Dead letter target must be a queue of the same account.")
     queue = edit.call.use_cases.find(target)
     if queue is None:
         raise refusal("Dead letter target does not exist.")
-    allows = attributes_of(queue.metadata).redrive_allow or {}
-    if attributes_of(queue.metadata).fifo != edit.own.fifo:
+    allows = read_attributes(queue.metadata).redrive_allow or {}
+    if read_attributes(queue.metadata).fifo != edit.own.fifo:
         raise refusal("Dead letter target must be of the same type, FIFO or standard.")
     permission = allows.get("redrivePermission", "allowAll")
-    sources = [names.named_by(edit.call, source) for source in allows.get("sourceQueueArns", ())]
+    sources = [names.parse_arn(edit.call, source) for source in allows.get("sourceQueueArns", ())]
     if permission == "denyAll" or (permission == "byQueue" and edit.ref not in sources):
         raise refusal("The redrive allow policy of the dead letter target does not allow this queue.")
     return target.name
 
 
-def _set_redrive_allow(edit: Edit, name: str, value: str) -> None:
+def _set_redrive_allow(edit: MetadataEdit, name: str, value: str) -> None:
     if not value:
-        edit.keep(redrive_allow=None)
+        edit.set_own(redrive_allow=None)
         return
     policy = _json_object(value)
     permission = policy.get("redrivePermission") if policy else None
     sources = policy.get("sourceQueueArns") if policy else None
     if permission not in REDRIVE_PERMISSIONS or (permission == "byQueue") != bool(sources):
-        raise errors.invalid_value(value, name, "It must allow allowAll, denyAll, or byQueue with sourceQueueArns.")
+        reason = "redrivePermission must be allowAll, denyAll, or byQueue with sourceQueueArns."
+        raise errors.invalid_value(value, name, reason)
     allowed: dict[str, Any] = {"redrivePermission": permission}
     if sources:
         if not isinstance(sources, list) or len(sources) > MAX_SOURCES or not all(map(_is_arn, sources)):
             raise errors.invalid_value(value, name, f"sourceQueueArns must be ARNs of 1 to {MAX_SOURCES} queues.")
         allowed["sourceQueueArns"] = sources
-    edit.keep(redrive_allow=allowed)
+    edit.set_own(redrive_allow=allowed)
 
 
 def _is_arn(value: object) -> bool:
     return isinstance(value, str) and names.ARN.fullmatch(value) is not None
 
 
-def _set_kms_key(edit: Edit, _name: str, value: str) -> None:
+def _set_kms_key(edit: MetadataEdit, _name: str, value: str) -> None:
     if value and edit.call.options.kms == "refuse":
-        raise errors.unsupported_operation("This server encrypts nothing by keys of KMS.")
+        raise errors.unsupported_operation("KmsMasterKeyId cannot be set: this server does not encrypt with KMS keys.")
     if value and not edit.own.kms.key:
-        LOG.warning("The queue %s names a key of KMS: nothing is encrypted by it.", edit.ref.name)
-    edit.keep(kms=structs.replace(edit.own.kms, key=value[:2048], managed=edit.own.kms.managed and not value))
+        LOG.warning("Queue %s has a KMS key, but its messages are not encrypted with it.", edit.ref.name)
+    edit.set_own(kms=structs.replace(edit.own.kms, key=value[:2048], managed=edit.own.kms.managed and not value))
 
 
-def _set_kms_reuse(edit: Edit, name: str, value: str) -> None:
-    edit.keep(kms=structs.replace(edit.own.kms, reuse=_number(name, value or str(DEFAULT_REUSE))))
+def _set_kms_reuse(edit: MetadataEdit, name: str, value: str) -> None:
+    edit.set_own(kms=structs.replace(edit.own.kms, reuse=_parse_number(name, value or str(DEFAULT_REUSE))))
 
 
-def _set_managed(edit: Edit, name: str, value: str) -> None:
-    managed = _boolean(name, value)
-    edit.keep(kms=structs.replace(edit.own.kms, managed=managed, key="" if managed else edit.own.kms.key))
+def _set_managed(edit: MetadataEdit, name: str, value: str) -> None:
+    managed = _parse_boolean(name, value)
+    edit.set_own(kms=structs.replace(edit.own.kms, managed=managed, key="" if managed else edit.own.kms.key))
 
 
-def _set_content_deduplication(edit: Edit, name: str, value: str) -> None:
-    edit.keep(content_dedup=_boolean(name, value))
+def _set_content_deduplication(edit: MetadataEdit, name: str, value: str) -> None:
+    edit.set_own(content_dedup=_parse_boolean(name, value))
 
 
-def _sets_one_of(member: str, values: Sequence[str]) -> Callable[[Edit, str, str], None]:
-    def set_text(edit: Edit, name: str, value: str) -> None:
+def _make_choice_setter(member: str, values: Sequence[str]) -> Callable[[MetadataEdit, str, str], None]:
+    def set_text(edit: MetadataEdit, name: str, value: str) -> None:
         if value not in values:
             raise errors.invalid_attribute_value(name)
-        edit.keep(**{member: value})
+        edit.set_own(**{member: value})
 
     return set_text
 
 
 # Attribute setters by name. Attributes without a setter cannot be changed.
-SETTERS: Final[Mapping[str, Callable[[Edit, str, str], None]]] = {
-    "VisibilityTimeout": _sets_own("visibility"),
-    "MessageRetentionPeriod": _sets_key("_default_message_ttl"),
-    "DelaySeconds": _sets_key("_default_message_delay"),
-    "MaximumMessageSize": _sets_own("max_size"),
-    "ReceiveMessageWaitTimeSeconds": _sets_own("wait"),
+SETTERS: Final[Mapping[str, Callable[[MetadataEdit, str, str], None]]] = {
+    "VisibilityTimeout": _make_own_setter("visibility"),
+    "MessageRetentionPeriod": _make_key_setter("_default_message_ttl"),
+    "DelaySeconds": _make_key_setter("_default_message_delay"),
+    "MaximumMessageSize": _make_own_setter("max_size"),
+    "ReceiveMessageWaitTimeSeconds": _make_own_setter("wait"),
     "RedrivePolicy": _set_redrive_policy,
     "RedriveAllowPolicy": _set_redrive_allow,
     "Policy": _set_policy,
@@ -241,16 +242,16 @@ SETTERS: Final[Mapping[str, Callable[[Edit, str, str], None]]] = {
     "KmsDataKeyReusePeriodSeconds": _set_kms_reuse,
     "SqsManagedSseEnabled": _set_managed,
     "ContentBasedDeduplication": _set_content_deduplication,
-    "DeduplicationScope": _sets_one_of("scope", DEDUPLICATION_SCOPES),
-    "FifoThroughputLimit": _sets_one_of("limit", THROUGHPUT_LIMITS),
+    "DeduplicationScope": _make_choice_setter("scope", DEDUPLICATION_SCOPES),
+    "FifoThroughputLimit": _make_choice_setter("limit", THROUGHPUT_LIMITS),
 }
 # Attribute names that a client can request.
-KNOWN: Final = frozenset({ALL, FIFO, *SETTERS, *READ_ONLY})
+REQUESTABLE: Final = frozenset({ALL, FIFO, *SETTERS, *READ_ONLY})
 
 
-def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
-    """Return a queue's non-empty attributes, except message counts."""
-    own = attributes_in(metadata)
+def format_attributes(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
+    """Return all attributes of a queue that have a value, except message counts."""
+    own = get_attributes(metadata)
     filled = call.use_cases.queues.shown(name, metadata)
     texts = {
         "VisibilityTimeout": str(own.visibility),
@@ -270,26 +271,26 @@ def shown(call: Call, name: str, metadata: Metadata) -> dict[str, str]:
     }
     if own.fifo:
         values = str(own.content_dedup).lower(), own.scope, own.limit
-        texts |= {FIFO: "true", **dict(zip(ONLY_OF_FIFO, values, strict=True))}
+        texts |= {FIFO: "true", **dict(zip(FIFO_ONLY, values, strict=True))}
     return {name: text for name, text in texts.items() if text}
 
 
-def differing(there: Mapping[str, str], given: Mapping[str, str]) -> str:
-    """Return the name of the first given attribute that differs from the existing value, or ""."""
-    return next((name for name, value in given.items() if not _same(there.get(name, ""), value)), "")
+def find_difference(there: Mapping[str, str], given: Mapping[str, str]) -> str:
+    """Return the name of the first attribute whose given value differs from the existing value, or "" if all match."""
+    return next((name for name, value in given.items() if not _are_equal(there.get(name, ""), value)), "")
 
 
-def _same(there: str, given: str) -> bool:
+def _are_equal(there: str, given: str) -> bool:
     if there == given or (_DIGITS.fullmatch(given) and _DIGITS.fullmatch(there) and int(given) == int(there)):
         return True
-    if boolean(there) is not None:
-        return boolean(there) == boolean(given)
+    if parse_boolean(there) is not None:
+        return parse_boolean(there) == parse_boolean(given)
     policies = _json_object(there), _json_object(given)
     return None not in policies and _as_texts(policies[0]) == _as_texts(policies[1])
 
 
 def _as_texts(value: Any) -> Any:
-    """Convert all scalars in a JSON value to strings, because clients send numbers in both forms."""
+    """Convert all scalars in a JSON value to strings, because some clients send numbers as strings."""
     if isinstance(value, dict):
         return {name: _as_texts(member) for name, member in value.items()}
     if isinstance(value, list):

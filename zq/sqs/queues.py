@@ -13,8 +13,8 @@ from zq.core.metadata import GROUPED, Metadata
 from zq.limits import LONG_QUEUE_NAME, MAX_LONG_NAME
 from zq.model import Grouping, Queue, QueueRef
 from zq.sqs import errors, names, queue_attributes
-from zq.sqs.call import Call, OfQueue, Params
-from zq.sqs.extension import ATTRIBUTES, attributes_of, with_attributes
+from zq.sqs.call import Call, Params, QueueParams
+from zq.sqs.extension import ATTRIBUTES, read_attributes, with_attributes
 from zq.sqs.limits import MAX_PAGE, MAX_TAG_KEY, MAX_TAG_VALUE, MAX_TAGS, NUMBERS
 
 # Characters allowed in the name of a new queue.
@@ -42,8 +42,7 @@ class CreateQueue(Params, frozen=True):
 def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
     """Create a queue if it does not exist, and return its URL.
 
-    A FIFO queue is a zq queue with ordered message groups. Raises ``SqsError`` if the queue exists with different
-    attributes.
+    Raises ``SqsError`` if the queue exists with different attributes.
     """
     if given.queue_name is None:
         raise errors.missing_parameter("QueueName")
@@ -54,25 +53,25 @@ def create_queue(call: Call, given: CreateQueue) -> dict[str, Any]:
     _check_tags(given.tags, ref.name)
     queues = call.use_cases.queues
     while (queue := call.use_cases.find(ref)) is None:
-        if call.options.name_rest and call.use_cases.cooldowns.refuses(ref):
+        if call.options.name_rest and call.use_cases.cooldowns.is_reserved(ref):
             raise errors.queue_deleted_recently(call.options.name_rest)
         now = int(call.use_cases.clock.now())
         ttl = min(NUMBERS["MessageRetentionPeriod"][2], call.use_cases.max_message_ttl)
         metadata: Metadata = {"_default_message_ttl": ttl}
         if fifo:
             metadata = with_attributes(metadata | {GROUPED: Grouping.ORDERED}, fifo=True)
-        metadata = queue_attributes.edited(call, ref, metadata, settable)
+        metadata = queue_attributes.edit_metadata(call, ref, metadata, settable)
         metadata = with_attributes(metadata, created=now, modified=now, tags=given.tags)
         if queues.create(ref, wire.encode(metadata)):
             return {"QueueUrl": names.queue_url(call, ref.name)}
-    if differs := queue_attributes.differing(_shown(call, queue), attributes):
+    if differs := queue_attributes.find_difference(_format_attributes(call, queue), attributes):
         raise errors.queue_name_exists(differs)
     return {"QueueUrl": names.queue_url(call, ref.name)}
 
 
 def _check_name(name: str, fifo: str | None) -> bool:
     """Validate the name of a new queue and return whether it is a FIFO queue. Raises ``SqsError``."""
-    is_fifo = bool(queue_attributes.boolean(fifo or ""))
+    is_fifo = bool(queue_attributes.parse_boolean(fifo or ""))
     plain = name.removesuffix(FIFO) if is_fifo else name
     if (
         not 1 <= len(plain) <= len(name) <= MAX_LONG_NAME
@@ -93,7 +92,7 @@ class GetQueueUrl(Params, frozen=True):
 def get_queue_url(call: Call, given: GetQueueUrl) -> dict[str, Any]:
     """Return the URL of an existing queue."""
     owner = given.queue_owner or call.account
-    queue = names.existing(call, f"{owner}/{given.queue_name}")
+    queue = names.get_queue(call, f"{owner}/{given.queue_name}")
     return {"QueueUrl": names.queue_url(call, queue.ref.name)}
 
 
@@ -104,26 +103,26 @@ class ListQueues(Params, frozen=True):
 
 
 def list_queues(call: Call, given: ListQueues) -> dict[str, Any]:
-    """Return a page of queue URLs, optionally limited to names with a prefix."""
-    after, size = _page(given.max_results, given.next_token)
+    """Return a page of queue URLs, optionally of queues whose name has a prefix."""
+    after, size = _parse_page(given.max_results, given.next_token)
     prefix = given.queue_name_prefix
     found: Iterable[Queue] = ()
     if not prefix or LONG_QUEUE_NAME.fullmatch(prefix):
         found = call.use_cases.queues.named(call.project, after, prefix)
-    return _listed(call, "QueueUrls", found, size, given.max_results)
+    return _make_page(call, "QueueUrls", found, size, given.max_results)
 
 
-class ListDeadLetterSourceQueues(OfQueue, frozen=True):
+class ListDeadLetterSourceQueues(QueueParams, frozen=True):
     max_results: int | None = None
     next_token: str = ""
 
 
 def list_dead_letter_source_queues(call: Call, given: ListDeadLetterSourceQueues) -> dict[str, Any]:
-    """Return a page of the URLs of the source queues of a dead-letter queue."""
-    target = names.existing(call, given.queue_url).ref.name
-    after, size = _page(given.max_results, given.next_token)
+    """Return a page of queue URLs: the queues that use the given queue as their dead-letter queue."""
+    target = names.get_queue(call, given.queue_url).ref.name
+    after, size = _parse_page(given.max_results, given.next_token)
     found = (queue for queue in call.use_cases.queues.named(call.project, after) if has_target(queue, target))
-    return _listed(call, "queueUrls", found, size, given.max_results)
+    return _make_page(call, "queueUrls", found, size, given.max_results)
 
 
 def has_target(queue: Queue, target: str) -> bool:
@@ -131,11 +130,8 @@ def has_target(queue: Queue, target: str) -> bool:
     return metadata.get("_dead_letter_queue") == target and metadata.get("_max_claim_count") is not None
 
 
-def _page(max_results: int | None, token: str) -> tuple[str, int]:
-    """Validate pagination parameters, and return the last name of the previous page and the page size.
-
-    Raises ``SqsError``.
-    """
+def _parse_page(max_results: int | None, token: str) -> tuple[str, int]:
+    """Return the name after which the page starts, and the page size. Raises ``SqsError``."""
     size = MAX_PAGE if max_results is None else max_results
     if not 1 <= size <= MAX_PAGE:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_PAGE}, if provided.")
@@ -144,14 +140,14 @@ def _page(max_results: int | None, token: str) -> tuple[str, int]:
     except ValueError:
         after = " "
     if token and LONG_QUEUE_NAME.fullmatch(after) is None:
-        raise errors.invalid_value(token[: names.MAX_SHOWN], "NextToken", "It is none that this server gave.")
+        raise errors.invalid_value(token[: names.MAX_SHOWN], "NextToken", "It must be a NextToken of a former page.")
     return after, size
 
 
-def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: int | None) -> dict[str, Any]:
+def _make_page(call: Call, member: str, found: Iterable[Queue], size: int, asked: int | None) -> dict[str, Any]:
     """Return a page of at most ``size`` queue URLs.
 
-    As in AWS, the page has a next token only if the request specifies a page size (``asked``).
+    As in AWS, the page has a next token only if the request contains a page size, ``asked``.
     """
     listed = [queue.ref.name for queue in islice(found, size + 1)]
     answer: dict[str, Any] = {member: [names.queue_url(call, name) for name in listed[:size]]}
@@ -160,19 +156,22 @@ def _listed(call: Call, member: str, found: Iterable[Queue], size: int, asked: i
     return answer
 
 
-def delete_queue(call: Call, given: OfQueue) -> None:
-    """Delete the queue and its messages, and start the cooldown for its name."""
-    ref = names.existing(call, given.queue_url).ref
+def delete_queue(call: Call, given: QueueParams) -> None:
+    """Delete the queue and its messages, and reserve its name for ``[sqs] name_rest`` seconds."""
+    ref = names.get_queue(call, given.queue_url).ref
     call.request.context.removed = call.use_cases.cooldowns.delete(ref, call.options.name_rest)
 
 
-def purge_queue(call: Call, given: OfQueue) -> None:
-    """Delete all messages of the queue, including claimed and delayed ones, and start the purge cooldown."""
-    queue = names.existing(call, given.queue_url)
+def purge_queue(call: Call, given: QueueParams) -> None:
+    """Delete all messages of the queue, including claimed and delayed ones.
+
+    Raises ``SqsError`` if the last purge was less than ``[sqs] purge_interval`` seconds ago.
+    """
+    queue = names.get_queue(call, given.queue_url)
     ref, interval = queue.ref, call.options.purge_interval
     if not call.use_cases.cooldowns.purge(ref, interval):
         raise errors.purge_queue_in_progress(ref.name, interval)
-    if attributes_of(queue.metadata).fifo:  # new messages must not count as duplicates of purged ones
+    if read_attributes(queue.metadata).fifo:  # new messages must not count as duplicates of purged ones
         call.use_cases.queues.change(ref, _count_purge)
 
 
@@ -180,20 +179,20 @@ def _count_purge(metadata: Metadata) -> Metadata:
     return with_attributes(metadata, purged=metadata[ATTRIBUTES].get("purged", 0) + 1)
 
 
-class GetQueueAttributes(OfQueue, frozen=True):
+class GetQueueAttributes(QueueParams, frozen=True):
     attribute_names: list[str] = []
 
 
 def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any]:
-    """Return the requested attributes. Attributes without a value are omitted."""
-    queue = names.existing(call, given.queue_url)
+    """Return the requested attributes that have a value."""
+    queue = names.get_queue(call, given.queue_url)
     wanted = set(given.attribute_names)
     for name in given.attribute_names:
-        if name not in queue_attributes.KNOWN:
+        if name not in queue_attributes.REQUESTABLE:
             raise errors.unknown_attribute(name)
     if not wanted:
         return {}
-    attributes = _shown(call, queue)
+    attributes = _format_attributes(call, queue)
     if not wanted.isdisjoint({queue_attributes.ALL, *queue_attributes.READ_ONLY[:3]}):
         depth = call.use_cases.queues.states(queue.ref)
         counts = (depth.ready, depth.claimed, depth.delayed)
@@ -203,57 +202,57 @@ def get_queue_attributes(call: Call, given: GetQueueAttributes) -> dict[str, Any
     return {"Attributes": attributes}
 
 
-def _shown(call: Call, queue: Queue) -> dict[str, str]:
-    return queue_attributes.shown(call, queue.ref.name, wire.json_object(queue.metadata))
+def _format_attributes(call: Call, queue: Queue) -> dict[str, str]:
+    return queue_attributes.format_attributes(call, queue.ref.name, wire.json_object(queue.metadata))
 
 
-class SetQueueAttributes(OfQueue, frozen=True):
+class SetQueueAttributes(QueueParams, frozen=True):
     attributes: dict[str, str]
 
 
 def set_queue_attributes(call: Call, given: SetQueueAttributes) -> None:
-    """Change the given attributes of the queue. A FIFO queue accepts ``FifoQueue=true``, which has no effect."""
-    queue, attributes = names.existing(call, given.queue_url), dict(given.attributes)
-    ref, fifo = queue.ref, attributes_of(queue.metadata).fifo
+    """Change the given attributes of the queue. A FIFO queue accepts ``FifoQueue=true`` and ignores it."""
+    queue, attributes = names.get_queue(call, given.queue_url), dict(given.attributes)
+    ref, fifo = queue.ref, read_attributes(queue.metadata).fifo
     kind = attributes.pop(queue_attributes.FIFO, None) if fifo else None
-    if kind is not None and not queue_attributes.boolean(kind):
+    if kind is not None and not queue_attributes.parse_boolean(kind):
         raise errors.invalid_attribute_value(queue_attributes.FIFO, "Modifying queue type is not supported.")
     queue_attributes.check_names(attributes, fifo)
 
     def edit(metadata: Metadata) -> Metadata:
-        edited = queue_attributes.edited(call, ref, metadata, attributes)
+        edited = queue_attributes.edit_metadata(call, ref, metadata, attributes)
         return with_attributes(edited, modified=int(call.use_cases.clock.now()))
 
     call.use_cases.queues.change(ref, edit)
 
 
-class TagQueue(OfQueue, frozen=True):
+class TagQueue(QueueParams, frozen=True):
     tags: dict[str, str]
 
 
 def tag_queue(call: Call, given: TagQueue) -> None:
-    """Add the given tags to the queue, or replace their values."""
-    ref = names.existing(call, given.queue_url).ref
+    """Add the given tags to the queue. If the queue has a tag with the same key, replace its value."""
+    ref = names.get_queue(call, given.queue_url).ref
     if not given.tags:
         raise errors.missing_parameter("Tags")
     _change_tags(call, ref, lambda tags: {**tags, **given.tags})
 
 
-class UntagQueue(OfQueue, frozen=True):
+class UntagQueue(QueueParams, frozen=True):
     tag_keys: list[str]
 
 
 def untag_queue(call: Call, given: UntagQueue) -> None:
     """Remove the given tags from the queue. Missing tags are ignored."""
-    ref = names.existing(call, given.queue_url).ref
+    ref = names.get_queue(call, given.queue_url).ref
     if not given.tag_keys:
         raise errors.invalid_parameter(TAG_KEYS)
     _change_tags(call, ref, lambda tags: {key: value for key, value in tags.items() if key not in given.tag_keys})
 
 
-def list_queue_tags(call: Call, given: OfQueue) -> dict[str, Any]:
+def list_queue_tags(call: Call, given: QueueParams) -> dict[str, Any]:
     """Return all tags of the queue."""
-    return {"Tags": attributes_of(names.existing(call, given.queue_url).metadata).tags}
+    return {"Tags": read_attributes(names.get_queue(call, given.queue_url).metadata).tags}
 
 
 def _change_tags(call: Call, ref: QueueRef, edit: Callable[[Mapping[str, str]], dict[str, str]]) -> None:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Middleware that recognizes SQS requests by path and method, before any other processing.
-
-SQS requests lack zq's headers and have no routes of their own, so the middleware routes all of them to one resource.
-"""
+"""Middleware that detects SQS requests by path and method and routes all of them to one resource."""
 
 import re
 from collections.abc import Mapping
@@ -13,9 +10,9 @@ import falcon
 from zq.http.authorization import Response
 from zq.sqs import json_protocol, query_protocol
 
-# Matches the path of a queue URL.
+# The path of a queue URL.
 QUEUE_PATH: Final = re.compile(r"/(?:queue/[A-Za-z0-9-]{1,64}/)?[0-9]{12}/[^/]+", re.ASCII)
-# Matches a query string that names an operation.
+# A query string that names an operation.
 HAS_ACTION: Final = re.compile(r"(?:^|&)Action=")
 # The internal route of the resource. Client requests for this path get 404.
 ROUTE: Final = "/sqs"
@@ -33,9 +30,9 @@ def is_sqs(env: Mapping[str, Any]) -> bool:
 
 
 class Recognition:
-    """Falcon middleware that recognizes and routes SQS requests. It must follow the request id middleware.
+    """Falcon middleware that detects and routes SQS requests. It must run after the request id middleware.
 
-    For an SQS request, it sets ``req.context.sqs`` to the module that implements the request's protocol.
+    It sets ``req.context.sqs`` of an SQS request to the module of the request's protocol.
     """
 
     def process_request(self, req: falcon.Request, resp: Response) -> None:

@@ -23,7 +23,7 @@ class SqsOptions(Struct, frozen=True, kw_only=True):
     public_url: str = ""
     """The scheme and host of queue URLs; "" = those of the request."""
     project: str = "000000000000"
-    """The project of unauthenticated requests whose access key id is not an account id."""
+    """The project of an unauthenticated request, unless its access key id is an account id."""
     auth_none_anywhere: bool = False
     purge_interval: int = 60
     """The minimum time between two purges of a queue in seconds; 0 = no limit."""
@@ -104,7 +104,7 @@ def _read(conf: Any) -> SqsOptions:
     try:
         project_id(options.project)
     except InvalidName as error:
-        raise StartRefused(f"[sqs] project cannot be used: {error}") from error
+        raise StartRefused(f"[sqs] project is invalid: {error}") from error
     return options
 
 
@@ -113,10 +113,10 @@ def _line(options: SqsOptions, url: str) -> str:
 
 
 def _check_exposure(options: SqsOptions, listener: Listener) -> list[str]:
-    """Return a warning if authentication is disabled.
+    """Return warnings for the operator: one if authentication is disabled, and none if it is enabled.
 
-    Raises ``StartRefused`` if other machines can reach the server without authentication and ``auth_none_anywhere`` is
-    not set.
+    Raises ``StartRefused`` if authentication is disabled, other machines can reach the server, and
+    ``auth_none_anywhere`` is not set.
     """
     if not options.enabled or options.auth != "none":
         return []

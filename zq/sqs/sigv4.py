@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verification of AWS Signature Version 4, as pure functions.
 
-1. ``read`` parses the signature's claim from the request head.
-2. ``check_moment`` and ``check_headers`` check the claim.
-3. ``check_signature`` verifies the signature against the hash of the body.
+1. ``read`` parses the signature from the request head.
+2. ``check_time`` and ``check_headers`` check the timestamp and the list of signed headers.
+3. ``check_signature`` verifies the signature with the secret and the hash of the body.
 
-Each of these functions raises ``Refusal``.
+Each function raises ``Refusal``.
 """
 
 import hashlib
@@ -25,26 +25,26 @@ ALGORITHM: Final = "AWS4-HMAC-SHA256"
 SERVICE: Final = "sqs"
 TERMINATOR: Final = "aws4_request"
 # Timestamp format of ``X-Amz-Date`` and of the string to sign.
-MOMENT: Final = "%Y%m%dT%H%M%SZ"
-# Maximum difference between a request's timestamp and the store's clock in seconds.
-SKEW: Final = 900
+TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
+# Maximum difference in seconds between a request's timestamp and the store's clock.
+MAX_SKEW: Final = 900
 # Maximum validity of a pre-signed request in seconds: one week.
 MAX_EXPIRES: Final = 604_800
-# Placeholder for the body hash if the body is not signed.
+# Value of the header X-Amz-Content-Sha256 if the signature does not cover the body.
 UNSIGNED: Final = "UNSIGNED-PAYLOAD"
 # Required query parameters of a pre-signed request, without the prefix ``X-Amz-``.
 PARAMETERS: Final = ("Algorithm", "Credential", "Date", "Expires", "SignedHeaders", "Signature")
 # Maximum number of cached signing keys.
 MAX_CACHED_KEYS: Final = 4096
 
-ABSENT: Final = "MissingAuthenticationToken"
-INCOMPLETE: Final = "IncompleteSignature"
+NOT_SIGNED: Final = "MissingAuthenticationToken"
+INCOMPLETE_SIGNATURE: Final = "IncompleteSignature"
 MISMATCH: Final = "SignatureDoesNotMatch"
 UNKNOWN_KEY: Final = "InvalidClientTokenId"
 
 NO_SIGNATURE: Final = "Request is missing Authentication Token"
 NO_SUCH_KEY: Final = "The security token included in the request is invalid."
-OTHER_SIGNATURE: Final = (
+WRONG_SIGNATURE: Final = (
     "The request signature we calculated does not match the signature you provided. Check your access key and signing "
     "method."
 )
@@ -57,7 +57,7 @@ _STAMP: Final = re.compile(r"[0-9]{8}T[0-9]{6}Z")
 
 
 class Refusal(Exception):
-    """A rejected signature, with an AWS error code, the error message and the HTTP status."""
+    """The error for a rejected signature: an AWS error code, a message and an HTTP status."""
 
     def __init__(self, code: str, message: str, status: int = 403) -> None:
         super().__init__(message)
@@ -69,8 +69,8 @@ class Refusal(Exception):
 class Head(NamedTuple):
     """A request head.
 
-    ``path`` and ``query`` are not decoded. ``headers`` has lower-case names and Latin-1 values as in WSGI; repeated
-    headers are joined by commas.
+    ``path`` and ``query`` are percent-encoded. Header names are in lower case. Header values are decoded as Latin-1, as
+    in WSGI, and the values of a repeated header are joined by commas.
     """
 
     method: str
@@ -81,14 +81,14 @@ class Head(NamedTuple):
     """Whether the request was received over TLS."""
 
 
-class Claim(Struct, frozen=True):
-    """The unverified signature information of a request.
+class RequestSignature(Struct, frozen=True):
+    """The parsed but unverified signature of a request.
 
     Args:
-        moment: The request's timestamp as sent.
-        seconds: The request's timestamp in seconds since the epoch.
+        timestamp: The request's timestamp as sent by the client.
+        seconds: The same timestamp in seconds since the epoch.
         signed: The names of the signed headers.
-        expires: The validity of a pre-signed request in seconds; None = not pre-signed.
+        expires: The validity in seconds of a pre-signed request; None = not pre-signed.
     """
 
     key: str
@@ -96,7 +96,7 @@ class Claim(Struct, frozen=True):
     region: str
     service: str
     terminator: str
-    moment: str
+    timestamp: str
     seconds: float
     signed: tuple[str, ...]
     signature: str
@@ -104,84 +104,84 @@ class Claim(Struct, frozen=True):
 
     @property
     def scope(self) -> str:
-        """Return the credential scope, which the string to sign contains."""
+        """Return the credential scope as it is written in the string to sign."""
         return f"{self.date}/{self.region}/{self.service}/{self.terminator}"
 
 
-def read(head: Head) -> Claim:
-    """Parse the claim from a request head. Raises ``Refusal`` if it is incomplete or for another service."""
+def read(head: Head) -> RequestSignature:
+    """Parse the signature in a request head. Raises ``Refusal`` if it is incomplete or made for another service."""
     parameters = _parameters(head.query)
     header = head.headers.get("authorization")
     if header is None and "Algorithm" not in parameters:
-        raise Refusal(ABSENT, NO_SIGNATURE)
+        raise Refusal(NOT_SIGNED, NO_SIGNATURE)
     if header is not None and "Algorithm" in parameters:
-        raise _incomplete("A request must be signed by its header Authorization or by its query, not by both.")
-    claim = _presigned(parameters) if header is None else _by_header(header, head.headers)
-    if claim.service != SERVICE or claim.terminator != TERMINATOR:
+        raise _incomplete("Sign the request in the header Authorization or in the query string, not in both.")
+    parsed = _parse_query(parameters) if header is None else _parse_header(header, head.headers)
+    if parsed.service != SERVICE or parsed.terminator != TERMINATOR:
         raise Refusal(MISMATCH, f"Credential should be scoped to {SERVICE} and end with '{TERMINATOR}'.")
-    if claim.date != claim.moment[:8]:
-        stated = f"'{claim.date}' != '{claim.moment[:8]}', from '{claim.moment}'."
+    if parsed.date != parsed.timestamp[:8]:
+        stated = f"'{parsed.date}' != '{parsed.timestamp[:8]}', from '{parsed.timestamp}'."
         raise Refusal(
             MISMATCH, f"Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date: {stated}"
         )
-    return claim
+    return parsed
 
 
-def check_moment(claim: Claim, now: float) -> None:
+def check_time(parsed: RequestSignature, now: float) -> None:
     """Check that the signature has not expired and is not in the future. Raises ``Refusal``."""
-    life = SKEW if claim.expires is None else claim.expires
-    if now > claim.seconds + life:
-        since = f"{_written(now - life)} ({_written(now)} - {_minutes(life)}.)"
-        raise Refusal(MISMATCH, f"Signature expired: {claim.moment} is now earlier than {since}")
-    if now < claim.seconds - SKEW:
-        until = f"{_written(now + SKEW)} ({_written(now)} + {_minutes(SKEW)}.)"
-        raise Refusal(MISMATCH, f"Signature not yet current: {claim.moment} is still later than {until}")
+    life = MAX_SKEW if parsed.expires is None else parsed.expires
+    if now > parsed.seconds + life:
+        since = f"{_format_time(now - life)} ({_format_time(now)} - {_format_minutes(life)}.)"
+        raise Refusal(MISMATCH, f"Signature expired: {parsed.timestamp} is now earlier than {since}")
+    if now < parsed.seconds - MAX_SKEW:
+        until = f"{_format_time(now + MAX_SKEW)} ({_format_time(now)} + {_format_minutes(MAX_SKEW)}.)"
+        raise Refusal(MISMATCH, f"Signature not yet current: {parsed.timestamp} is still later than {until}")
 
 
-def check_headers(claim: Claim, head: Head) -> None:
+def check_headers(parsed: RequestSignature, head: Head) -> None:
     """Check that ``Host`` and all ``X-Amz-`` headers are signed, and that all signed headers are present.
 
     Raises ``Refusal``.
     """
-    signed = set(claim.signed)
+    signed = set(parsed.signed)
     missing = sorted(({"host"} | {name for name in head.headers if name.startswith("x-amz-")}) - signed)
     if missing:
         raise Refusal(MISMATCH, f"These headers must be signed: {', '.join(missing)}.")
     absent = sorted(signed - head.headers.keys())
     if absent:
-        raise Refusal(MISMATCH, f"These headers are signed, and missing: {', '.join(absent)}.")
+        raise Refusal(MISMATCH, f"These signed headers are missing: {', '.join(absent)}.")
 
 
-def check_signature(claim: Claim, head: Head, secret: str, body_hash: str) -> None:
+def check_signature(parsed: RequestSignature, head: Head, secret: str, body_hash: str) -> None:
     """Verify that the request was signed with the secret. Raises ``Refusal``.
 
     ``body_hash``: the SHA-256 of the raw body in hexadecimal.
     """
     stated = head.headers.get("x-amz-content-sha256", body_hash)
     fits = hmac.compare_digest(stated.encode(), body_hash.encode()) or (stated == UNSIGNED and head.secure)
-    text = string_to_sign(claim, canonical_request(claim, head, stated))
-    right = hmac.new(signing_key(secret, claim.date, claim.region), text, hashlib.sha256).hexdigest()
-    if not (hmac.compare_digest(right, claim.signature) and fits):
-        raise Refusal(MISMATCH, OTHER_SIGNATURE)
+    text = string_to_sign(parsed, canonical_request(parsed, head, stated))
+    right = hmac.new(signing_key(secret, parsed.date, parsed.region), text, hashlib.sha256).hexdigest()
+    if not (hmac.compare_digest(right, parsed.signature) and fits):
+        raise Refusal(MISMATCH, WRONG_SIGNATURE)
 
 
-def refuse_session(head: Head) -> None:
+def reject_session(head: Head) -> None:
     """Reject temporary credentials, which are not supported. Raises ``Refusal``."""
     if "x-amz-security-token" in head.headers or "Security-Token" in _parameters(head.query):
         raise Refusal(UNKNOWN_KEY, NO_SUCH_KEY)
 
 
-def canonical_request(claim: Claim, head: Head, body_hash: str) -> bytes:
-    """Return the canonical request as defined by Signature Version 4."""
-    headers = [name.encode() + b":" + _trimmed(head.headers[name]) + b"\n" for name in claim.signed]
-    names = ";".join(claim.signed)
-    first = f"{head.method}\n{_canonical_path(head.path)}\n{_canonical_query(claim, head.query)}\n"
+def canonical_request(parsed: RequestSignature, head: Head, body_hash: str) -> bytes:
+    """Return the canonical request that Signature Version 4 defines."""
+    headers = [name.encode() + b":" + _collapse(head.headers[name]) + b"\n" for name in parsed.signed]
+    names = ";".join(parsed.signed)
+    first = f"{head.method}\n{_canonical_path(head.path)}\n{_canonical_query(parsed, head.query)}\n"
     return first.encode() + b"".join(headers) + f"\n{names}\n{body_hash}".encode("latin-1")
 
 
-def string_to_sign(claim: Claim, canonical: bytes) -> bytes:
+def string_to_sign(parsed: RequestSignature, canonical: bytes) -> bytes:
     """Return the string to sign for a canonical request."""
-    return f"{ALGORITHM}\n{claim.moment}\n{claim.scope}\n{hashlib.sha256(canonical).hexdigest()}".encode()
+    return f"{ALGORITHM}\n{parsed.timestamp}\n{parsed.scope}\n{hashlib.sha256(canonical).hexdigest()}".encode()
 
 
 @lru_cache(MAX_CACHED_KEYS)
@@ -194,11 +194,14 @@ def signing_key(secret: str, date: str, region: str) -> bytes:
 
 
 def _incomplete(message: str) -> Refusal:
-    return Refusal(INCOMPLETE, message, 400)
+    return Refusal(INCOMPLETE_SIGNATURE, message, 400)
 
 
 def _parameters(query: str) -> dict[str, str]:
-    """Return the ``X-Amz-`` query parameters, without that prefix. Raises ``Refusal`` for a repeated parameter."""
+    """Return the ``X-Amz-`` query parameters by name without the prefix.
+
+    Raises ``Refusal`` for a repeated parameter.
+    """
     found: dict[str, str] = {}
     if "X-Amz-" not in query and "%" not in query:
         return found
@@ -211,8 +214,8 @@ def _parameters(query: str) -> dict[str, str]:
     return found
 
 
-def _by_header(header: str, headers: Mapping[str, str]) -> Claim:
-    """Parse the claim from the ``Authorization`` header, whose fields can be in any order. Raises ``Refusal``."""
+def _parse_header(header: str, headers: Mapping[str, str]) -> RequestSignature:
+    """Parse the signature in the ``Authorization`` header. Its fields can be in any order. Raises ``Refusal``."""
     matched = _FIELDS.fullmatch(header)
     if matched is None:
         raise _incomplete(f"Authorization must begin with {ALGORITHM}.")
@@ -225,10 +228,12 @@ def _by_header(header: str, headers: Mapping[str, str]) -> Claim:
     for name in ("Credential", "Signature", "SignedHeaders"):
         if name not in fields:
             raise _incomplete(f"Authorization header requires '{name}' parameter.")
-    return _claim(fields["Credential"], fields["SignedHeaders"], fields["Signature"], _moment(headers))
+    return _parse_signature(
+        fields["Credential"], fields["SignedHeaders"], fields["Signature"], _read_timestamp(headers)
+    )
 
 
-def _presigned(parameters: Mapping[str, str]) -> Claim:
+def _parse_query(parameters: Mapping[str, str]) -> RequestSignature:
     for name in PARAMETERS:
         if name not in parameters:
             raise _incomplete(f"X-Amz-{name} is missing.")
@@ -237,27 +242,32 @@ def _presigned(parameters: Mapping[str, str]) -> Claim:
     stated = parameters["Expires"]
     expires = int(stated) if stated.isascii() and stated.isdigit() and len(stated) < 8 else 0
     if not 1 <= expires <= MAX_EXPIRES:
-        raise _incomplete(f"X-Amz-Expires must be 1 to {MAX_EXPIRES} seconds.")
+        raise _incomplete(f"X-Amz-Expires must be between 1 and {MAX_EXPIRES} seconds.")
     credential, names, signature = (parameters[name] for name in ("Credential", "SignedHeaders", "Signature"))
-    return _claim(credential, names, signature, parameters["Date"], expires)
+    return _parse_signature(credential, names, signature, parameters["Date"], expires)
 
 
-def _claim(credential: str, names: str, signature: str, moment: str, expires: int | None = None) -> Claim:
+def _parse_signature(
+    credential: str, names: str, signature: str, timestamp: str, expires: int | None = None
+) -> RequestSignature:
     parts = _CREDENTIAL.fullmatch(credential)
     if parts is None:
         raise _incomplete("Credential must be <key>/<date>/<region>/<service>/aws4_request.")
     signed = tuple(names.split(";"))
     if _NAMES.fullmatch(names) is None or list(signed) != sorted(set(signed)):
-        raise _incomplete("SignedHeaders must be names of headers in lower case, sorted, each once, joined by ';'.")
+        raise _incomplete("SignedHeaders must be distinct header names in lower case, sorted and separated by ';'.")
     if _SIGNATURE.fullmatch(signature) is None:
-        raise _incomplete("Signature must be 64 characters of 0-9 a-f.")
+        raise _incomplete("Signature must be 64 characters from 0-9 and a-f.")
     key, date, region, service, terminator = parts.groups()
-    seconds = _seconds(moment)
-    return Claim(key, date, region, service, terminator, moment, seconds, signed, signature, expires)
+    seconds = _to_seconds(timestamp)
+    return RequestSignature(key, date, region, service, terminator, timestamp, seconds, signed, signature, expires)
 
 
-def _moment(headers: Mapping[str, str]) -> str:
-    """Return the timestamp from ``X-Amz-Date``, or from ``Date`` in ISO 8601 or RFC 5322 format. Raises ``Refusal``."""
+def _read_timestamp(headers: Mapping[str, str]) -> str:
+    """Return the timestamp in the header ``X-Amz-Date`` or, if there is none, in ``Date``. Raises ``Refusal``.
+
+    ``Date`` can have the format of ISO 8601 or RFC 5322.
+    """
     if (given := headers.get("x-amz-date")) is not None:
         return given.strip()
     given = headers.get("date", "").strip()
@@ -265,24 +275,24 @@ def _moment(headers: Mapping[str, str]) -> str:
         return given
     try:
         stated = parsedate_to_datetime(given)
-        return stated.replace(tzinfo=stated.tzinfo or UTC).astimezone(UTC).strftime(MOMENT)
+        return stated.replace(tzinfo=stated.tzinfo or UTC).astimezone(UTC).strftime(TIME_FORMAT)
     except (ValueError, OverflowError):
-        raise _incomplete("X-Amz-Date or Date must tell the moment of the request.") from None
+        raise _incomplete("X-Amz-Date or Date must contain the time of the request.") from None
 
 
-def _seconds(moment: str) -> float:
+def _to_seconds(timestamp: str) -> float:
     """Convert a timestamp to seconds since the epoch. Raises ``Refusal``."""
-    if _STAMP.fullmatch(moment):
+    if _STAMP.fullmatch(timestamp):
         with suppress(ValueError):
-            return datetime.strptime(moment, MOMENT).replace(tzinfo=UTC).timestamp()
-    raise _incomplete("X-Amz-Date must be as 20300131T235959Z.")
+            return datetime.strptime(timestamp, TIME_FORMAT).replace(tzinfo=UTC).timestamp()
+    raise _incomplete("X-Amz-Date must have the format 20300131T235959Z.")
 
 
-def _written(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime(MOMENT)
+def _format_time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime(TIME_FORMAT)
 
 
-def _minutes(seconds: int) -> str:
+def _format_minutes(seconds: int) -> str:
     return f"{seconds // 60} min" if seconds >= 60 else f"{seconds} s"
 
 
@@ -293,21 +303,21 @@ def _pairs(query: str) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _canonical_query(claim: Claim, query: str) -> str:
+def _canonical_query(parsed: RequestSignature, query: str) -> str:
     if not query:
         return ""
-    pairs = sorted((_encoded(name), _encoded(value)) for name, value in _pairs(query))
-    left_out = None if claim.expires is None else "X-Amz-Signature"
+    pairs = sorted((_encode(name), _encode(value)) for name, value in _pairs(query))
+    left_out = None if parsed.expires is None else "X-Amz-Signature"
     return "&".join(f"{name}={value}" for name, value in pairs if name != left_out)
 
 
-def _encoded(text: str) -> str:
+def _encode(text: str) -> str:
     """Return the canonical percent-encoding of a query name or value."""
     return quote_from_bytes(unquote_to_bytes(text.replace("+", " ").encode("latin-1")), safe="-_.~")
 
 
 def _canonical_path(path: str) -> str:
-    """Return the canonical path: without dot segments, and percent-encoded a second time."""
+    """Remove dot segments from an encoded path, and percent-encode it once more, as Signature Version 4 requires."""
     kept: list[str] = []
     for segment in path.split("/"):
         if segment == "..":
@@ -318,6 +328,6 @@ def _canonical_path(path: str) -> str:
     return quote(text.encode("latin-1"), safe="/-_.~")
 
 
-def _trimmed(value: str) -> bytes:
+def _collapse(value: str) -> bytes:
     """Strip a header value and collapse its inner whitespace to single spaces."""
     return b" ".join(value.encode("latin-1").split())

@@ -54,13 +54,13 @@ _handle: Final = msgspec.json.Decoder(Handle).decode
 
 
 def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str, Any]:
-    """Start a task that moves the messages of a dead-letter queue."""
-    source = _source(call, given.source_arn)
+    """Start a task that moves the messages of a dead-letter queue, and return its handle."""
+    source = _find_source(call, given.source_arn)
     if not any(has_target(queue, source.name) for queue in call.use_cases.queues.named(call.project)):
         raise errors.invalid_parameter(NO_SOURCE)
     destination = ""
     if given.destination_arn:
-        destination = _existing(call, "DestinationArn", given.destination_arn).ref.name
+        destination = _find_existing(call, "DestinationArn", given.destination_arn).ref.name
         if destination == source.name:
             raise errors.invalid_value(given.destination_arn, "DestinationArn", "Must not be the source queue.")
     rate = given.max_number_of_messages_per_second
@@ -72,25 +72,25 @@ def start_message_move_task(call: Call, given: StartMessageMoveTask) -> dict[str
         task = call.use_cases.move_tasks.start(source, destination, rate or 0, ready)
     except Conflict:
         raise errors.invalid_parameter(RUNNING) from None
-    return {"TaskHandle": _handle_of(call, task)}
+    return {"TaskHandle": _encode_handle(call, task)}
 
 
 def list_message_move_tasks(call: Call, given: ListMessageMoveTasks) -> dict[str, Any]:
     """Return the move tasks of a queue, latest first."""
-    source = _source(call, given.source_arn)
+    source = _find_source(call, given.source_arn)
     size = 1 if given.max_results is None else given.max_results
     if not 1 <= size <= MAX_TASKS:
         raise errors.invalid_value(size, "MaxResults", f"Must be between 1 and {MAX_TASKS}, if provided.")
-    return {"Results": [_shown(call, task) for task in call.use_cases.move_tasks.latest(source, size)]}
+    return {"Results": [_format_task(call, task) for task in call.use_cases.move_tasks.latest(source, size)]}
 
 
 def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[str, Any]:
-    """Cancel a task and return the number of messages moved so far. Moved messages are not moved back."""
+    """Cancel a task and return the number of messages that it has moved. These messages are not moved back."""
     try:
         handle = _handle(b64decode(given.task_handle, validate=True))
     except (binascii.Error, ValueError):
         raise errors.invalid_parameter(NO_HANDLE) from None
-    source = _source(call, handle.source_arn)
+    source = _find_source(call, handle.source_arn)
     try:
         task = call.use_cases.move_tasks.cancel(source, handle.task_id)
     except NotFound:
@@ -98,30 +98,30 @@ def cancel_message_move_task(call: Call, given: CancelMessageMoveTask) -> dict[s
     return {"ApproximateNumberOfMessagesMoved": task.moved}
 
 
-def _source(call: Call, arn: str) -> QueueRef:
-    """Return the source queue and set it in the request's context, for logs. Raises ``SqsError``."""
-    source = _existing(call, "SourceArn", arn).ref
+def _find_source(call: Call, arn: str) -> QueueRef:
+    """Return the source queue, and set it in the request's context for logs. Raises ``SqsError``."""
+    source = _find_existing(call, "SourceArn", arn).ref
     call.request.context.queue, call.request.context.params = source, {"queue": source.name}
     return source
 
 
-def _existing(call: Call, parameter: str, arn: str) -> Queue:
-    """Read the queue that an ARN refers to. Raises ``SqsError`` if the queue does not exist."""
-    ref = names.named_by(call, arn)
+def _find_existing(call: Call, parameter: str, arn: str) -> Queue:
+    """Read a queue by its ARN. Raises ``SqsError`` if the queue does not exist."""
+    ref = names.parse_arn(call, arn)
     queue = call.use_cases.find(ref) if ref else None
     if queue is None:
         raise errors.resource_not_found(NO_QUEUE.format(parameter))
     return queue
 
 
-def _handle_of(call: Call, task: MoveTask) -> str:
+def _encode_handle(call: Call, task: MoveTask) -> str:
     handle = Handle(task.id, names.queue_arn(call, task.source))
     return b64encode(msgspec.json.encode(handle)).decode()
 
 
-def _shown(call: Call, task: MoveTask) -> dict[str, Any]:
-    """Return a task as listed, without empty members. Only a running task has a handle."""
-    found: dict[str, Any] = {"TaskHandle": _handle_of(call, task)} if task.status is TaskStatus.RUNNING else {}
+def _format_task(call: Call, task: MoveTask) -> dict[str, Any]:
+    """Return a task in the form of the response. Only a running task has a handle."""
+    found: dict[str, Any] = {"TaskHandle": _encode_handle(call, task)} if task.status is TaskStatus.RUNNING else {}
     found |= {"Status": str(task.status), "SourceArn": names.queue_arn(call, task.source)}
     if task.destination:
         found["DestinationArn"] = names.queue_arn(call, task.destination)

@@ -14,10 +14,10 @@ from zq.model import ClaimRequest, Lease, Message, QueueRef, Settlement, new_ids
 from zq.storage.api import ClaimController
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Source
-from zq.subscriptions.notices import notice_of, notification, opened_notice
+from zq.subscriptions.notices import build_notification, decode_notice, decrypt_notice
 from zq.subscriptions.subscriptions import Subscriptions
 
-# Visibility timeout in seconds, longer than it takes to send a batch to a connection.
+# Visibility timeout of a batch in seconds, longer than it takes to send the batch.
 LEASE: Final = 120
 # Maximum number of messages in a batch, and maximum total size of their bodies in bytes.
 MAX_BATCH: Final = 20
@@ -43,36 +43,36 @@ class ConnectionSubscriptions:
         self._watchers: dict[QueueRef, Callable[[], object]] = {}
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Register a callback for new messages of the subscription, replacing the previous one.
+        """Set the callback for new messages of the subscription.
 
-        ``notify`` may be called from any thread and without a new message. Calls can be lost.
+        ``notify`` can be called from any thread, and even if there is no new message. Calls can be lost.
         """
-        self._watchers[_source(queue).pushed(id)] = notify
+        self._watchers[_source(queue).connection_queue(id)] = notify
 
     def forget(self, queue: QueueRef, id: str) -> None:
-        """Remove the subscription's callback, if it has one."""
-        self._watchers.pop(_source(queue).pushed(id), None)
+        """Remove the subscription's callback."""
+        self._watchers.pop(_source(queue).connection_queue(id), None)
 
     def wake(self, hidden: QueueRef) -> None:
-        """Call the callback for a hidden queue that may have new messages. Thread-safe."""
+        """Notify the connection whose subscription has this hidden queue, if there is one. Thread-safe."""
         if (notify := self._watchers.get(hidden)) is not None:
             notify()
 
     def exists(self, queue: QueueRef, id: str) -> bool:
         """Return whether the subscription exists and has not expired."""
-        return self._stored.of(_source(queue)).at(id) is not None
+        return self._stored.get(_source(queue)).find(id) is not None
 
     def delete(self, queue: QueueRef, id: str) -> None:
         """Delete the subscription and its pending messages."""
         self._subscriptions.delete(_source(queue), id)
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Claim all messages of the subscription and yield them as JSON documents, in batches.
+        """Yield the subscription's messages as JSON documents, in batches.
 
-        Advancing the iterator deletes the messages of the previous batch. Messages that cannot be decrypted are
-        deleted without being yielded.
+        The messages of a batch are claimed, and deleted when the next batch is requested. Messages that cannot be
+        decrypted are deleted, too, but not yielded.
         """
-        hidden = _source(queue).pushed(id)
+        hidden = _source(queue).connection_queue(id)
         while True:
             now = self._clock.now()
             request = ClaimRequest(Lease(new_ids(1, now)[0], LEASE, 0), MAX_BATCH, most_bytes=MAX_BATCH_BYTES)
@@ -85,7 +85,7 @@ class ConnectionSubscriptions:
     def _document(self, project: str, message: Message) -> bytes | None:
         """Return the notification as JSON, or None if the message cannot be decrypted."""
         try:
-            return notification(opened_notice(self._sealing, project, notice_of(message.body)))
+            return build_notification(decrypt_notice(self._sealing, project, decode_notice(message.body)))
         except MessageUnreadable:
             return None
 

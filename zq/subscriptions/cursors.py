@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fan-out cursors in topic logs.
+"""Fan-out cursors: how far the messages of a project's topic log have been copied to subscriptions.
 
-Each project with topic subscribers has one document, which holds its cursor as a decimal number.
+A project's cursor is a document whose value is a sequence as a decimal number. Only projects with topic subscribers
+have a cursor.
 """
 
 from typing import Final
@@ -14,28 +15,28 @@ from zq.storage.api import Storage
 
 # Document kind.
 CURSOR: Final = "following"
-# A position past the end of every log.
-BEYOND: Final = 2**62
+# A sequence beyond the end of every log.
+MAX_SEQUENCE: Final = 2**62
 MAX_ATTEMPTS: Final = 20
 
 
 class Cursors:
-    """The fan-out cursors of all projects, which are changed by compare-and-set on their version."""
+    """The fan-out cursors of all projects. Each change is a compare-and-set on the cursor's version."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
         self._clock = clock
 
-    def last(self, project: str) -> int:
+    def get_last_sequence(self, project: str) -> int:
         """Return the last sequence in the project's log."""
-        return self._storage.topics.read(project, BEYOND, 1, Pattern(EVERYTHING)).last
+        return self._storage.topics.read(project, MAX_SEQUENCE, 1, Pattern(EVERYTHING)).last
 
     def get(self, project: str) -> Document | None:
         """Return the project's cursor, or None if the project has no topic subscribers."""
         return self._storage.documents.get(_document(project), self._clock.now())
 
     def move(self, project: str, position: int, version: str) -> bool:
-        """Set the cursor if its version equals ``version`` ("" = no cursor exists). Return whether it was set."""
+        """Set the cursor if its version equals ``version``; "" creates a cursor. Return whether it was set."""
         return self._storage.documents.put(_document(project), b"%d" % position, self._clock.now(), expected=version)
 
     def remove(self, project: str, version: str) -> bool:
@@ -43,7 +44,7 @@ class Cursors:
         return self._storage.documents.delete(_document(project), self._clock.now(), expected=version)
 
     def renew(self, project: str, first: int) -> None:
-        """Assign a new version to the cursor, so that concurrent moves fail. Create a missing cursor at ``first``.
+        """Give the cursor a new version, so that concurrent moves fail. If there is no cursor, create it at ``first``.
 
         Raises ``MetadataConflict`` after too many concurrent changes.
         """
@@ -51,7 +52,7 @@ class Cursors:
             cursor = self.get(project)
             if self.move(project, int(cursor.value) if cursor else first, cursor.version if cursor else ""):
                 return
-        raise MetadataConflict("Others change the subscriptions at the same time. Try again.")
+        raise MetadataConflict("The subscriptions were changed concurrently. Try again.")
 
 
 def _document(project: str) -> DocumentRef:

@@ -15,11 +15,11 @@ from zq.model import ListFilter, Message, Move, Page, QueueRef, new_ids
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.model import Notice, Source, Subscription
-from zq.subscriptions.notices import drafts_of, notice_of, opened_notice
+from zq.subscriptions.notices import decode_notice, decrypt_notice, make_drafts
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.wire.answers import Redriven
 
-# Maximum number of deliveries that a redrive moves in one store call.
+# Maximum number of deliveries that a redrive moves per store call.
 _CHUNK: Final = 100
 # Body of a test message, and its ttl in seconds.
 _TEST: Final = b'{"test":true}'
@@ -32,7 +32,7 @@ class Delivery(Struct, frozen=True):
     Args:
         stored: The message that carries the notice.
         notice: The decoded notice.
-        body: The decrypted body of the notice; None for a confirmation request or if the body cannot be decrypted.
+        body: The decrypted body of the message. None if it cannot be decrypted or the notice is a confirmation request.
     """
 
     stored: Message
@@ -41,7 +41,7 @@ class Delivery(Struct, frozen=True):
 
 
 class Deliveries:
-    """Use cases for the deliveries of a subscription. Each method raises ``SubscriptionNotFound``."""
+    """The use cases of a subscription's deliveries. Each method raises ``SubscriptionNotFound``."""
 
     def __init__(
         self,
@@ -60,19 +60,25 @@ class Deliveries:
         self._sealing = sealing
 
     def list(self, source: Source, id: str, marker: int, limit: int | None, waiting: bool) -> Seen[Page[Delivery]]:
-        """Return a page of dead-lettered or, if ``waiting``, pending deliveries, oldest first. Raises ``Invalid``."""
+        """Return a page of deliveries, oldest first: pending ones if ``waiting``, and dead-lettered ones if not.
+
+        Raises ``Invalid``.
+        """
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
-        one, now = self._at(source, id), self._clock.now()
-        queue, chosen = source.dead(id), ListFilter()
+        one, now = self._get_subscription(source, id), self._clock.now()
+        queue, chosen = source.dead_letter_queue(id), ListFilter()
         if waiting:
-            queue, chosen = source.outgoing(one), ListFilter(claimed=True, delayed=True)
-        most = self._limits.max_answer_bytes
-        page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=most)
-        return Seen(Page([self._seen(source.project, each) for each in page.items], page.next), now)
+            queue, chosen = source.delivery_queue(one), ListFilter(claimed=True, delayed=True)
+        max_bytes = self._limits.max_answer_bytes
+        page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=max_bytes)
+        return Seen(Page([self._make_delivery(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
-        """Delete the dead-lettered deliveries with the given ids, or all if ``ids`` is empty. Raises ``Invalid``."""
-        dead = self._dead(source, id)
+        """Delete the dead-lettered deliveries with the given ids. If ``ids`` is empty, delete all of them.
+
+        Raises ``Invalid``.
+        """
+        dead = self._dead_letter_queue(source, id)
         if ids:
             count_within("ids", len(ids), MAX_IDS)
             self._storage.messages.delete(dead, ids, self._clock.now())
@@ -80,16 +86,16 @@ class Deliveries:
             self._storage.queues.purge(dead)
 
     def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
-        """Move up to ``limit`` dead-lettered deliveries back to the pending ones, oldest first.
+        """Move up to ``limit`` dead-lettered deliveries back to the delivery queue, oldest first.
 
-        The attempt count of each moved delivery is reset to 0. Raises ``Invalid``.
+        A moved delivery starts again with 0 attempts. Raises ``Invalid``.
         """
-        most = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
-        dead, pending = self._dead(source, id), source.pending(id)
+        limit = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
+        dead, pending = self._dead_letter_queue(source, id), source.worker_queue(id)
         moved = marker = 0
-        while moved < most:
+        while moved < limit:
             now = self._clock.now()
-            page = self._storage.messages.list(dead, marker, min(_CHUNK, most - moved), ListFilter(), now)
+            page = self._storage.messages.list(dead, marker, min(_CHUNK, limit - moved), ListFilter(), now)
             if page.next is None:
                 break
             moves = [Move(each.id, pending.name) for each in page.items]
@@ -98,32 +104,32 @@ class Deliveries:
         return Redriven(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
 
     def test(self, source: Source, id: str) -> str:
-        """Queue a test message for this subscriber only and return the message id.
+        """Queue a test message for this subscriber only, and return the message id.
 
-        Raises ``NotAgreed`` if the subscription is not active yet.
+        Raises ``NotAgreed`` if the subscription is not active.
         """
-        one, now = self._at(source, id), self._clock.now()
+        one, now = self._get_subscription(source, id), self._clock.now()
         if one.confirmed is None or not one.is_sent_to(self._policy.confirm):
             raise NotAgreed()
         message = new_ids(1, now)[0]
         notice = Notice(message, source.kind, source.name, _TEST, _TEST_TTL, generation=one.confirmed)
-        self._storage.messages.post(source.outgoing(one), drafts_of([notice], _TEST_TTL, now), now)
+        self._storage.messages.post(source.delivery_queue(one), make_drafts([notice], _TEST_TTL, now), now)
         return message
 
-    def _dead(self, source: Source, id: str) -> QueueRef:
-        self._at(source, id)
-        return source.dead(id)
+    def _dead_letter_queue(self, source: Source, id: str) -> QueueRef:
+        self._get_subscription(source, id)
+        return source.dead_letter_queue(id)
 
-    def _at(self, source: Source, id: str) -> Subscription:
-        found = self._subscriptions.of(source).at(id)
+    def _get_subscription(self, source: Source, id: str) -> Subscription:
+        found = self._subscriptions.get(source).find(id)
         if found is None:
             raise SubscriptionNotFound()
         return found
 
-    def _seen(self, project: str, stored: Message) -> Delivery:
-        notice = notice_of(stored.body)
+    def _make_delivery(self, project: str, stored: Message) -> Delivery:
+        notice = decode_notice(stored.body)
         try:
-            body = None if notice.confirmation else opened_notice(self._sealing, project, notice).body
+            body = None if notice.confirmation else decrypt_notice(self._sealing, project, notice).body
         except MessageUnreadable:
             body = None
         return Delivery(stored, notice, body)

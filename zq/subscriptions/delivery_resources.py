@@ -17,11 +17,11 @@ from zq.wire import encoding, extensions
 from zq.wire import subscriptions as shapes
 
 _LAST: Final = 2**63 - 1
-# Valid values of the parameter ``state``. The value is True for pending deliveries.
+# Values of the parameter ``state``, and whether they select pending deliveries.
 _STATES: Final = {"dead": False, "waiting": True}
 
 
-def _shown(one: Delivery, now: Seconds) -> shapes.Delivery:
+def _format_delivery(one: Delivery, now: Seconds) -> shapes.Delivery:
     stored = one.stored
     return shapes.Delivery(
         id=stored.id,
@@ -51,7 +51,7 @@ class DeliveryCollection:
             raise InvalidParameter("state must be dead or waiting.")
         source, waiting = _source(req, self._kind), _STATES[state or "dead"]
         seen = self._deliveries.list(source, subscription, marker, limit, waiting)
-        items = [_shown(each, seen.now) for each in seen.value.items]
+        items = [_format_delivery(each, seen.now) for each in seen.value.items]
         link = query.next_page(seen.value.next, limit=limit, state=state)
         resp.data = encoding.page("deliveries", items, req.path, link)
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Storage of subscriptions, in one document per source.
 
-Each change also updates the subscription mark in the queue's metadata, or the cursor in the project's topic log.
+Each change of a queue's subscriptions also updates the mark in the queue's metadata. Each change of a topic's
+subscriptions also renews the fan-out cursor of the project.
 """
 
 from collections.abc import Callable
@@ -20,9 +21,9 @@ from zq.storage.api import Storage
 from zq.subscriptions.cursors import Cursors
 from zq.subscriptions.model import Source, Subscription, SubscriptionSet
 
-# Kind of the documents that hold a source's subscriptions.
+# Kind of the documents with the subscriptions of a source.
 KIND: Final = "subscriptions"
-# Kind of the documents that list the projects with subscriptions, for delivery workers.
+# Kind of the documents that list the projects with subscriptions. Delivery workers read the list.
 PROJECTS: Final = "subscribed"
 MAX_ATTEMPTS: Final = 20
 
@@ -30,7 +31,7 @@ _decoder: Final = msgspec.msgpack.Decoder(SubscriptionSet)
 
 
 class SubscriptionDocuments:
-    """The stored subscriptions of all sources."""
+    """The subscriptions of all sources in the store."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage
@@ -38,7 +39,7 @@ class SubscriptionDocuments:
         self._cursors = Cursors(storage, clock)
         self._clock = clock
 
-    def of(self, source: Source) -> SubscriptionSet:
+    def get(self, source: Source) -> SubscriptionSet:
         """Return the source's subscriptions that have not expired."""
         now = self._clock.now()
         document = self._documents.get(_document(source), now)
@@ -54,17 +55,16 @@ class SubscriptionDocuments:
                 return count
             after = page.next
 
-    def mark_of_queue(self, queue: QueueRef) -> Metadata:
-        """Return the metadata entry that marks a queue with active subscriptions, or empty metadata."""
-        all = self.of(Source(queue.project, "queue", queue.name))
-        return {MARK: all.generation} if all.deliverable else {}
+    def get_queue_mark(self, queue: QueueRef) -> Metadata:
+        """Return the metadata entry that marks the queue, or {} if the queue has no active subscriptions."""
+        all = self.get(Source(queue.project, "queue", queue.name))
+        return {MARK: all.generation} if all.has_active else {}
 
     def change(self, source: Source, change: Callable[[SubscriptionSet], tuple[SubscriptionSet, Any]]) -> Any:
-        """Atomically change the source's subscription set.
+        """Atomically change the source's subscription set, and then update the queue's mark or the project's cursor.
 
-        ``change`` returns the new set and the result of this method. It is called again after a concurrent change. The
-        queue's mark or the topic log's cursor is updated afterwards. Raises ``MetadataConflict`` after ``MAX_ATTEMPTS``
-        attempts.
+        ``change`` receives the stored set, and returns the new set and the result of this method. If the set changes
+        concurrently, ``change`` is called again. Raises ``MetadataConflict`` after ``MAX_ATTEMPTS`` attempts.
         """
         ref = _document(source)
         for _ in range(MAX_ATTEMPTS):
@@ -78,41 +78,42 @@ class SubscriptionDocuments:
                 else:
                     self._follow(source)
                 return result
-        raise MetadataConflict("Others change the subscriptions at the same time. Try again.")
+        raise MetadataConflict("The subscriptions were changed concurrently. Try again.")
 
-    def from_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
-        """Return the subscription with its first message set to the next one.
+    def start_at_next(self, source: Source, all: SubscriptionSet, subscription: Subscription) -> Subscription:
+        """Return a copy of the subscription that receives only messages posted from now on.
 
-        The first message is identified by the set's next generation or, for a topic, by the log's next sequence. An
-        unconfirmed subscription is returned unchanged.
+        Set ``confirmed`` to the set's next generation or, for a topic, to the log's next sequence. If the subscription
+        is not active, return it unchanged.
         """
         if subscription.confirmed is None:
             return subscription
-        last = all.generation if source.kind == "queue" else self._cursors.last(source.project)
+        last = all.generation if source.kind == "queue" else self._cursors.get_last_sequence(source.project)
         return msgspec.structs.replace(subscription, confirmed=last + 1)
 
     def drop_deliveries(self, source: Source, id: str) -> None:
-        """Delete the subscription's hidden queues and all deliveries in them."""
-        for queue in (source.pending(id), source.pushed(id), source.dead(id)):
+        """Delete the subscription's hidden queues with all deliveries in them."""
+        for queue in (source.worker_queue(id), source.connection_queue(id), source.dead_letter_queue(id)):
             self._storage.queues.delete(queue)
 
-    def end(self, source: Source) -> None:
+    def delete_all(self, source: Source) -> None:
         """Delete all subscriptions of the source and their deliveries (contract 6.8)."""
-        ended = self.of(source)
+        ended = self.get(source)
         if ended.items:
             self.change(source, lambda all: (SubscriptionSet(all.generation + 1), None))
         for each in ended.items:
             self.drop_deliveries(source, each.id)
 
-    def end_some(self, project: str, limit: int) -> bool:
-        """Delete the subscriptions of up to ``limit`` of the project's sources. Return whether any source was found.
+    def delete_some(self, project: str, limit: int) -> bool:
+        """Delete the subscriptions of up to ``limit`` sources of the project.
 
-        If no source is left, delete the project's cursor and its entry in the list of projects.
+        Return False if the project had no source with subscriptions. In this case, also delete the project's cursor and
+        its entry in the list of projects.
         """
         now = self._clock.now()
         found = self._documents.list(project, KIND, "", "", limit, now).items
         for document in found:
-            self.end(Source(project, *document.ref.name.split("/")))
+            self.delete_all(Source(project, *document.ref.name.split("/")))
         if not found:
             self._documents.delete(DocumentRef("", PROJECTS, project), now)
             if (cursor := self._cursors.get(project)) is not None:
@@ -120,13 +121,13 @@ class SubscriptionDocuments:
         return bool(found)
 
     def _sync(self, queue: QueueRef) -> None:
-        """Update the mark in the queue's metadata. A missing queue is ignored. Raises ``MetadataConflict``."""
+        """Update the mark in the queue's metadata, if the queue exists. Raises ``MetadataConflict``."""
         for _ in range(MAX_ATTEMPTS):
             stored = self._storage.queues.get(queue)
             if stored is None:
                 return
             metadata = wire.json_object(stored.metadata)
-            wanted = {key: value for key, value in metadata.items() if key != MARK} | self.mark_of_queue(queue)
+            wanted = {key: value for key, value in metadata.items() if key != MARK} | self.get_queue_mark(queue)
             if wanted == metadata or self._storage.queues.update(queue, stored.metadata, wire.encode(wanted)):
                 return
         raise MetadataConflict("The queue was changed concurrently. Try again.")
@@ -139,14 +140,19 @@ class SubscriptionDocuments:
         return self._documents.put(ref, msgspec.msgpack.encode(new), now, expected=version, expires=expires)
 
     def _follow(self, source: Source) -> None:
-        """Renew the topic log's cursor, or create it before the first message of any subscription."""
-        if items := self.of(source).items:
+        """Renew the project's cursor. If there is none, create it before the first message of any subscription."""
+        if items := self.get(source).items:
             agreed = [each.confirmed - 1 for each in items if each.confirmed is not None]
-            self._cursors.renew(source.project, min(agreed) if agreed else self._cursors.last(source.project))
+            self._cursors.renew(
+                source.project, min(agreed) if agreed else self._cursors.get_last_sequence(source.project)
+            )
 
 
-def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Return a stored subscription document with every expiry postponed, or None for another kind of document."""
+def postpone(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
+    """Return a stored subscription document with all expiry times postponed by ``seconds``.
+
+    Return None if ``kind`` is another kind of document.
+    """
     if kind != KIND:
         return None
     all = _decoder.decode(stored)
@@ -155,12 +161,12 @@ def postponed(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
 
 
 def _decode_unexpired(stored: bytes | None, now: Seconds) -> SubscriptionSet:
-    """Decode a stored subscription set, without expired subscriptions. None yields an empty set.
+    """Decode a subscription set and remove expired subscriptions. If ``stored`` is None, return an empty set.
 
-    The generation is at least the clock's time in milliseconds, so that generations do not repeat after the document
-    has expired.
+    The generation is at least the current time in milliseconds. If it started at 0, generations would repeat after the
+    document has expired.
     """
-    found = _decoder.decode(stored).living(now) if stored else SubscriptionSet()
+    found = _decoder.decode(stored).without_expired(now) if stored else SubscriptionSet()
     return msgspec.structs.replace(found, generation=max(found.generation, int(now * 1000)))
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fan-out of queue notices and topic messages to the subscriptions' delivery queues.
+"""Fan-out of queue notices and topic messages to the delivery queues of subscriptions.
 
-A worker follows a project's topic log from a cursor:
+The fan-out of a project's topic log has three steps:
 
-1. It reads the cursor, and then the subscriptions.
-2. It stores the deliveries for the next messages.
-3. It moves the cursor past these messages by compare-and-set on the cursor's version.
+1. Read the cursor, and then the subscriptions.
+2. Store deliveries of the messages after the cursor.
+3. Move the cursor past these messages by compare-and-set.
 
-Each change of subscriptions assigns a new version to the cursor. A worker with outdated subscriptions therefore fails
-to move the cursor and processes the same messages again.
+Each change of subscriptions gives the cursor a new version. If subscriptions change during these steps, the cursor does
+not move, and the same messages are processed again.
 """
 
 import logging
@@ -26,19 +26,19 @@ from zq.storage.api import Storage
 from zq.subscriptions.cursors import Cursors
 from zq.subscriptions.documents import KIND, SubscriptionDocuments
 from zq.subscriptions.followers import MAX_HOPS
-from zq.subscriptions.model import Notice, Source, SubscriptionSet, is_notices, log_of, pending_of
-from zq.subscriptions.notices import drafts_of, notice_of
+from zq.subscriptions.model import Notice, Source, SubscriptionSet, is_notice_queue, make_log_ref, parse_delivery_queue
+from zq.subscriptions.notices import decode_notice, make_drafts
 from zq.subscriptions.policy import SubscriptionPolicy
 
 LOG = logging.getLogger(__name__)
-# Number of entries that one step reads from a listing or log.
+# Maximum number of documents per page, and of log entries per step.
 BATCH: Final = 100
-# Prefix of the names of documents that belong to topics.
-TOPICS: Final = "topic/"
+# Prefix of the names of topics' subscription documents.
+TOPIC_PREFIX: Final = "topic/"
 
 
-class Followed(Struct, frozen=True):
-    """The result of one fan-out step in a topic log.
+class FollowResult(Struct, frozen=True):
+    """The result of one fan-out step of a topic log.
 
     Args:
         pending: The queues with new deliveries.
@@ -61,63 +61,62 @@ class FanOut:
         self._policy = policy
         self._cursors = Cursors(storage, clock)
 
-    def work_of(self, project: str) -> Sequence[QueueRef]:
-        """Return the project's notice and delivery queues, and its topic log if any topic has subscribers."""
-        return [*self._queues(project), *([log_of(project)] if self._cursors.get(project) else [])]
+    def list_work(self, project: str) -> Sequence[QueueRef]:
+        """Return the project's notice and delivery queues and, if it has topic subscribers, its topic log."""
+        return [*self._queues(project), *([make_log_ref(project)] if self._cursors.get(project) else [])]
 
     def _queues(self, project: str) -> Sequence[QueueRef]:
-        """Return the project's notice and delivery queues."""
         found, after = [], HIDDEN
         while True:
             page = self._storage.queues.list(project, after, 100)
-            found += [each.ref for each in page.items if is_notices(each.ref) or pending_of(each.ref)]
+            found += [each.ref for each in page.items if is_notice_queue(each.ref) or parse_delivery_queue(each.ref)]
             if page.next is None or len(page.items) < 100:
                 return found
             after = page.next
 
     def fan_out(self, notices: QueueRef, claim: Claim) -> Sequence[QueueRef]:
-        """Store the deliveries for the claimed notices, delete the notices, and return the queues with deliveries."""
+        """Store deliveries of the claimed notices, delete the notices, and return the queues with new deliveries."""
         now = self._clock.now()
         known: dict[Source, SubscriptionSet] = {}
         pending: dict[QueueRef, list[Notice]] = {}
         for message in claim.messages:
-            notice = notice_of(message.body)
+            notice = decode_notice(message.body)
             source = Source(notices.project, notice.kind, notice.name)
-            known[source] = known.get(source) or self._subscriptions.of(source)
+            known[source] = known.get(source) or self._subscriptions.get(source)
             for each in known[source].items:
-                if each.gets(notice, self._policy.confirm):
-                    pending.setdefault(source.outgoing(each), []).append(notice)
+                if each.receives(notice, self._policy.confirm):
+                    pending.setdefault(source.delivery_queue(each), []).append(notice)
         for queue, its in pending.items():
-            self._storage.messages.post(queue, drafts_of(its, self._policy.keep, now), now)
-        # If the process is killed here, the fan-out is repeated and subscribers get duplicates with the same id.
+            self._storage.messages.post(queue, make_drafts(its, self._policy.keep, now), now)
+        # If the process is killed here, the fan-out is repeated, and subscribers get duplicates with the same ids.
         self._storage.claims.settle(notices, claim.id, Settlement(rest=True), self._clock.now())
         return list(pending)
 
-    def follow(self, project: str) -> Followed | None:
-        """Store the deliveries for the next topic messages and advance the cursor.
+    def follow(self, project: str) -> FollowResult | None:
+        """Store deliveries of the next topic messages, and move the cursor.
 
-        If the project has no topic subscribers, remove its cursor and return None.
+        If the project has no topic subscribers, remove the cursor and return None.
         """
         now, cursor = self._clock.now(), self._cursors.get(project)
         if cursor is None:
             return None
         topics = self._subscribed(project)
         if not topics:
-            return None if self._cursors.remove(project, cursor.version) else Followed([], True)
+            return None if self._cursors.remove(project, cursor.version) else FollowResult([], True)
         position = int(cursor.value)
         pattern = Pattern(next(iter(topics))) if len(topics) == 1 else ALL
         read = self._storage.topics.read(project, position, BATCH, pattern)
         if read.dropped > position:
-            LOG.warning("Messages of topics of project %s were trimmed before their delivery.", project)
+            LOG.warning("Topic messages of project %s were trimmed before they were delivered.", project)
         pending: dict[QueueRef, list[Notice]] = {}
         for batch in read.batches:
             self._add(project, batch, position, topics.get(batch.topic, SubscriptionSet()), pending, now)
         for queue, its in pending.items():
-            self._storage.messages.post(queue, drafts_of(its, self._policy.keep, now), now)
+            self._storage.messages.post(queue, make_drafts(its, self._policy.keep, now), now)
         if read.position == position:
-            return Followed(list(pending), read.more)
+            return FollowResult(list(pending), read.more)
         moved = self._cursors.move(project, read.position, cursor.version)
-        return Followed(list(pending), read.more or not moved)
+        return FollowResult(list(pending), read.more or not moved)
 
     def _add(
         self,
@@ -129,25 +128,25 @@ class FanOut:
         now: Seconds,
     ) -> None:
         source = Source(project, "topic", batch.topic)
-        for message in batch.messages(after, now) if all.deliverable else ():
+        for message in batch.messages(after, now) if all.has_active else ():
             entry, sequence = message.entry, message.sequence
             id = f"{sequence}-{int(message.created * 1000):x}"  # the same id if the fan-out is repeated
             notice = Notice(
                 id, "topic", batch.topic, entry.body, entry.ttl, generation=sequence, hops=entry.hops, seal=entry.seal
             )
             for each in all.items if entry.hops < MAX_HOPS else ():
-                if each.gets(notice, self._policy.confirm):
-                    pending.setdefault(source.outgoing(each), []).append(notice)
+                if each.receives(notice, self._policy.confirm):
+                    pending.setdefault(source.delivery_queue(each), []).append(notice)
 
     def _subscribed(self, project: str) -> dict[str, SubscriptionSet]:
         """Return the subscription sets of all topics with subscriptions, by topic name."""
         found: dict[str, SubscriptionSet] = {}
         after = ""
         while True:
-            page = self._storage.documents.list(project, KIND, TOPICS, after, BATCH, self._clock.now())
+            page = self._storage.documents.list(project, KIND, TOPIC_PREFIX, after, BATCH, self._clock.now())
             for document in page.items:
-                name = document.ref.name.removeprefix(TOPICS)
-                if (all := self._subscriptions.of(Source(project, "topic", name))).items:
+                name = document.ref.name.removeprefix(TOPIC_PREFIX)
+                if (all := self._subscriptions.get(Source(project, "topic", name))).items:
                     found[name] = all
             if page.next is None or len(page.items) < BATCH:
                 return found

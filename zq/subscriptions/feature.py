@@ -17,9 +17,9 @@ from zq.model.identity import ShareOptions
 from zq.subscriptions import delivery_resources, openapi, resources
 from zq.subscriptions.connections import ConnectionSubscriptions
 from zq.subscriptions.deliveries import Deliveries
-from zq.subscriptions.delivery.running import deliverer_of, targets_of
-from zq.subscriptions.delivery.targets import Judge
-from zq.subscriptions.delivery.worker import Deliverer
+from zq.subscriptions.delivery.running import create_target_policy, create_worker
+from zq.subscriptions.delivery.targets import AddressCheck
+from zq.subscriptions.delivery.worker import DeliveryWorker
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.policy import DEFAULT_POLICY, SubscriptionPolicy
 from zq.subscriptions.sealing import SecretSealer
@@ -48,14 +48,11 @@ class UseCases:
 
 
 class SubscriptionsFeature(Feature):
-    """The subscription and delivery routes, and this process's delivery worker.
+    """The routes of subscriptions and deliveries, and this process's delivery worker, if it has one."""
 
-    ``deliverer``: None if this process has no delivery worker.
-    """
+    tags: Mapping[str, str] = {"subscriptions": "Subscriptions to queues and topics, by webhook and mail."}
 
-    tags: Mapping[str, str] = {"subscriptions": "Who is told of messages, by HTTP or by mail."}
-
-    def __init__(self, use_cases: UseCases, deliverer: Deliverer | None = None) -> None:
+    def __init__(self, use_cases: UseCases, deliverer: DeliveryWorker | None = None) -> None:
         self._use_cases = use_cases
         self._deliverer = deliverer
         self.connections = use_cases.connections
@@ -95,17 +92,17 @@ def subscriptions_feature(
         alone: Whether this is the only process that uses the store.
     """
     if not CAN_DELIVER:
-        return SubscriptionsFeature(UseCases(core, policy_of(options, share, check_address=_refuse_subscriber)))
-    trusts, storage, clock = trusts_of(options, strategy), core.storage, core.waiters.clock
-    policy = policy_of(options, share, trusts, Judge(targets_of(options)))
+        return SubscriptionsFeature(UseCases(core, create_policy(options, share, check_address=_refuse_subscriber)))
+    trusts, storage, clock = create_trusts(options, strategy), core.storage, core.waiters.clock
+    policy = create_policy(options, share, trusts, AddressCheck(create_target_policy(options)))
     deliverer = None
     if options.deliver:
         signatures = Signatures(share, storage.documents, clock)
-        deliverer = deliverer_of(options, storage, clock, policy, core.sealing, signatures, alone, trusts)
+        deliverer = create_worker(options, storage, clock, policy, core.sealing, signatures, alone, trusts)
     return SubscriptionsFeature(UseCases(core, policy), deliverer)
 
 
-def policy_of(
+def create_policy(
     options: DeliverySettings,
     share: Callable[[], ShareOptions],
     trusts: "Trusts | None" = None,
@@ -120,7 +117,7 @@ def policy_of(
     )
 
 
-def trusts_of(options: DeliverySettings, strategy: object) -> "Trusts | None":
+def create_trusts(options: DeliverySettings, strategy: object) -> "Trusts | None":
     """Create the Keystone trust client. Return None if the authentication strategy is not Keystone."""
     middleware = getattr(strategy, "middleware", None)
     if middleware is None:
@@ -131,4 +128,4 @@ def trusts_of(options: DeliverySettings, strategy: object) -> "Trusts | None":
 
 
 def _refuse_subscriber(_subscriber: str) -> None:
-    raise Invalid("This server takes no subscriptions: the extra delivery is not installed.")
+    raise Invalid("Subscriptions are not available: the extra delivery is not installed on the server.")

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data model of subscriptions (contract 9) and deliveries.
 
-A source is a queue or topic that has subscribers. Notices and deliveries are messages in hidden queues of the source's
-project. Each source queue has a notice queue. Each subscription has a delivery queue and a dead-letter queue.
+A source is a queue or topic with subscribers. A notice describes a posted message; a delivery is a copy of the notice
+for one subscription. Both are messages in hidden queues of the source's project:
+
+- one notice queue per source queue,
+- one delivery queue and one dead-letter queue per subscription.
 """
 
 from typing import Any, Final
@@ -27,40 +30,40 @@ class Source(Owner):
 
     __slots__ = ()
 
-    def pending(self, subscription: str) -> QueueRef:
-        """Return the delivery queue of a webhook or mail subscription."""
+    def worker_queue(self, subscription: str) -> QueueRef:
+        """Return the delivery queue of a webhook or mail subscription, from which delivery workers send."""
         return self.hidden(PENDING, subscription)
 
-    def pushed(self, subscription: str) -> QueueRef:
-        """Return the delivery queue of a WebSocket connection, which delivery workers ignore."""
+    def connection_queue(self, subscription: str) -> QueueRef:
+        """Return the delivery queue of a WebSocket connection's subscription, which delivery workers ignore."""
         return self.hidden(PUSHED, subscription)
 
-    def outgoing(self, subscription: "Subscription") -> QueueRef:
-        """Return the delivery queue of a subscription of any kind."""
+    def delivery_queue(self, subscription: "Subscription") -> QueueRef:
+        """Return the delivery queue of a webhook, mail or WebSocket subscription."""
         is_connection = subscription.subscriber.startswith(CONNECTION)
-        return self.pushed(subscription.id) if is_connection else self.pending(subscription.id)
+        return self.connection_queue(subscription.id) if is_connection else self.worker_queue(subscription.id)
 
-    def dead(self, subscription: str) -> QueueRef:
+    def dead_letter_queue(self, subscription: str) -> QueueRef:
         """Return the dead-letter queue for a subscription's failed deliveries."""
         return self.hidden(DEAD, subscription)
 
 
-def is_notices(queue: QueueRef) -> bool:
+def is_notice_queue(queue: QueueRef) -> bool:
     """Return whether the queue is a notice queue."""
     return queue.name.startswith(f"{NOTICES}/")
 
 
-def log_of(project: str) -> QueueRef:
-    """Return the queue reference that stands for the project's topic log in a worker's schedule."""
+def make_log_ref(project: str) -> QueueRef:
+    """Return the reference for the project's topic log in a worker's schedule, which otherwise contains queues."""
     return QueueRef(project, LOG_NAME)
 
 
 def is_log(queue: QueueRef) -> bool:
-    """Return whether the queue reference stands for a topic log."""
+    """Return whether the reference stands for a topic log."""
     return queue.name == LOG_NAME
 
 
-def pending_of(queue: QueueRef) -> tuple[Source, str] | None:
+def parse_delivery_queue(queue: QueueRef) -> tuple[Source, str] | None:
     """Return the source and subscription id of a delivery queue, or None for any other queue."""
     if not queue.name.startswith(f"{PENDING}/"):
         return None
@@ -75,11 +78,11 @@ class Notice(Struct, frozen=True, array_like=True):
         message: The message id.
         kind: The kind of the source: "queue" or "topic".
         name: The name of the source.
-        generation: The generation of the queue's subscription set at the time of the post, or the sequence of a topic
-            message.
+        generation: For a queue, the generation of its subscription set when the message was posted. For a topic, the
+            sequence of the message.
         confirmation: The type of a confirmation request; "" for a message.
-        delay: The delay of the message in seconds; None if the queue has no default delay.
-        hops: The number of chained deliveries that led to the post.
+        delay: The delay of the message in seconds; None = the queue has no default delay.
+        hops: The number of deliveries that the message has already passed, for loop detection.
         seal: The value of ``Entry.seal`` for a topic message.
     """
 
@@ -99,12 +102,12 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     """A stored subscription.
 
     Args:
-        started: The start of ``ttl``.
+        started: The time at which ``ttl`` begins.
         confirmed: The generation of the first message to deliver; None = the subscription is not active.
         secret: The encrypted secret that signs deliveries.
-        former: The previous secret, encrypted, and the time until which it also signs deliveries.
-        agreed: The subscriber's response to the confirmation request; None = no response yet. In documents of earlier
-            versions, None with ``confirmed`` set means that the subscriber has agreed.
+        former: The encrypted previous secret, and the time until which it also signs deliveries.
+        agreed: True = the subscriber has confirmed, False = it has declined, None = it has not responded. In a
+            document that an earlier version of zq stored, None and a set ``confirmed`` mean that it has confirmed.
     """
 
     id: str
@@ -124,25 +127,25 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 
     @property
     def expires(self) -> Seconds:
-        """Return the expiry time of the subscription."""
         return self.started + self.ttl
 
-    def must_agree(self, confirm: bool) -> bool:
-        """Return whether the subscriber must confirm the subscription before messages are delivered.
+    def must_confirm(self, confirm: bool) -> bool:
+        """Return whether the subscriber must confirm before messages are delivered to it.
 
-        Mail subscribers must confirm even if the server's option ``require_confirmation``, passed as ``confirm``, is
-        off. WebSocket connections never need to confirm.
+        Mail subscribers must always confirm, and WebSocket connections never. For webhooks, ``confirm`` decides: the
+        value of the server's option ``require_confirmation``.
         """
         return not self.subscriber.startswith(CONNECTION) and (confirm or self.subscriber.startswith("mailto:"))
 
     def is_sent_to(self, confirm: bool) -> bool:
-        """Return whether messages are delivered to the subscriber. ``confirm``: the option ``require_confirmation``."""
-        return self.confirmed is not None and (self.has_agreed or not self.must_agree(confirm))
+        """Return whether messages are delivered. ``confirm`` is the option ``require_confirmation``."""
+        return self.confirmed is not None and (self.has_agreed or not self.must_confirm(confirm))
 
-    def gets(self, notice: Notice, confirm: bool) -> bool:
-        """Return whether the notice is delivered to the subscriber. ``confirm``: the option ``require_confirmation``.
+    def receives(self, notice: Notice, confirm: bool) -> bool:
+        """Return whether the notice is delivered to the subscriber. ``confirm`` is the option ``require_confirmation``.
 
-        Messages that were posted before the confirmation are not delivered, nor are confirmation requests after it.
+        Before the confirmation, only confirmation requests are delivered. After it, only messages that were posted
+        after the confirmation are delivered.
         """
         if notice.confirmation:
             return not self.has_agreed
@@ -152,27 +155,30 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
 class SubscriptionSet(Struct, frozen=True):
     """All subscriptions of one source, sorted by id.
 
-    ``generation`` increases with each change and is at least the clock's time in milliseconds.
+    ``generation`` increases with each change. It is never below the time of the change in milliseconds.
     """
 
     generation: int = 0
     items: tuple[Subscription, ...] = ()
 
-    def at(self, id: str) -> Subscription | None:
-        """Return the subscription with the given id, or None."""
+    def find(self, id: str) -> Subscription | None:
+        """Return the subscription with the given id, or None if the set does not contain it."""
         return next((each for each in self.items if each.id == id), None)
 
-    def living(self, now: Seconds) -> "SubscriptionSet":
-        """Return the set without expired subscriptions and with the same generation."""
+    def without_expired(self, now: Seconds) -> "SubscriptionSet":
+        """Return a set of the same generation without expired subscriptions."""
         return SubscriptionSet(self.generation, tuple(each for each in self.items if each.expires > now))
 
     def replace(self, *changed: Subscription, without: str = "") -> "SubscriptionSet":
-        """Return the next generation of the set, with ``changed`` added or replaced and the id ``without`` removed."""
+        """Return the next generation of the set: with ``changed``, and without the subscription ``without``.
+
+        A subscription in ``changed`` replaces the one with the same id.
+        """
         gone = {each.id for each in changed} | {without}
         kept = [each for each in self.items if each.id not in gone]
         return SubscriptionSet(self.generation + 1, tuple(sorted([*kept, *changed], key=lambda each: each.id)))
 
     @property
-    def deliverable(self) -> bool:
+    def has_active(self) -> bool:
         """Return whether at least one subscription is active."""
         return any(each.confirmed is not None for each in self.items)

@@ -13,42 +13,45 @@ from zq.model import Draft, Seconds, new_ids
 from zq.subscriptions.model import Notice
 
 _notice_decoder: Final = msgspec.msgpack.Decoder(Notice)
-# Placeholder for the document in ``post_data``, including the quotes (contract 9.8).
-MESSAGE: Final = '"$zaqar_message$"'
+# The placeholder in a ``post_data`` template that the notification replaces (contract 9.8). The quotes are part of it.
+PLACEHOLDER: Final = '"$zaqar_message$"'
 
 
-def notice_body(notice: Notice) -> bytes:
-    """Encode a notice as a message body."""
+def encode_notice(notice: Notice) -> bytes:
+    """Encode a notice as the body of a hidden queue's message."""
     return msgspec.msgpack.encode(notice)
 
 
-def notice_of(body: bytes) -> Notice:
-    """Decode a notice from a message body."""
+def decode_notice(body: bytes) -> Notice:
+    """Decode a notice from the body of a hidden queue's message."""
     return _notice_decoder.decode(body)
 
 
-def drafts_of(notices: Sequence[Notice], ttl: int, now: Seconds) -> Sequence[Draft]:
-    """Return drafts of messages that carry the notices."""
+def make_drafts(notices: Sequence[Notice], ttl: int, now: Seconds) -> Sequence[Draft]:
+    """Return message drafts for the notices, in order."""
     ids = new_ids(len(notices), now)
-    return [Draft(id, notice_body(each), ttl, 0, "") for id, each in zip(ids, notices, strict=True)]
+    return [Draft(id, encode_notice(each), ttl, 0, "") for id, each in zip(ids, notices, strict=True)]
 
 
-def opened_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
-    """Return the notice with its body decrypted. Raises ``MessageUnreadable``."""
+def decrypt_notice(sealing: Sealing, project: str, notice: Notice) -> Notice:
+    """Return the notice with a decrypted body. Raises ``MessageUnreadable``."""
     id = notice.message if notice.kind == "queue" else id_in_topic(notice.name, notice.seal)
     return structs.replace(notice, body=sealing.open(project, id, notice.body))
 
 
-def notification(notice: Notice) -> bytes:
-    """Return the JSON document that is delivered to subscribers (contract 9.7)."""
+def build_notification(notice: Notice) -> bytes:
+    """Build the JSON document that subscribers receive (contract 9.7)."""
     shown: dict[str, Any] = {"ttl": notice.ttl, "body": Raw(notice.body)}
     if notice.delay is not None:
         shown["delay"] = notice.delay
     return wire.encode(shown | {"Message_Type": "Notification", f"{notice.kind}_name": notice.name})
 
 
-def posted(document: bytes, template: object) -> bytes:
-    """Return the body of a webhook request: the document, or the template with the document inserted."""
+def build_webhook_body(document: bytes, template: object) -> bytes:
+    """Build the body of a webhook request.
+
+    If the subscription has a template, insert the document into it. If not, the body is the document itself.
+    """
     if not isinstance(template, str) or not template:
         return document
-    return template.replace(MESSAGE, document.decode()).encode("utf-8", "surrogatepass")
+    return template.replace(PLACEHOLDER, document.decode()).encode("utf-8", "surrogatepass")

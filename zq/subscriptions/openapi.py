@@ -26,7 +26,7 @@ def subscriptions(limits: Limits) -> Json:
 
 
 def _of(word: str, source: str, limits: Limits) -> Json:
-    most = query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Maximum number of entries.")
+    limit = query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Maximum number of entries.")
     changed = {204: answer("Done.", "", "Location")}
     path = f"{source}/subscriptions"
     return {
@@ -35,7 +35,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 f"list_{word}_subscriptions",
                 f"List the subscriptions of a {word}",
                 {200: "SubscriptionPage"},
-                parameters=[query("marker", TEXT, "Marker of the page, from the link in the previous page."), most],
+                parameters=[query("marker", TEXT, "Marker of the page, from the link in the previous page."), limit],
             ),
             "post": operation(
                 f"create_{word}_subscription",
@@ -77,11 +77,11 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 errors=(404,),
             )
         },
-        **_deliveries(word, f"{path}/{{subscription}}/deliveries", most),
+        **_deliveries(word, f"{path}/{{subscription}}/deliveries", limit),
     }
 
 
-def _deliveries(word: str, path: str, most: Json) -> Json:
+def _deliveries(word: str, path: str, limit: Json) -> Json:
     """Return the operations on the deliveries of a subscription."""
     return {
         path: {
@@ -91,7 +91,7 @@ def _deliveries(word: str, path: str, most: Json) -> Json:
                 {200: answer("A page, the oldest delivery first.", "DeliveryPage")},
                 parameters=[
                     query("marker", SEQUENCES, "Marker of the page, from the link in the previous page."),
-                    most,
+                    limit,
                     query(
                         "state",
                         {"enum": ["dead", "waiting"], "default": "dead"},
@@ -128,7 +128,7 @@ def _deliveries(word: str, path: str, most: Json) -> Json:
 
 def schemas() -> Json:
     """Return the schemas of request and response bodies."""
-    ttl, most = {"type": "integer", "minimum": MIN_TTL}, integer(1, MAX_BATCH, default=DEFAULT_BATCH)
+    ttl, limit = {"type": "integer", "minimum": MIN_TTL}, integer(1, MAX_BATCH, default=DEFAULT_BATCH)
     rest = {"ttl": ttl, "options": {"type": ["object", "null"]}}
     confirmed = {"confirmed": {"type": "boolean"}}
     return answer_schemas(Subscription, Subscribed, Delivery, Tested, Secret) | {
@@ -136,6 +136,6 @@ def schemas() -> Json:
         "DeliveryPage": page_schema("deliveries", "Delivery"),
         "SubscriptionTerms": {"type": "object", "properties": {**rest, "subscriber": TEXT}, "required": ["subscriber"]},
         "SubscriptionChange": {"type": "object", "properties": {**rest, "subscriber": {"type": ["string", "null"]}}},
-        "DeliveryRedriveTerms": {"type": "object", "properties": {"limit": most}},
+        "DeliveryRedriveTerms": {"type": "object", "properties": {"limit": limit}},
         "Agreement": {"type": "object", "properties": confirmed, "required": ["confirmed"]},
     }

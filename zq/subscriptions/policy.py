@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's subscription policy and its interfaces."""
+"""The server-wide settings of subscriptions, and the interfaces that they need."""
 
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -25,10 +25,10 @@ class Sealer(Protocol):
 
 
 class NoKey:
-    """A sealer for servers without an encryption key, which rejects new secrets."""
+    """A sealer for servers without an encryption key. It cannot encrypt secrets."""
 
     def seal(self, secret: str) -> bytes:
-        raise Invalid("This server takes no subscriptions: [signed_url] secret_key is not set.")
+        raise Invalid("Subscriptions are not available: [signed_url] secret_key is not set on the server.")
 
     def open(self, sealed: bytes) -> str:
         return ""
@@ -37,31 +37,31 @@ class NoKey:
 class Trusts(Protocol):
     """Interface for the creation of Keystone trusts."""
 
-    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+    def create(self, token: str, subscriber: str, until: Seconds) -> str:
         """Create a trust for the token's user and return the trust id. Raises ``Invalid`` or ``Unavailable``."""
         ...
 
 
 class NoTrusts:
-    """A trust client for servers without Keystone, which rejects subscribers that need a trust."""
+    """A trust client for servers without Keystone. It rejects subscribers that need a trust."""
 
-    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+    def create(self, token: str, subscriber: str, until: Seconds) -> str:
         raise Invalid("subscriber must not begin with trust+: this server's auth_strategy is not keystone.")
 
 
 def accept_any(_subscriber: str) -> None:
-    """Accept any subscriber address."""
+    """Accept every subscriber address."""
 
 
 class SubscriptionPolicy(Struct, frozen=True):
-    """The server-wide settings and collaborators of subscriptions."""
+    """The server-wide settings of subscriptions."""
 
     types: tuple[str, ...] = TYPES
     """The allowed URI schemes of subscribers."""
     default_ttl: int = 3600
     """The default ttl of subscriptions in seconds."""
     confirm: bool = True
-    """Whether subscribers must confirm before messages are delivered to them."""
+    """Whether webhook subscribers must confirm before messages are delivered to them."""
     keep: int = 345600
     """The retention of undelivered notices in seconds."""
     sealer: Sealer = NoKey()
@@ -70,10 +70,7 @@ class SubscriptionPolicy(Struct, frozen=True):
     """A function that raises ``Invalid`` if a subscriber's address is not allowed."""
 
     def secrets(self, subscription: Subscription, now: Seconds) -> Sequence[str]:
-        """Return the decrypted secrets that currently sign the subscription's deliveries.
-
-        Secrets that cannot be decrypted are omitted.
-        """
+        """Return the secrets that sign the subscription's deliveries, except those that cannot be decrypted."""
         former = subscription.former
         sealed = [subscription.secret] + ([former[0]] if former and former[1] > now else [])
         return [secret for secret in map(self.sealer.open, sealed) if secret]

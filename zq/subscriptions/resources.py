@@ -13,14 +13,14 @@ from zq.http.features import CONNECTION
 from zq.model import Seconds
 from zq.model.identity import ADMIN, Identity
 from zq.subscriptions.model import Source, Subscription
-from zq.subscriptions.subscribers import shown_options
+from zq.subscriptions.subscribers import mask_options
 from zq.subscriptions.subscriptions import Subscriptions, Terms
 from zq.wire import encoding
 from zq.wire import subscriptions as shapes
 
 
 class _Resource:
-    """Base class for resources below a source. ``kind``: "queue" or "topic"."""
+    """Base class for resources below a source. ``kind`` is "queue" or "topic"."""
 
     def __init__(self, subscriptions: Subscriptions, kind: str) -> None:
         self._subscriptions = subscriptions
@@ -31,8 +31,11 @@ class _Resource:
         return Source(ref.project, self._kind, ref.name)
 
 
-def _terms(req: falcon.Request, needed: bool) -> Terms:
-    """Parse the terms from the body, ignoring unknown members. Clients rely on the error messages (contract 0.2)."""
+def _parse_terms(req: falcon.Request, needed: bool) -> Terms:
+    """Parse the terms in the request body. Unknown members are ignored.
+
+    Clients rely on the texts of the error messages (contract 0.2).
+    """
     raw = query.require_body(req) if needed else query.body(req)
     given = wire.json_value(raw) if raw else {}
     if not isinstance(given, dict):
@@ -40,7 +43,7 @@ def _terms(req: falcon.Request, needed: bool) -> Terms:
     return Terms(**{name: given[name] for name in Terms.__struct_fields__ if name in given})
 
 
-def _shown(source: Source, subscription: Subscription, now: Seconds) -> shapes.Subscription:
+def _format_subscription(source: Source, subscription: Subscription, now: Seconds) -> shapes.Subscription:
     """Return a subscription as shown to clients (contract 9.1)."""
     return shapes.Subscription(
         id=subscription.id,
@@ -48,7 +51,7 @@ def _shown(source: Source, subscription: Subscription, now: Seconds) -> shapes.S
         subscriber=subscription.subscriber,
         ttl=subscription.ttl,
         age=max(0, int(now - subscription.started)),
-        options=shown_options(subscription.options),
+        options=mask_options(subscription.options),
         confirmed=subscription.has_agreed,
     )
 
@@ -61,11 +64,11 @@ class SubscriptionCollection(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
         limit, source = query.integer(req, "limit"), self._source(req)
         seen = self._subscriptions.list(source, query.text(req, "marker"), limit)
-        items = [_shown(source, each, seen.now) for each in seen.value.items]
+        items = [_format_subscription(source, each, seen.now) for each in seen.value.items]
         resp.data = encoding.page("subscriptions", items, req.path, query.next_page(seen.value.next, limit=limit))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
-        terms, connection = _terms(req, needed=False), req.env.get(CONNECTION, "")
+        terms, connection = _parse_terms(req, needed=False), req.env.get(CONNECTION, "")
         made = self._subscriptions.create(self._source(req), terms, token_of(req), connection)
         resp.set_header("Location", req.path)
         resp.status, resp.data = falcon.HTTP_201, wire.encode(shapes.Subscribed(made.id, made.secret))
@@ -79,10 +82,10 @@ class SubscriptionItem(_Resource):
     def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
         source = self._source(req)
         seen = self._subscriptions.get(source, subscription)
-        resp.data = wire.encode(_shown(source, seen.value, seen.now))
+        resp.data = wire.encode(_format_subscription(source, seen.value, seen.now))
 
     def on_patch(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        self._subscriptions.update(self._source(req), subscription, _terms(req, needed=True), token_of(req))
+        self._subscriptions.update(self._source(req), subscription, _parse_terms(req, needed=True), token_of(req))
         resp.set_header("Location", req.path)
         resp.status = falcon.HTTP_204
 
@@ -107,7 +110,7 @@ class SubscriptionConfirmation(_Resource):
 
 
 def _is_owner(req: falcon.Request) -> bool:
-    """Return whether the caller has a credential of its own, but is not an administrator and uses no signed URL."""
+    """Return whether the caller has its own credential, not a signed URL, and is not an administrator."""
     identity: Identity = req.context.identity
     return bool(identity.credential) and SIGNATURE not in req.env and ADMIN not in identity.roles
 

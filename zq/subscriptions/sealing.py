@@ -13,9 +13,9 @@ NONCE = 12
 
 
 class SecretSealer:
-    """An AES-256-GCM sealer that encrypts with the first configured key and decrypts with any of them.
+    """A sealer that uses AES-256-GCM. The first configured key encrypts; all of them decrypt.
 
-    ``options`` returns the current keys, which can change when the configuration is reloaded.
+    ``options`` returns the current keys. They can change when the configuration is reloaded.
     """
 
     def __init__(self, options: Callable[[], ShareOptions]) -> None:
@@ -27,7 +27,7 @@ class SecretSealer:
 
         secrets = self._options().secrets
         if not secrets:
-            raise Invalid("This server takes no subscriptions: [signed_url] secret_key is not set.")
+            raise Invalid("Subscriptions are not available: [signed_url] secret_key is not set on the server.")
         nonce = os.urandom(NONCE)
         return nonce + AESGCM(derive_key(secrets[0].encode(), LABEL)).encrypt(nonce, secret.encode(), None)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the configuration section [notification], and subscription options in [transport]."""
+"""Options of the configuration section [notification], and the options for subscriptions in [transport]."""
 
 import ipaddress
 import re
@@ -17,17 +17,17 @@ from zq.model import store_uri
 # Default ports by store URI scheme.
 STORE_PORTS: Final = {"redis": 6379, "rediss": 6379, "mongodb": 27017, "mongodb+srv": 27017}
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
-# Default templates of confirmation mails, in Zaqar's notation for dictionaries. The texts may contain commas.
-JOINING: Final = (
+# Default templates of confirmation mails, as a list of name:value members like in Zaqar. Values may contain commas.
+SUBSCRIBE_MAIL: Final = (
     "topic:Do you want the messages of a queue?,sender:,body:Somebody asks that messages of the queue {0} of the "
     "project {1} be sent to you. If you want them, follow this link: {2} If not, do nothing."
 )
-LEAVING: Final = (
+UNSUBSCRIBE_MAIL: Final = (
     "topic:You get no more messages of a queue,sender:,body:Nothing of the queue {0} of the project {1} is sent to "
     "you any more. If you want its messages again, follow this link: {2}"
 )
-MEMBERS: Final = ("topic", "sender", "body")
-_MEMBER: Final = re.compile(rf"(?:^|,)\s*({'|'.join(MEMBERS)})\s*:")
+TEMPLATE_MEMBERS: Final = ("topic", "sender", "body")
+_MEMBER: Final = re.compile(rf"(?:^|,)\s*({'|'.join(TEMPLATE_MEMBERS)})\s*:")
 SUBSCRIPTIONS: Final[list[cfg.Opt]] = [
     cfg.IntOpt(
         "default_subscription_ttl",
@@ -71,13 +71,13 @@ NOTIFICATION: Final[list[cfg.Opt]] = [
     ),
     cfg.StrOpt(
         "subscription_confirmation_email_template",
-        default=JOINING,
+        default=SUBSCRIBE_MAIL,
         help="Confirmation mail to a new subscriber: topic, sender (empty: the first of mail_senders) and body. In "
         "the body, {0} is the queue, {1} its project and {2} the link.",
     ),
     cfg.StrOpt(
         "unsubscribe_confirmation_email_template",
-        default=LEAVING,
+        default=UNSUBSCRIBE_MAIL,
         help="Mail to a subscriber that has unsubscribed, with the same fields.",
     ),
     cfg.BoolOpt("trust_http", default=False, help="Send trust tokens to trust+http targets, even without TLS."),
@@ -138,12 +138,12 @@ class DeliverySettings(Struct, frozen=True, kw_only=True):
     mail_senders: tuple[str, ...]
 
 
-def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
+def read_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
     """Read and validate the delivery options. Raises ``StartRefused``."""
     given = conf.notification
     types = tuple(each.lower() for each in conf.transport.subscriber_types)
     if unknown := set(types) - set(TYPES):
-        raise StartRefused(f"[transport] subscriber_types may hold {', '.join(TYPES)}; it holds {min(unknown)!r}.")
+        raise StartRefused(f"[transport] subscriber_types may contain {', '.join(TYPES)}, not {min(unknown)!r}.")
     local = given.smtp_mode == "self_local"
     if local and not given.smtp_host:
         raise StartRefused("[notification] smtp_mode = self_local needs smtp_host.")
@@ -154,16 +154,16 @@ def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
         default_ttl=conf.transport.default_subscription_ttl,
         public_url=given.public_url,
         confirmation_page=given.external_confirmation_url,
-        joining=_template("subscription_confirmation_email_template", given, JOINING),
-        leaving=_template("unsubscribe_confirmation_email_template", given, LEAVING),
-        networks=tuple(map(_network, given.allowed_networks)),
-        ports=tuple(map(_port, given.allowed_ports)),
+        joining=_parse_template("subscription_confirmation_email_template", given, SUBSCRIBE_MAIL),
+        leaving=_parse_template("unsubscribe_confirmation_email_template", given, UNSUBSCRIBE_MAIL),
+        networks=tuple(map(_parse_network, given.allowed_networks)),
+        ports=tuple(map(_parse_port, given.allowed_ports)),
         rate=given.rate,
         keep=given.keep,
         trust_http=given.trust_http,
         trust_targets=tuple(given.trust_targets),
         own=tuple(filter(None, (conf[name].port for name in ("server", "metrics")))),
-        stores=tuple(_stores(conf)),
+        stores=tuple(_list_stores(conf)),
         smtp_command=given.smtp_command,
         smtp_host=given.smtp_host if local else "",
         smtp_port=given.smtp_port,
@@ -174,33 +174,38 @@ def delivery_settings(conf: cfg.ConfigOpts) -> DeliverySettings:
     )
 
 
-def _members(text: str) -> dict[str, str]:
+def _parse_members(text: str) -> dict[str, str]:
     first, *parts = _MEMBER.split(text)
     return {} if first.strip() else {name: text.strip() for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def _template(option: str, given: Any, default: str) -> tuple[str, str, str]:
-    """Parse a mail template into topic, sender and body. Missing members come from ``default``.
+def _parse_template(option: str, given: Any, default: str) -> tuple[str, str, str]:
+    """Parse a mail template into topic, sender and body. Take missing members from ``default``.
 
     Raises ``StartRefused``.
     """
-    if not (values := _members(given[option])):
-        raise StartRefused(f"[notification] {option} must be as topic:A subject,sender:a@example.org,body:A text.")
-    topic, sender, body = ({**_members(default), **values}[name] for name in MEMBERS)
+    if not (values := _parse_members(given[option])):
+        raise StartRefused(
+            f"[notification] {option} must have the form topic:A subject,sender:a@example.org,body:A text."
+        )
+    topic, sender, body = ({**_parse_members(default), **values}[name] for name in TEMPLATE_MEMBERS)
     try:
         body.format("", "", "")
     except (AttributeError, LookupError, ValueError):
         raise StartRefused(
-            f"[notification] {option} must have a body with {{0}}, {{1}} and {{2}} alone in braces."
+            f"[notification] {option} must have a body without braces except in {{0}}, {{1}} and {{2}}."
         ) from None
     if not (topic + sender).isprintable():
-        raise StartRefused(f"[notification] {option} must have its topic and its sender in one line.")
+        raise StartRefused(f"[notification] {option} must have no line breaks in topic and sender.")
     return topic, sender, body
 
 
-def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
-    """Yield the host and port of each store: the configured store and all allowed pool hosts."""
-    named = [conf.storage.uri, *(f"{scheme}://{host}" for host in _pools(conf) for scheme in ("redis", "mongodb"))]
+def _list_stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
+    """Yield the hosts and ports of the configured store and of all pools that may exist."""
+    named = [
+        conf.storage.uri,
+        *(f"{scheme}://{host}" for host in _list_pool_hosts(conf) for scheme in ("redis", "mongodb")),
+    ]
     for uri in named:
         default = STORE_PORTS.get(uri.partition(":")[0])
         for host in store_uri.split(uri).netloc.rpartition("@")[2].split(",") if default else ():
@@ -213,23 +218,23 @@ def _stores(conf: cfg.ConfigOpts) -> Iterator[tuple[str, int]]:
                 yield name, port or default or 0
 
 
-def _pools(conf: cfg.ConfigOpts) -> Any:
+def _list_pool_hosts(conf: cfg.ConfigOpts) -> Any:
     return conf["pooling:catalog"].allowed_hosts if conf.pooling else ()
 
 
-def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+def _parse_network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     try:
         return ipaddress.ip_network(text)
     except ValueError:
         raise StartRefused(
-            f"[notification] allowed_networks must hold networks as 10.1.0.0/16; {text!r} is none."
+            f"[notification] allowed_networks must contain networks such as 10.1.0.0/16, not {text!r}."
         ) from None
 
 
-def _port(text: str) -> int:
+def _parse_port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
-        raise StartRefused(f"[notification] allowed_ports must hold ports; {text!r} is none.")
+        raise StartRefused(f"[notification] allowed_ports must contain ports from 1 to 65535, not {text!r}.")
     return int(text)
 
 
-SECTION: Final = Section("notification", NOTIFICATION, delivery_settings, others={"transport": SUBSCRIPTIONS})
+SECTION: Final = Section("notification", NOTIFICATION, read_settings, others={"transport": SUBSCRIPTIONS})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Syntactic validation of subscriber URIs and options (contract 9.2, criteria E1 and E3).
+"""Syntax checks of subscriber URIs and options (contract 9.2, criteria E1 and E3).
 
-``zq.subscriptions.delivery.targets`` checks the network addresses.
+``zq.subscriptions.delivery.targets`` checks network addresses.
 """
 
 import re
@@ -46,20 +46,20 @@ _RESERVED_PREFIXES: Final = ("content-", "webhook-", "proxy-", "zq-")
 
 
 def check_subscriber(uri: object, types: tuple[str, ...] = TYPES) -> str:
-    """Return a subscriber's URI if it is well-formed, else raise ``Invalid``."""
+    """Return the subscriber's URI. Raises ``Invalid`` if it is malformed or its scheme is not in ``types``."""
     if uri is None:
         raise Invalid("Missing parameter subscriber: it must be a URI.")
     if not isinstance(uri, str) or not uri:
         raise Invalid("subscriber must be a URI.")
     if len(uri) > MAX_URI:
-        raise Invalid(f"subscriber must be at most {MAX_URI} characters; it has {len(uri)}.")
+        raise Invalid(f"subscriber must have at most {MAX_URI} characters, not {len(uri)}.")
     scheme = uri.partition(":")[0].lower()
     if ":" not in uri or scheme not in types:
         raise Invalid(f"The scheme of subscriber must be supported in the list {', '.join(types)}.")
     if _UNPRINTABLE.search(uri):
-        raise Invalid("subscriber must hold no spaces and no control characters.")
+        raise Invalid("subscriber must not contain spaces or control characters.")
     if scheme == "mailto":
-        mail_of(uri)
+        parse_mailto(uri)
     else:
         _check_url(uri.removeprefix(TRUST))
     return uri
@@ -70,15 +70,15 @@ def _check_url(url: str) -> None:
         parts = urlsplit(url)
         host, _port = parts.hostname, parts.port
     except ValueError:
-        raise Invalid("subscriber is no URL.") from None
+        raise Invalid("subscriber is not a valid URL.") from None
     if not host or not url.partition(":")[2].startswith("//"):
-        raise Invalid("subscriber must name a host.")
+        raise Invalid("subscriber must contain a host.")
     if "@" in parts.netloc or "\\" in url:
-        raise Invalid("subscriber must hold no user, no password and no backslash.")
+        raise Invalid("subscriber must not contain a user, a password or a backslash.")
 
 
-def mail_of(uri: str) -> tuple[str, str]:
-    """Parse a ``mailto`` URI into mail address and subject. Raises ``Invalid``."""
+def parse_mailto(uri: str) -> tuple[str, str]:
+    """Return the mail address and the subject of a ``mailto`` URI. Raises ``Invalid``."""
     path, _, query = uri.partition(":")[2].partition("?")
     to = unquote(path)
     try:
@@ -92,21 +92,21 @@ def mail_of(uri: str) -> tuple[str, str]:
 
 
 def check_options(options: object) -> dict[str, Any]:
-    """Return the options if they are valid, else raise ``Invalid``. None yields empty options."""
+    """Return the options, or {} if they are None. Raises ``Invalid``."""
     if options is None:
         return {}
     if not isinstance(options, dict):
-        raise Invalid("options must be a dict, that is, a JSON object.")
+        raise Invalid("options must be a dict (a JSON object).")
     nesting("options", options)
     if len(size := wire.encode(options)) > MAX_OPTIONS:
-        raise Invalid(f"options must be at most {MAX_OPTIONS} bytes; they have {len(size)}.")
+        raise Invalid(f"options must have at most {MAX_OPTIONS} bytes, not {len(size)}.")
     check_retry_policy(options.get("_retry_policy"), "options._retry_policy")
     _check_headers(options.get("post_headers"))
     if not isinstance(options.get("post_data", ""), str):
         raise Invalid("options.post_data must be a string.")
     if options.get("trust_id", HIDDEN) != HIDDEN:
-        # The service user is also the trustee of other trusts, so a caller could use another trustor's roles.
-        raise Invalid("options must not hold trust_id: the server makes the trust.")
+        # The service user is the trustee of all trusts, so a caller could use the roles of another project.
+        raise Invalid("options must not contain trust_id: the server creates the trust.")
     for name in ("from", "subject"):
         _printable(f"options.{name}", options.get(name, ""))
     return options
@@ -118,12 +118,12 @@ def _check_headers(headers: object) -> None:
     if not isinstance(headers, dict):
         raise Invalid("options.post_headers must be an object.")
     if len(headers) > MAX_HEADERS or len(wire.encode(headers)) > MAX_HEADER_BYTES:
-        raise Invalid(f"options.post_headers may hold {MAX_HEADERS} headers, and {MAX_HEADER_BYTES} bytes.")
+        raise Invalid(f"options.post_headers must have at most {MAX_HEADERS} headers and {MAX_HEADER_BYTES} bytes.")
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
-            raise Invalid("options.post_headers holds what is no header's name.")
+            raise Invalid("options.post_headers contains an invalid header name.")
         if name.lower() in _RESERVED or name.lower().startswith(_RESERVED_PREFIXES):
-            raise Invalid(f"options.post_headers must not hold {name}.")
+            raise Invalid(f"options.post_headers must not contain {name}.")
         _printable(f"options.post_headers.{name}", value)
 
 
@@ -137,14 +137,14 @@ def _printable(field: str, value: object) -> str:
     return value
 
 
-def entrusted(options: dict[str, Any], trust: str) -> dict[str, Any]:
-    """Return the options with the trust id replaced by ``trust``, or removed if ``trust`` is ""."""
+def with_trust(options: dict[str, Any], trust: str) -> dict[str, Any]:
+    """Return a copy of the options with the trust id ``trust``, or without a trust id if ``trust`` is ""."""
     given = {name: value for name, value in options.items() if name != "trust_id"}
     return given | ({"trust_id": trust} if trust else {})
 
 
-def shown_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for responses, with header values and the trust id masked."""
+def mask_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the options in which header values and the trust id are masked, for responses."""
     shown = dict(options)
     if isinstance(headers := options.get("post_headers"), dict):
         shown["post_headers"] = dict.fromkeys(headers, HIDDEN)
@@ -153,8 +153,8 @@ def shown_options(options: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def moved_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for a new subscriber, without headers whose values are masked."""
+def drop_masked_headers(options: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the options without headers whose values are masked, for a new subscriber."""
     result = {name: value for name, value in options.items() if name != "post_headers"}
     if isinstance(headers := options.get("post_headers"), dict):
         given = {name: value for name, value in headers.items() if value != HIDDEN}
@@ -162,8 +162,8 @@ def moved_options(options: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-def restored_options(given: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
-    """Return the given options, with each masked header value replaced by its former value."""
+def restore_masked_headers(given: dict[str, Any], former: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of ``given`` in which each masked header value is replaced by its value in ``former``."""
     result = dict(given)
     if isinstance(headers := given.get("post_headers"), dict):
         kept = former.get("post_headers") or {}

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Use cases for subscriptions (contract 9): create, list, change, confirm and delete.
 
-All subscriptions of a source are stored in one document, which guarantees that each subscriber is unique.
+All subscriptions of a source are stored in one document, so no subscriber can be added twice.
 
-A queue with subscribers has ``MARK`` in its metadata. A post states the metadata on which it is based. If another
-server has added the mark since, the store rejects the post. A message is therefore never stored without its notices.
+A queue with subscribers has ``MARK`` in its metadata. A post contains the metadata that the server has cached. If they
+differ from the stored metadata, the store rejects the post, and the server reads the metadata again. A message is
+therefore never stored without its notices, even if another server has just added the mark.
 """
 
 from collections.abc import Callable
@@ -26,20 +27,20 @@ from zq.model.topics import TopicRef
 from zq.storage.api import Storage
 from zq.subscriptions.documents import MAX_ATTEMPTS, SubscriptionDocuments
 from zq.subscriptions.model import CONNECTION, Notice, Source, Subscription, SubscriptionSet
-from zq.subscriptions.notices import drafts_of
+from zq.subscriptions.notices import make_drafts
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.subscribers import (
     TRUST,
     check_options,
     check_subscriber,
-    entrusted,
-    moved_options,
-    restored_options,
-    shown_options,
+    drop_masked_headers,
+    mask_options,
+    restore_masked_headers,
+    with_trust,
 )
 from zq.wire.webhooks import new_secret
 
-# Kind of the documents with the times of the latest confirmation requests to each subscriber.
+# Kind of the documents with the times of recent confirmation requests, one document per subscriber.
 CONFIRMATIONS: Final = "confirmations"
 MIN_TTL: Final = 60
 # Latest expiry time of a subscription, in seconds since the epoch: the end of the year 9999.
@@ -48,24 +49,28 @@ MAX_SUBSCRIPTIONS: Final = 100
 # Maximum number of confirmation requests to a subscriber per hour (criterion E4).
 MAX_CONFIRMATIONS: Final = 3
 HOUR: Final = 3600.0
-# Error message if the source's owner confirms in place of the subscriber.
+# Error message if the owner of the source confirms instead of the subscriber.
 NOT_THE_SUBSCRIBER: Final = (
-    "Only the subscriber, by the signature of its confirmation, or an administrator may confirm this subscription."
+    "Only the subscriber, with the signature in its confirmation request, or an administrator may confirm this "
+    "subscription."
 )
 # Seconds for which the previous secret still signs deliveries after a rotation.
-ROTATION: Final = 86400
+ROTATION_SECONDS: Final = 86400
 
 
 class Terms(Struct):
-    """The requested properties of a subscription. An unset property means the default, or no change."""
+    """The requested properties of a subscription. An unset property has its default or, in an update, its old value."""
 
     subscriber: Any = None
     ttl: Any = UNSET
     options: Any = UNSET
 
 
-class Subscribed(Struct, frozen=True):
-    """The result of creating a subscription. ``secret`` is "" if the subscription is not new or is not signed."""
+class CreatedSubscription(Struct, frozen=True):
+    """The result of creating a subscription.
+
+    ``secret`` signs its deliveries. It is "" if the subscription existed already or its deliveries are not signed.
+    """
 
     id: str
     secret: str = ""
@@ -95,7 +100,7 @@ class Subscriptions:
         self._topics = topics
         self._policy = policy
 
-    def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> Subscribed:
+    def create(self, source: Source, terms: Terms, token: str = "", connection: str = "") -> CreatedSubscription:
         """Create a subscription (contract 9.2).
 
         If the subscriber already has an unconfirmed subscription, send another confirmation request instead.
@@ -104,55 +109,59 @@ class Subscriptions:
             source: The queue or topic.
             terms: The requested properties.
             token: The caller's Keystone token, with which a trust is created.
-            connection: The id of the caller's WebSocket connection, which becomes the subscriber if ``terms`` has none
-                (contract 14). Connections need not confirm, and their messages are not signed.
+            connection: The id of the caller's WebSocket connection (contract 14). If ``terms`` has no subscriber, the
+                connection becomes the subscriber. It need not confirm, and its messages are not signed.
 
         Raises ``Invalid``, ``SubscriptionExists``, ``QuotaExceeded``.
         """
-        self._ensure(source)
+        self._ensure_source(source)
         pushed = bool(connection) and terms.subscriber is None
-        uri = f"{CONNECTION}{connection}" if pushed else self._subscriber(terms.subscriber)
-        ttl = self._policy.default_ttl if terms.ttl is UNSET else self._ttl(terms.ttl)
+        uri = f"{CONNECTION}{connection}" if pushed else self._check_subscriber(terms.subscriber)
+        ttl = self._policy.default_ttl if terms.ttl is UNSET else self._check_ttl(terms.ttl)
         options = check_options(None if terms.options is UNSET else terms.options)
-        self._admit(source.project)
+        self._check_quota(source.project)
         secret = "" if pushed else new_secret()
         made = Subscription(new_ids(1, self._clock.now())[0], uri, ttl, self._clock.now(), options)
         sealed = b"" if pushed else self._policy.sealer.seal(secret)
         made = msgspec.structs.replace(made, secret=sealed, agreed=pushed or None)
-        made = self._started(made)
-        made = self._bounded(made)
-        known = any(each.subscriber == uri for each in self._stored.of(source).items)
-        trust = "" if known else self._trust(uri, token, made.expires)
-        made = msgspec.structs.replace(made, options=entrusted(options, trust))
+        made = self._activate_if_allowed(made)
+        made = self._check_expiry(made)
+        known = any(each.subscriber == uri for each in self._stored.get(source).items)
+        trust = "" if known else self._create_trust(uri, token, made.expires)
+        made = msgspec.structs.replace(made, options=with_trust(options, trust))
 
         def add(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription]:
             same = next((each for each in all.items if each.subscriber == uri), None)
             if same is None:
                 if len(all.items) >= MAX_SUBSCRIPTIONS:
-                    raise QuotaExceeded(f"A {source.kind} may have {MAX_SUBSCRIPTIONS} subscriptions.")
-                new = self._stored.from_next(source, all, made)
+                    raise QuotaExceeded(f"The {source.kind} has {MAX_SUBSCRIPTIONS} subscriptions, the maximum.")
+                new = self._stored.start_at_next(source, all, made)
                 return all.replace(new), new
             if pushed or same.has_agreed:
-                raise SubscriptionExists("The subscriber is subscribed, and has agreed.")
-            if same.confirmed is None and same.agreed is None and (new := self._started(same)).confirmed is not None:
-                new = self._stored.from_next(source, all, new)
+                raise SubscriptionExists("The subscriber already has a confirmed subscription.")
+            if (
+                same.confirmed is None
+                and same.agreed is None
+                and (new := self._activate_if_allowed(same)).confirmed is not None
+            ):
+                new = self._stored.start_at_next(source, all, new)
                 return all.replace(new), new
             return all, same
 
         found = self._change(source, add)
         self._request_confirmation(source, found, "SubscriptionConfirmation")
-        return Subscribed(found.id, secret if found.id == made.id else "")
+        return CreatedSubscription(found.id, secret if found.id == made.id else "")
 
     def list(self, source: Source, marker: str, limit: int | None) -> Seen[Page[Subscription]]:
         """Return a page of the source's subscriptions, sorted by id. Raises ``Invalid``."""
         size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
-        items = [each for each in self._stored.of(source).items if each.id > marker][:size]
+        items = [each for each in self._stored.get(source).items if each.id > marker][:size]
         return Seen(Page(items, items[-1].id if items else None), now)
 
     def get(self, source: Source, id: str) -> Seen[Subscription]:
         """Return the subscription with the given id. Raises ``SubscriptionNotFound``."""
-        found = self._stored.of(source).at(id)
+        found = self._stored.get(source).find(id)
         if found is None:
             raise SubscriptionNotFound()
         return Seen(found, self._clock.now())
@@ -160,25 +169,28 @@ class Subscriptions:
     def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
         """Change the given properties of the subscription (contract 9.5).
 
-        If the subscriber changes, the new subscriber must confirm. The secret is replaced, and headers whose values are
-        masked in ``terms`` are removed.
+        If the subscriber changes, the new subscriber must confirm, and the signing secret changes. Headers with masked
+        values in ``terms`` are removed, because the new subscriber must not receive the old values.
 
         Args:
-            token: The caller's Keystone token. If the subscriber needs a trust, a new one replaces the former one.
+            source: The queue or topic.
+            id: The id of the subscription.
+            terms: The properties to change.
+            token: The caller's Keystone token. If the subscriber needs a trust, a new trust replaces the old one.
 
         Raises ``Invalid``, ``SubscriptionNotFound``, ``SubscriptionExists``.
         """
-        uri = None if terms.subscriber is None else self._subscriber(terms.subscriber)
-        ttl = terms.ttl if terms.ttl in (None, UNSET) else self._ttl(terms.ttl)
+        uri = None if terms.subscriber is None else self._check_subscriber(terms.subscriber)
+        ttl = terms.ttl if terms.ttl in (None, UNSET) else self._check_ttl(terms.ttl)
         options = terms.options if terms.options in (None, UNSET) else check_options(terms.options)
         if uri is None and ttl in (None, UNSET) and options in (None, UNSET):
             raise InvalidBody("Give one of subscriber, ttl and options.")
         now = self._clock.now()
-        former = self._stored.of(source).at(id)
+        former = self._stored.get(source).find(id)
         trust = ""
         if former is not None:
             lasts = former.expires if ttl in (None, UNSET) else now + ttl
-            trust = self._trust(uri or former.subscriber, token, lasts)
+            trust = self._create_trust(uri or former.subscriber, token, lasts)
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, tuple[Subscription, bool]]:
             found = _require(all, id)
@@ -186,19 +198,19 @@ class Subscriptions:
             if ttl not in (None, UNSET):
                 changes |= {"ttl": ttl, "started": now}
             if options not in (None, UNSET):
-                changes["options"] = restored_options(options, found.options)
+                changes["options"] = restore_masked_headers(options, found.options)
             moved = uri is not None and uri != found.subscriber
             if moved:
                 if any(each.subscriber == uri for each in all.items):
                     raise SubscriptionExists("Another subscription has this subscriber.")
                 # The caller may not know the subscription's secrets, so they must not reach another subscriber.
-                known = shown_options(found.options) if options in (None, UNSET) else options
-                changes |= {"subscriber": uri, "confirmed": None, "options": moved_options(known)}
+                known = mask_options(found.options) if options in (None, UNSET) else options
+                changes |= {"subscriber": uri, "confirmed": None, "options": drop_masked_headers(known)}
                 changes |= {"agreed": None, "secret": self._policy.sealer.seal(new_secret()), "former": None}
-            new = self._bounded(msgspec.structs.replace(found, **changes))
-            new = self._started(new) if moved else new
-            new = msgspec.structs.replace(new, options=entrusted(new.options, trust))
-            new = self._stored.from_next(source, all, new) if moved else new
+            new = self._check_expiry(msgspec.structs.replace(found, **changes))
+            new = self._activate_if_allowed(new) if moved else new
+            new = msgspec.structs.replace(new, options=with_trust(new.options, trust))
+            new = self._stored.start_at_next(source, all, new) if moved else new
             return all.replace(new), (new, moved)
 
         new, moved = self._change(source, change)
@@ -208,21 +220,24 @@ class Subscriptions:
     def confirm(self, source: Source, id: str, agreed: bool, by_owner: bool = False) -> None:
         """Confirm or decline the subscription (contract 9.6).
 
-        If the subscription was active and is declined, the subscriber receives a request that lets it confirm again.
+        If an active subscription is declined, the subscriber receives a request with which it can subscribe again.
 
         Args:
+            source: The queue or topic.
+            id: The id of the subscription.
             agreed: True to confirm, False to decline.
-            by_owner: Whether the caller manages the source and is neither the subscriber nor an administrator.
+            by_owner: Whether the caller is the owner of the source, not the subscriber or an administrator.
 
         Raises ``SubscriptionNotFound``, and ``NotAuthorized`` if only the subscriber may confirm the subscription.
         """
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, Subscription | None]:
             found = _require(all, id)
-            if by_owner and agreed and found.must_agree(self._policy.confirm):
+            if by_owner and agreed and found.must_confirm(self._policy.confirm):
                 raise NotAuthorized(NOT_THE_SUBSCRIBER)
             is_sent_to = found.is_sent_to(self._policy.confirm)
-            # Also unset ``confirmed``, or deliveries would start if the operator changed ``require_confirmation``.
+            # Unset ``confirmed``, too. If it stayed set, deliveries would start when the operator disables
+            # ``require_confirmation``.
             declined = not agreed and found.confirmed is not None
             if found.agreed == agreed == is_sent_to and not declined:
                 return all, None
@@ -230,19 +245,19 @@ class Subscriptions:
             new = msgspec.structs.replace(found, agreed=agreed)
             if is_sent_to != agreed or declined:
                 new = msgspec.structs.replace(new, confirmed=0 if agreed else None)
-                new = self._stored.from_next(source, all, new)
+                new = self._stored.start_at_next(source, all, new)
             return all.replace(new), new if was_active and not agreed else None
 
         if (left := self._change(source, change)) is not None:
             self._request_confirmation(source, left, "UnsubscribeConfirmation")
 
     def rotate(self, source: Source, id: str) -> str:
-        """Rotate the signing secret and return the new one. For one day, both secrets sign deliveries.
+        """Create a new signing secret and return it. For one day, the old secret also signs deliveries.
 
         Raises ``Invalid`` or ``SubscriptionNotFound``.
         """
         secret = new_secret()
-        sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION
+        sealed, until = self._policy.sealer.seal(secret), self._clock.now() + ROTATION_SECONDS
 
         def change(all: SubscriptionSet) -> tuple[SubscriptionSet, None]:
             found = _require(all, id)
@@ -252,8 +267,8 @@ class Subscriptions:
         return secret
 
     def delete(self, source: Source, id: str) -> None:
-        """Delete the subscription and its deliveries. A missing subscription is ignored."""
-        if self._stored.of(source).at(id) is not None:
+        """Delete the subscription and its deliveries, if it exists."""
+        if self._stored.get(source).find(id) is not None:
             self._change(source, lambda all: (all.replace(without=id), None))
             self._stored.drop_deliveries(source, id)
 
@@ -263,54 +278,54 @@ class Subscriptions:
             self._queues.forget(QueueRef(source.project, source.name))
         return result
 
-    def _ensure(self, source: Source) -> None:
+    def _ensure_source(self, source: Source) -> None:
         if source.kind == "queue":
             self._queues.rules(QueueRef(source.project, source.name))
         else:
             self._topics.rules(TopicRef(source.project, source.name))
 
-    def _subscriber(self, uri: object) -> str:
+    def _check_subscriber(self, uri: object) -> str:
         checked = check_subscriber(uri, self._policy.types)
         self._policy.check_address(checked)
         return checked
 
-    def _trust(self, uri: str, token: str, until: Seconds) -> str:
-        """Create a trust for the subscriber and return the trust id, or "" if the subscriber needs no trust."""
-        return self._policy.trusts.make(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
+    def _create_trust(self, uri: str, token: str, until: Seconds) -> str:
+        """Create a trust for the subscriber and return its id. Return "" if the subscriber needs no trust."""
+        return self._policy.trusts.create(token, uri, min(until, LATEST_EXPIRY)) if uri.startswith(TRUST) else ""
 
-    def _ttl(self, ttl: object) -> int:
+    def _check_ttl(self, ttl: object) -> int:
         if type(ttl) is not int:
             raise Invalid("ttl must be an integer.")
         return within("ttl", ttl, MIN_TTL, 1 << 62)
 
-    def _bounded(self, one: Subscription) -> Subscription:
-        """Check that the subscription expires by ``LATEST_EXPIRY`` and return it. Raises ``Invalid``."""
+    def _check_expiry(self, one: Subscription) -> Subscription:
+        """Return the subscription. Raises ``Invalid`` if it expires after ``LATEST_EXPIRY``."""
         if one.expires > LATEST_EXPIRY:
             raise Invalid(f"ttl must be at most {int(LATEST_EXPIRY - one.started)} seconds: until the year 9999.")
         return one
 
-    def _started(self, one: Subscription) -> Subscription:
-        """Return the subscription, activated if the subscriber need not confirm first.
+    def _activate_if_allowed(self, one: Subscription) -> Subscription:
+        """Return the subscription. If the subscriber need not confirm, activate it.
 
-        If the subscriber has not responded, ``agreed`` is set to False, so that deliveries require confirmation when
-        ``require_confirmation`` is enabled later.
+        Set ``agreed`` to False if the subscriber has not responded. If the operator enables ``require_confirmation``
+        later, the subscriber then has to confirm.
         """
-        if one.must_agree(self._policy.confirm):
+        if one.must_confirm(self._policy.confirm):
             return one
         return msgspec.structs.replace(one, confirmed=0, agreed=bool(one.agreed))
 
-    def _admit(self, project: str) -> None:
-        most = self._quotas.max_subscriptions(project)
-        if most and self._stored.count(project) >= most:
-            raise QuotaExceeded(f"The project may have {most} subscriptions.")
+    def _check_quota(self, project: str) -> None:
+        maximum = self._quotas.max_subscriptions(project)
+        if maximum and self._stored.count(project) >= maximum:
+            raise QuotaExceeded(f"The project has {maximum} subscriptions, the maximum.")
 
     def _request_confirmation(self, source: Source, one: Subscription, confirmation: str) -> None:
-        """Queue a confirmation request, unless none is required or the subscriber's hourly limit is reached."""
-        if not one.must_agree(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
+        """Queue a confirmation request if the subscriber must confirm and has not reached its hourly limit."""
+        if not one.must_confirm(self._policy.confirm) or not self._may_request_confirmation(one.subscriber):
             return
         now = self._clock.now()
         notice = Notice(new_ids(1, now)[0], source.kind, source.name, b"null", one.ttl, confirmation=confirmation)
-        self._messages.post(source.pending(one.id), drafts_of([notice], self._policy.keep, now), now)
+        self._messages.post(source.worker_queue(one.id), make_drafts([notice], self._policy.keep, now), now)
 
     def _may_request_confirmation(self, subscriber: str) -> bool:
         ref = DocumentRef("", CONFIRMATIONS, blake2b(subscriber.encode(), digest_size=16).hexdigest())
@@ -327,7 +342,7 @@ class Subscriptions:
 
 
 def _require(all: SubscriptionSet, id: str) -> Subscription:
-    found = all.at(id)
+    found = all.find(id)
     if found is None:
         raise SubscriptionNotFound()
     return found

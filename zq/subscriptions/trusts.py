@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keystone trusts for subscribers with the schemes ``trust+http`` and ``trust+https`` (contract 9.2, 9.9).
 
-The caller delegates its roles in the project to the service user until the subscription expires. Each delivery carries
-a token that is scoped to the trust and has all of these roles. The server therefore sends the token only over TLS and
-only to services in Keystone's catalogue, unless the operator allows more (criterion E6).
+With a trust, the caller delegates its roles in the project to the service user until the subscription expires. Each
+delivery contains a token with all of these roles. Unless the operator allows more, the server therefore sends tokens
+only over TLS and only to services in Keystone's catalogue (criterion E6).
 """
 
 import logging
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 PREFIX: Final = "trust+"
 # Maximum number of trusts whose tokens a process caches.
 MAX_CACHED: Final = 1000
-# Options that scope the service's own token. They are unset for trust tokens, which cannot have another scope.
+# Options that set the scope of the service user's token. They are unset for a trust token, whose scope is the trust.
 SCOPES: Final = ("project_id", "project_name", "project_domain_id", "project_domain_name", "domain_id", "domain_name")
 
 
@@ -34,8 +34,9 @@ class Trusts:
     """A Keystone client that creates trusts and trust tokens as the user in ``[keystone_authtoken]``.
 
     Args:
+        middleware: The Keystone middleware, with the session and the credentials of the service user.
         http: Whether tokens may be sent without TLS.
-        targets: URL prefixes that may receive tokens in addition to the services in the catalogue.
+        targets: URL prefixes that may receive tokens, in addition to the services in Keystone's catalogue.
     """
 
     def __init__(self, middleware: AuthProtocol, http: bool, targets: Iterable[str]) -> None:
@@ -45,13 +46,13 @@ class Trusts:
         self._lock = threading.Lock()
         self._plugins: FIFOCache[str, Any] = FIFOCache(MAX_CACHED)
 
-    def make(self, token: str, subscriber: str, until: Seconds) -> str:
+    def create(self, token: str, subscriber: str, until: Seconds) -> str:
         """Create a trust for the token's user and return the trust id. Raises ``Invalid`` or ``Unavailable``."""
         if not token:
-            raise Invalid("subscriber must not begin with trust+ without a token of Keystone in X-Auth-Token.")
+            raise Invalid("subscriber must not begin with trust+ unless X-Auth-Token contains a Keystone token.")
         try:
             caller = self._middleware.fetch_token(token)["token"]
-            self._check(subscriber, _urls(caller.get("catalog") or []))
+            self._check(subscriber, _list_urls(caller.get("catalog") or []))
             session, service = self._middleware._session, self._middleware._auth
             trust = {
                 "trustor_user_id": caller["user"]["id"],
@@ -66,13 +67,13 @@ class Trusts:
             answer = session.post(place, json={"trust": trust}, headers=headers, authenticated=False)
             return str(answer.json()["trust"]["id"])
         except (HTTPClientError, ksm_exceptions.InvalidToken) as refusal:
-            LOG.info("Keystone makes no trust: %r", refusal)
-            raise Invalid("subscriber must not begin with trust+: Keystone makes no trust of this token.") from refusal
+            LOG.info("Keystone did not create a trust: %r", refusal)
+            raise Invalid("subscriber cannot begin with trust+: Keystone creates no trust for this token.") from refusal
         except (ClientException, HTTPException) as error:
             raise Unavailable("Keystone is temporarily unavailable. Try again later.") from error
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return the HTTP headers with a trust token, which is cached until it expires.
+        """Return HTTP headers that contain a trust token. Tokens are cached until they expire.
 
         Raises ``Invalid`` with a message for operators.
         """
@@ -83,10 +84,10 @@ class Trusts:
         try:
             plugin = self._plugin(trust)
             access = plugin.get_access(session)
-            self._check(subscriber, _urls(access.service_catalog.catalog))
+            self._check(subscriber, _list_urls(access.service_catalog.catalog))
             return {"X-Auth-Token": access.auth_token}
         except ClientException as error:
-            raise Invalid(f"Keystone gives no token of the trust: {type(error).__name__}.") from error
+            raise Invalid(f"Keystone returned no token for the trust: {type(error).__name__}.") from error
 
     def _plugin(self, trust: str) -> Any:
         with self._lock:
@@ -109,15 +110,17 @@ class Trusts:
         url = subscriber.removeprefix(PREFIX)
         if not (self._http or url.startswith("https:")):
             raise Invalid("subscriber must be trust+https: tokens are not sent without TLS.")
-        if not any(_covers(place, url) for place in (*self._targets, *catalogue)):
-            raise Invalid("subscriber must be of a service of Keystone's catalogue: tokens are sent to no other.")
+        if not any(_is_below(place, url) for place in (*self._targets, *catalogue)):
+            raise Invalid(
+                "subscriber must be a service in Keystone's catalogue: tokens are sent only to these services."
+            )
 
 
-def _urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
+def _list_urls(catalogue: Iterable[Mapping[str, Any]]) -> list[str]:
     return [str(each.get("url")) for service in catalogue for each in service.get("endpoints", ())]
 
 
-def _covers(place: str, url: str) -> bool:
+def _is_below(place: str, url: str) -> bool:
     """Return whether ``url`` is equal to ``place`` or below it."""
     ours, theirs = urlsplit(place), urlsplit(url)
     if (ours.scheme, ours.hostname, _port(ours)) != (theirs.scheme, theirs.hostname, _port(theirs)):

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """WebSocket access to the queue service (contract 14).
 
-Each action becomes one request to the WSGI application, which enforces authentication, policy, rate limits and quotas.
-This package translates frames and limits connections:
+Each action is executed as a request to the WSGI application, which enforces authentication, policy, rate limits and
+quotas. The modules of this package:
 
-- ``connections`` accepts connections, and receives and sends frames.
-- ``session`` authenticates the client and handles its frames.
-- ``actions`` translates actions into requests, and responses into answers.
+- ``connections`` accepts and limits connections, and receives and sends frames.
+- ``session`` authenticates the client and answers its frames.
+- ``actions`` converts actions to requests, and responses to answers.
+- ``calls`` executes the requests in this process.
 - ``pushes`` sends the messages of subscriptions.
+
+An answer is the frame that the server sends for a client's frame.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Translation of actions into HTTP requests, and of HTTP responses into answers (contract 14)."""
+"""Conversion of actions to HTTP requests, and of HTTP responses to answers (contract 14)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -14,7 +14,14 @@ TYPES: Final = {str: "string", int: "int", bool: "boolean", list: "list", dict: 
 
 
 class Request(Struct, frozen=True):
-    """An HTTP request. ``query``: the unencoded query parameters. ``document``: the JSON body; None = no body."""
+    """An HTTP request.
+
+    Args:
+        method: The HTTP method.
+        path: The path, not encoded.
+        query: The query parameters, not encoded.
+        document: The JSON body; None = no body.
+    """
 
     method: str
     path: str
@@ -23,7 +30,7 @@ class Request(Struct, frozen=True):
 
 
 class Reply(Struct, frozen=True):
-    """An HTTP response. ``location`` and ``error`` are the headers Location and X-Zq-Error, or ""."""
+    """An HTTP response. ``location`` and ``error`` are the headers Location and X-Zq-Error; "" for a missing header."""
 
     status: int
     document: Any
@@ -32,19 +39,22 @@ class Reply(Struct, frozen=True):
 
 
 def build_request(action: str, body: Body) -> Request | None:
-    """Return the request for an action, or ``None`` if its list of ids is empty. Raises ``Invalid``."""
+    """Build the request for an action. Raises ``Invalid``.
+
+    Return None for ``message_get_many`` with an empty list of ids, which needs no request.
+    """
     if action == "queue_list":
-        return Request("GET", "/v2/queues", _query(body, marker=str, limit=int, detailed=bool))
-    queue = "/v2/queues/" + _segment(body, "queue_name")
+        return Request("GET", "/v2/queues", _get_query(body, marker=str, limit=int, detailed=bool))
+    queue = "/v2/queues/" + _get_segment(body, "queue_name")
     kind, _, verb = action.partition("_")
     return BUILDERS[kind](queue, verb, body)
 
 
 def _queue_request(queue: str, verb: str, body: Body) -> Request:
     if verb == "create":
-        return Request("PUT", queue, document=_field(body, "metadata", dict))
+        return Request("PUT", queue, document=_get_field(body, "metadata", dict))
     if verb == "purge":
-        types = _field(body, "resource_types", list)
+        types = _get_field(body, "resource_types", list)
         return Request("POST", f"{queue}/purge", document=None if types is None else {"resource_types": types})
     if verb == "get_stats":
         return Request("GET", f"{queue}/stats")
@@ -55,29 +65,29 @@ def _message_request(queue: str, verb: str, body: Body) -> Request | None:
     path = f"{queue}/messages"
     if verb == "list":
         flags = {"echo": bool, "include_claimed": bool, "include_delayed": bool}
-        return Request("GET", path, _query(body, marker=str, limit=int, **flags))
+        return Request("GET", path, _get_query(body, marker=str, limit=int, **flags))
     if verb == "post":
-        return Request("POST", path, document={"messages": _drafts(body)})
+        return Request("POST", path, document={"messages": _get_drafts(body)})
     if verb == "get_many":
-        ids = _ids(body, "message_ids")
+        ids = _get_ids(body, "message_ids")
         return Request("GET", path, [("ids", each) for each in ids]) if ids else None
     if verb == "delete_many":
         given = [name for name in ("message_ids", "pop") if body.get(name) is not None]
         if len(given) != 1:
             raise Invalid("Bad request. Exactly one of message_ids and pop must be given.")
-        claims = [("claim_ids", each) for each in _ids(body, "claim_ids")]
-        named = [("ids", each) for each in _ids(body, "message_ids")]
-        return Request("DELETE", path, named + claims + _query(body, pop=int))
-    path += "/" + _segment(body, "message_id")
-    return Request("DELETE", path, _query(body, claim_id=str)) if verb == "delete" else Request("GET", path)
+        claims = [("claim_ids", each) for each in _get_ids(body, "claim_ids")]
+        named = [("ids", each) for each in _get_ids(body, "message_ids")]
+        return Request("DELETE", path, named + claims + _get_query(body, pop=int))
+    path += "/" + _get_segment(body, "message_id")
+    return Request("DELETE", path, _get_query(body, claim_id=str)) if verb == "delete" else Request("GET", path)
 
 
 def _claim_request(queue: str, verb: str, body: Body) -> Request:
-    given = {name: _field(body, name, int) for name in ("ttl", "grace")}
+    given = {name: _get_field(body, name, int) for name in ("ttl", "grace")}
     terms = {name: value for name, value in given.items() if value is not None}
     if verb == "create":
-        return Request("POST", f"{queue}/claims", _query(body, limit=int), terms)
-    path = f"{queue}/claims/" + _segment(body, "claim_id")
+        return Request("POST", f"{queue}/claims", _get_query(body, limit=int), terms)
+    path = f"{queue}/claims/" + _get_segment(body, "claim_id")
     if verb == "update":
         return Request("PATCH", path, document=terms)
     return Request("DELETE" if verb == "delete" else "GET", path)
@@ -86,12 +96,12 @@ def _claim_request(queue: str, verb: str, body: Body) -> Request:
 def _subscription_request(queue: str, verb: str, body: Body) -> Request:
     path = f"{queue}/subscriptions"
     if verb == "list":
-        return Request("GET", path, _query(body, marker=str, limit=int))
+        return Request("GET", path, _get_query(body, marker=str, limit=int))
     if verb == "create":
         kinds = {"subscriber": str, "ttl": int, "options": dict}
-        given = {name: _field(body, name, kind) for name, kind in kinds.items()}
+        given = {name: _get_field(body, name, kind) for name, kind in kinds.items()}
         return Request("POST", path, document={name: value for name, value in given.items() if value is not None})
-    path += "/" + _segment(body, "subscription_id")
+    path += "/" + _get_segment(body, "subscription_id")
     return Request("DELETE" if verb == "delete" else "GET", path)
 
 
@@ -103,26 +113,26 @@ BUILDERS: Final[dict[str, Callable[[str, str, Body], Request | None]]] = {
 }
 
 
-def _field(body: Body, name: str, kind: type) -> Any:
-    """Return a field of the body, or ``None`` if it is absent. Raises ``Invalid`` if its type is not ``kind``."""
+def _get_field(body: Body, name: str, kind: type) -> Any:
+    """Return a field of the body, or None if it is missing. Raises ``Invalid`` if its type is not ``kind``."""
     value = body.get(name)
     if value is not None and type(value) is not kind:
         raise Invalid(f'Bad request. The value of the "{name}" field must be a {TYPES[kind]}.')
     return value
 
 
-def _segment(body: Body, name: str) -> str:
-    """Return a required field as a path segment. Raises ``Invalid`` if it is absent, empty or contains a slash."""
-    value: str | None = _field(body, name, str)
+def _get_segment(body: Body, name: str) -> str:
+    """Return a field of the body as a path segment. Raises ``Invalid`` if it is missing, empty or has a slash."""
+    value: str | None = _get_field(body, name, str)
     if value is None:
         raise Invalid(f'Bad request. Missing "{name}" field.')
     if not value or "/" in value:
-        raise Invalid(f"Bad request. {name} must not be empty, nor hold a slash.")
+        raise Invalid(f"Bad request. {name} must not be empty or contain a slash.")
     return value
 
 
-def _query(body: Body, **kinds: type) -> list[tuple[str, str]]:
-    given = {name: _field(body, name, kind) for name, kind in kinds.items()}
+def _get_query(body: Body, **kinds: type) -> list[tuple[str, str]]:
+    given = {name: _get_field(body, name, kind) for name, kind in kinds.items()}
     return [
         (name, str(value).lower() if value is True or value is False else str(value))
         for name, value in given.items()
@@ -130,29 +140,29 @@ def _query(body: Body, **kinds: type) -> list[tuple[str, str]]:
     ]
 
 
-def _ids(body: Body, name: str) -> list[str]:
-    value: list[Any] = _field(body, name, list) or []
+def _get_ids(body: Body, name: str) -> list[str]:
+    value: list[Any] = _get_field(body, name, list) or []
     if not all(isinstance(each, str) and each for each in value):
         raise Invalid(f"Bad request. {name} must be a list of strings.")
     return value
 
 
-def _drafts(body: Body) -> list[dict[str, Any]]:
-    """Return the messages to post. Their delays are removed, as contract 14 requires. Raises ``Invalid``."""
-    messages = _field(body, "messages", list)
+def _get_drafts(body: Body) -> list[dict[str, Any]]:
+    """Return the messages to post, without delays, which contract 14 ignores. Raises ``Invalid``."""
+    messages = _get_field(body, "messages", list)
     if messages is None:
         raise Invalid('Bad request. Missing "messages" field.')
     for message in messages:
         if not isinstance(message, dict):
-            raise Invalid("Bad request. Each of messages must be a dict.")
+            raise Invalid("Bad request. Each message must be a dict.")
         if "body" not in message:
             raise Invalid('Bad request. Missing "body" field.')
-        _field(message, "ttl", int)
+        _get_field(message, "ttl", int)
     return [{name: value for name, value in message.items() if name != "delay"} for message in messages]
 
 
-def answer_body(action: str, body: Body, reply: Reply) -> Any:
-    """Convert the response to a successful action into the body of the answer."""
+def build_answer(action: str, body: Body, reply: Reply) -> Any:
+    """Build the body of a successful action's answer from the HTTP response."""
     document, queue = reply.document, body.get("queue_name")
     if action == "queue_create":
         return f"Queue {queue} created."
@@ -161,7 +171,7 @@ def answer_body(action: str, body: Body, reply: Reply) -> Any:
     if action == "queue_list":
         return {"queues": [{k: v for k, v in each.items() if k != "href"} for each in document["queues"]]}
     if action == "queue_get_stats":
-        return _stats(document)
+        return _convert_stats(document)
     if action == "subscription_create":
         return document | {"message": f"Subscription {queue} created."}
     if action == "subscription_list":
@@ -171,36 +181,38 @@ def answer_body(action: str, body: Body, reply: Reply) -> Any:
     if action == "subscription_delete":
         return f"Subscription {body['subscription_id']} removed."
     if action == "message_get":
-        return {"messages": message(document)}
+        return {"messages": convert_message(document)}
     if action == "message_post":
-        return {"message_ids": [_last(href) for href in document["resources"]]}
+        return {"message_ids": [_last_segment(href) for href in document["resources"]]}
     if action == "claim_get":
-        return {**{name: document[name] for name in ("age", "ttl")}, "messages": _messages(document)}
+        return {**{name: document[name] for name in ("age", "ttl")}, "messages": _convert_messages(document)}
     if action == "claim_create":
-        return {"claim_id": _last(reply.location) or None} | ({"messages": _messages(document)} if document else {})
-    return {"messages": _messages(document)} if document and "messages" in document else {}
+        return {"claim_id": _last_segment(reply.location) or None} | (
+            {"messages": _convert_messages(document)} if document else {}
+        )
+    return {"messages": _convert_messages(document)} if document and "messages" in document else {}
 
 
-def message(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a message from the REST format to the format of contract 14."""
+def convert_message(one: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert a message of the REST API to the format of contract 14."""
     claims = parse_qs(urlsplit(one.get("href", "")).query).get("claim_id", [None])
     names = ("ttl", "age", "body")
     return {"id": one["id"], "claim_id": claims[0], **{name: one[name] for name in names}}
 
 
-def _messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [message(each) for each in document["messages"]]
+def _convert_messages(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [convert_message(each) for each in document["messages"]]
 
 
-def _stats(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the links to the oldest and newest message by their ids."""
+def _convert_stats(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the statistics with message ids in place of the links to the oldest and newest message."""
     counts = dict(document["messages"])
     for name in ("oldest", "newest"):
         if name in counts:
             entry = counts[name]
-            counts[name] = {"id": _last(entry["href"])} | {k: v for k, v in entry.items() if k != "href"}
+            counts[name] = {"id": _last_segment(entry["href"])} | {k: v for k, v in entry.items() if k != "href"}
     return {"messages": counts}
 
 
-def _last(href: str) -> str:
+def _last_segment(href: str) -> str:
     return urlsplit(href).path.rpartition("/")[2]

@@ -18,12 +18,14 @@ Application = Callable[..., Iterable[bytes]]
 
 
 def call(app: Application, peer: str, headers: Mapping[str, str], request: Request, connection: str) -> Reply:
-    """Call the application and return its response. Blocks.
+    """Execute a request and return the response. Blocks.
 
     Args:
+        app: The WSGI application.
         peer: The client's address.
         headers: The request headers.
-        connection: The id of the WebSocket connection, which becomes the subscriber of subscriptions without one.
+        request: The request.
+        connection: The id of the WebSocket connection. It becomes the subscriber if a new subscription has none.
 
     Raises ``Invalid`` if a text cannot be encoded as UTF-8.
     """
@@ -39,7 +41,7 @@ def call(app: Application, peer: str, headers: Mapping[str, str], request: Reque
             CONNECTION: connection,
         }
     except UnicodeEncodeError as error:
-        raise Invalid("Bad request. A text holds half of a surrogate pair.") from error
+        raise Invalid("Bad request. A string contains half of a surrogate pair.") from error
     if raw:
         env |= {"CONTENT_LENGTH": str(len(raw)), "CONTENT_TYPE": "application/json"}
     env |= {"HTTP_" + name.upper().replace("-", "_"): value for name, value in headers.items()}

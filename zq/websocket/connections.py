@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous handling of WebSocket connections, with limits that apply before the handshake (contract 14)."""
+"""WebSocket connections: handshake, connection limits, and transfer of frames (contract 14)."""
 
 import asyncio
 import logging
@@ -16,27 +16,27 @@ from zq.model.addresses import client_network
 from zq.websocket.session import CloseConnection, Service, Session
 
 LOG = logging.getLogger(__name__)
-# Seconds after which a connection is closed if the client does not read.
+# Seconds after which the server disconnects a client that does not read.
 SEND_TIMEOUT: Final = 30.0
-# Seconds between two checks for an expired credential or a stopping server.
+# Seconds between two checks whether the credential has expired or the server is stopping.
 CHECK_INTERVAL: Final = 1.0
-# Handshake headers that apply to all frames of the connection.
+# Handshake headers that are sent with each request of the connection.
 FORWARDED: Final = ("Host", "X-Forwarded-For")
-# Handshake headers in which a proxy identifies the client, with the strategy ``proxy``.
+# Handshake headers that identify the client if the authentication strategy is ``proxy``. The proxy sets them.
 PROXY_HEADERS: Final = ("X-Zq-Proxy-Secret", "X-Project-Id", "X-User-Id", "X-Roles")
-GOING_AWAY: Final = 1001
-TOO_BIG: Final = 1009
+CLOSE_GOING_AWAY: Final = 1001
+CLOSE_TOO_BIG: Final = 1009
 
 
 class ClientDisconnect(Exception):
-    """Raised when the client has disconnected or does not read."""
+    """The error for a client that has disconnected or does not read."""
 
 
-class Bounds(Struct, frozen=True):
+class ConnectionLimits(Struct, frozen=True):
     """Connection limits of a process.
 
     Args:
-        connections: The maximum number of connections, at most half of them without a credential.
+        connections: The maximum number of connections. At most half of them may be unauthenticated.
         per_address: The maximum number of connections from one client network; None = no limit.
         frame: The maximum frame size in bytes.
     """
@@ -49,7 +49,9 @@ class Bounds(Struct, frozen=True):
 class Connections:
     """The WebSocket connections of this process."""
 
-    def __init__(self, edge: SocketEdge, service: Service, bounds: Bounds, allowed_origins: Collection[str]) -> None:
+    def __init__(
+        self, edge: SocketEdge, service: Service, bounds: ConnectionLimits, allowed_origins: Collection[str]
+    ) -> None:
         self._edge = edge
         self._service = service
         self._bounds = bounds
@@ -60,7 +62,7 @@ class Connections:
         self._connections: set[Connection] = set()
 
     def refusal(self, scope: Scope) -> HTTPStatus | None:
-        """Return the HTTP status with which to reject a handshake, or ``None`` to accept it."""
+        """Return the HTTP status that rejects a handshake, or None if the handshake is accepted."""
         origins = {value.decode("latin-1") for name, value in scope["headers"] if name == b"origin"}
         if not origins <= self._origins:
             return HTTPStatus.FORBIDDEN
@@ -78,7 +80,7 @@ class Connections:
         return None
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Accept the handshake and serve the connection until it is closed."""
+        """Accept the handshake, and serve the connection until it is closed."""
         peer = scope["client"][0]
         run = partial(self._edge.run, caller=client_network(peer))
         connection = Connection(self._edge, run, self._bounds.frame, receive, send)
@@ -101,12 +103,12 @@ class Connections:
             await run(session.end)
 
     def end(self) -> None:
-        """Wake all connections, so that they close immediately when the server is stopping."""
+        """Wake all connections. If the server is stopping, they then close immediately."""
         for connection in self._connections:
             connection.notify()
 
     def _headers(self, scope: dict[str, Any]) -> dict[str, str]:
-        """Return the handshake headers that apply to all frames of the connection."""
+        """Return the handshake headers that are sent with each request of the connection."""
         found: dict[str, str] = {}
         for kept in self._forwarded:
             values = [value.decode("latin-1") for name, value in scope["headers"] if name.decode() == kept.lower()]
@@ -126,7 +128,7 @@ class Connection:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Initialize the connection. ``run``: runs blocking calls in a worker thread."""
+        """Create the connection. ``run`` runs a blocking call in a worker thread."""
         self._edge = edge
         self._run = run
         self._max_frame = max_frame
@@ -137,7 +139,7 @@ class Connection:
         self._receiving: asyncio.Future[dict[str, Any]] | None = None
 
     def notify(self) -> None:
-        """Wake the connection, so that it checks for messages to push. Thread-safe."""
+        """Wake the connection, so that it pushes new messages. Thread-safe."""
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(self._wakeup.set)
 
@@ -153,16 +155,16 @@ class Connection:
             if message is not None:
                 answer = await run(partial(session.handle, self._frame(message)))
                 await self._send_frame(answer)
-                session.answered()
+                session.start_pushing()
             if session.pushes.is_due():
                 batches = session.pushes.batches()
                 while (batch := await run(partial(next, batches, None))) is not None:
                     for frame in batch:
                         await self._send_frame(frame)
-        raise CloseConnection(GOING_AWAY, "The server ends.")
+        raise CloseConnection(CLOSE_GOING_AWAY, "The server is stopping.")
 
     async def _next_message(self) -> dict[str, Any] | None:
-        """Return the client's next event, or ``None`` after ``CHECK_INTERVAL`` seconds or a notification."""
+        """Wait for the client's next event. Return None after a notification or ``CHECK_INTERVAL`` seconds."""
         if self._receiving is None:
             self._receiving = asyncio.ensure_future(_await(self._receive()))
             self._receiving.add_done_callback(lambda _: self._wakeup.set())
@@ -182,7 +184,7 @@ class Connection:
         if frame is None:
             frame = message.get("bytes") or b""
         if len(frame) > self._max_frame:
-            raise CloseConnection(TOO_BIG, f"A frame must have at most {self._max_frame} bytes.")
+            raise CloseConnection(CLOSE_TOO_BIG, f"A frame can have at most {self._max_frame} bytes.")
         return frame
 
     async def _send_frame(self, frame: str | bytes) -> None:

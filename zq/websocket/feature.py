@@ -7,13 +7,13 @@ from typing import Final
 from zq.clock import Clock
 from zq.http.features import Feature, SocketEdge, SocketHandler
 from zq.storage.api import QueueController
-from zq.websocket.connections import Bounds, Connections
+from zq.websocket.connections import ConnectionLimits, Connections
 from zq.websocket.pushes import Subscriptions
-from zq.websocket.session import Places, Service
+from zq.websocket.session import ProjectLimit, Service
 from zq.websocket.settings import WebSocketOptions
 
 PATH: Final = "/v2/ws"
-# Maximum overhead of a frame in bytes: the action, headers and field names around a post.
+# Maximum size of a frame in bytes without the posted messages: action, headers and field names.
 ENVELOPE: Final = 16 * 1024
 
 
@@ -30,17 +30,21 @@ class WebSocketFeature(Feature):
         queues: QueueController,
         subscriptions: Subscriptions,
     ) -> None:
-        """Initialize the feature.
+        """Create the feature.
 
         Args:
+            options: The options of the section [websocket].
             strategy: The value of [DEFAULT] auth_strategy.
-            behind_proxy: Whether a proxy hides the clients' addresses, so that no limit per address applies.
+            behind_proxy: Whether a proxy hides the addresses of clients. If so, the limit per address does not apply.
             max_post: The maximum size of a post request in bytes.
+            clock: The clock of the store.
+            queues: The queues of the store.
+            subscriptions: The subscriptions of connections.
         """
         self._options = options
         self._strategy = strategy
         per_address = None if behind_proxy else options.max_connections_per_address
-        self._bounds = Bounds(options.max_connections, per_address, max_post + ENVELOPE)
+        self._bounds = ConnectionLimits(options.max_connections, per_address, max_post + ENVELOPE)
         self._clock = clock
         self._queues = queues
         self._subscriptions = subscriptions
@@ -54,6 +58,6 @@ class WebSocketFeature(Feature):
             self._clock,
             self._queues,
             self._subscriptions,
-            Places(self._options.max_connections_per_project),
+            ProjectLimit(self._options.max_connections_per_project),
         )
         return {PATH: Connections(edge, service, self._bounds, self._options.allowed_origins)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoding and validation of frames: JSON in text frames, MessagePack in binary frames (contract 14)."""
+"""Decoding, encoding and validation of frames (contract 14). Text frames are JSON, and binary frames MessagePack."""
 
 import json
 from typing import Any, Final
@@ -18,43 +18,45 @@ SUBSCRIPTIONS: Final = ("subscription_create", "subscription_list", "subscriptio
 AUTHENTICATE: Final = "authenticate"
 ACTIONS: Final = frozenset({*QUEUES, *MESSAGES, *CLAIMS, *SUBSCRIPTIONS, AUTHENTICATE})
 # Actions whose body is optional.
-BODILESS: Final = frozenset({"queue_list", AUTHENTICATE})
+OPTIONAL_BODY: Final = frozenset({"queue_list", AUTHENTICATE})
 NO_REQUEST: Final[dict[str, Any]] = {"action": None, "body": {}, "headers": {}, "api": "v2"}
 
 
-class Undecodable(Exception):
-    """Raised for a frame that cannot be decoded."""
+class FrameError(Exception):
+    """The error for a frame that cannot be decoded."""
 
 
 def decode(frame: str | bytes) -> Any:
-    """Decode a frame. Raises ``Undecodable``."""
+    """Decode a frame. Raises ``FrameError``."""
     try:
         document = msgspec.json.decode(frame) if isinstance(frame, str) else msgspec.msgpack.decode(frame)
         json.dumps(document, allow_nan=False)  # reject MessagePack values that JSON cannot represent
     except (ValueError, TypeError, RecursionError) as error:
         kind = "text" if isinstance(frame, str) else "binary"
-        raise Undecodable(f"Can't decode {kind} frame: it must be one document, of values that JSON has.") from error
+        raise FrameError(
+            f"Can't decode {kind} frame: it must be one document with values that JSON supports."
+        ) from error
     return document
 
 
 def encode(document: Any, binary: bool) -> str | bytes:
-    """Encode a frame. If a number is too large for MessagePack, encode an answer with status 400 instead."""
+    """Encode a document as a frame. If MessagePack cannot represent a number, encode an error answer instead."""
     if not binary:
         return msgspec.json.encode(document).decode()
     try:
         return msgspec.msgpack.encode(document)
     except OverflowError:
-        sentence = "A number is too large for MessagePack: ask for it in a text frame."
-        return msgspec.msgpack.encode(answer(NO_REQUEST, 400, {"error": sentence}))
+        sentence = "A number is too large for MessagePack. Send the request in a text frame."
+        return msgspec.msgpack.encode(build_answer(NO_REQUEST, 400, {"error": sentence}))
 
 
-def answer(echoed: dict[str, Any], status: int, body: Any) -> dict[str, Any]:
-    """Return an answer document. ``echoed``: the result of ``echo``."""
+def build_answer(echoed: dict[str, Any], status: int, body: Any) -> dict[str, Any]:
+    """Return an answer document. ``echoed`` is the result of ``echo``."""
     return {"request": echoed, "headers": {"status": status}, "body": body}
 
 
 def echo(document: Any) -> dict[str, Any]:
-    """Return a copy of the request for the answer, without its credential."""
+    """Return the copy of the request that its answer contains. It lacks the credential."""
     if not isinstance(document, dict):
         return NO_REQUEST
     headers = document.get("headers") or {}
@@ -64,9 +66,9 @@ def echo(document: Any) -> dict[str, Any]:
 
 
 def check(document: Any) -> str:
-    """Validate the structure of a request and return its action. Raises ``Invalid``."""
+    """Validate the members of a request and return its action. Raises ``Invalid``."""
     if not isinstance(document, dict):
-        raise Invalid(f"Unexpected body type. Expected dict, it is {type(document).__name__}.")
+        raise Invalid(f"Unexpected body type. Expected dict, not {type(document).__name__}.")
     action = document.get("action")
     if not isinstance(action, str) or action not in ACTIONS:
         raise Invalid(f"{str(action)[:64]} is not a valid action")
@@ -75,7 +77,7 @@ def check(document: Any) -> str:
         raise Invalid("headers must be an object.")
     for name in ("X-Project-ID", "X-Auth-Token" if action == AUTHENTICATE else "Client-ID"):
         if not isinstance(headers.get(name), str):
-            raise Invalid(f"headers must hold {name}, a string.")
-    if not isinstance(body, dict) and not (body is None and action in BODILESS):
+            raise Invalid(f"headers must contain {name}, a string.")
+    if not isinstance(body, dict) and not (body is None and action in OPTIONAL_BODY):
         raise Invalid("body must be an object.")
     return action

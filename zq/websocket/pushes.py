@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pushing of messages from subscribed queues to a WebSocket connection (contract 14)."""
+"""Push of messages from subscribed queues to a WebSocket connection (contract 14)."""
 
 import logging
 import time
@@ -13,17 +13,17 @@ from zq.model import QueueRef
 from zq.websocket import frames
 
 LOG = logging.getLogger(__name__)
-# Seconds between two polls of all subscriptions, because notifications can be lost.
+# Seconds between two polls of all subscriptions. Polls are necessary because notifications can be lost.
 POLL_INTERVAL: Final = 5.0
 
 Frame = str | bytes
 
 
 class Subscriptions(Protocol):
-    """Interface to the queue subscriptions of connections. A queue and an id identify a subscription."""
+    """The interface to the queue subscriptions of connections. A queue and an id identify a subscription."""
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Register a callback for new messages. It may be called from any thread, and calls can be lost."""
+        """Set the callback for new messages. It can be called from any thread, and calls can be lost."""
         ...
 
     def forget(self, queue: QueueRef, id: str) -> None:
@@ -41,13 +41,13 @@ class Subscriptions(Protocol):
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
         """Yield the subscription's messages as JSON documents, in batches. Raises ``Unavailable``.
 
-        Advancing the iterator deletes the messages of the previous batch.
+        The messages of a batch are deleted when the next batch is requested.
         """
         ...
 
 
 class NoSubscriptions:
-    """A null implementation for servers without the subscriptions feature."""
+    """The implementation for servers without the subscriptions feature."""
 
     def watch(self, _queue: QueueRef, _id: str, _notify: Callable[[], object]) -> None:
         pass
@@ -69,14 +69,14 @@ NO_SUBSCRIPTIONS: Final[Subscriptions] = NoSubscriptions()
 
 
 class Pusher:
-    """The frames to push to one connection, from all of its subscriptions. Not thread-safe."""
+    """The source of frames to push to one connection. Not thread-safe."""
 
     def __init__(self, subscriptions: Subscriptions, notify: Callable[[], object]) -> None:
-        """Initialize the pusher. ``notify`` is called from any thread when there may be frames to send."""
+        """Create the pusher. ``notify`` is called from any thread when ``batches`` may have frames."""
         self._subscriptions = subscriptions
         self._notify = notify
         self._formats: dict[tuple[QueueRef, str], bool] = {}
-        """Whether the frames of each subscription are binary."""
+        """The subscriptions, and whether their frames are binary."""
         self._notified = False
         self._polled_at = 0.0
 
@@ -87,11 +87,14 @@ class Pusher:
         self._wake()
 
     def is_due(self) -> bool:
-        """Return whether a notification was received or a poll is due."""
+        """Return whether ``batches`` must be called: after a notification or when a poll is due."""
         return bool(self._formats) and (self._notified or time.monotonic() - self._polled_at > POLL_INTERVAL)
 
     def batches(self) -> Iterator[Sequence[Frame]]:
-        """Yield the frames to send, in batches. Advancing the iterator deletes the previous messages. Blocks."""
+        """Yield the frames to send, in batches. Blocks.
+
+        The messages of a batch are deleted when the next batch is requested.
+        """
         notified, self._notified, self._polled_at = self._notified, False, time.monotonic()
         try:
             for (queue, id), binary in list(self._formats.items()):
@@ -101,7 +104,7 @@ class Pusher:
                 else:  # the subscription has expired or was deleted
                     self._forget(queue, id)
         except ZqError as failure:
-            LOG.warning("Messages for a connection wait until the store answers: %s", failure)
+            LOG.warning("Cannot read the messages for a WebSocket connection; retrying: %s", failure)
 
     def end(self) -> None:
         """Delete the connection's subscriptions. Blocks."""
@@ -110,7 +113,7 @@ class Pusher:
             try:
                 self._subscriptions.delete(queue, id)
             except ZqError as failure:
-                LOG.warning("The subscription of a connection that ended stays until its ttl is over: %s", failure)
+                LOG.warning("Cannot delete the subscription of a closed connection; its ttl will end it: %s", failure)
 
     def _wake(self) -> None:
         self._notified = True

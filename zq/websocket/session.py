@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client sessions: authentication and request handling."""
+"""Client sessions: authentication, and answers to frames."""
 
 import logging
 import threading
@@ -18,29 +18,29 @@ from zq.errors import Invalid, ZqError
 from zq.model import QueueRef
 from zq.storage.api import QueueController
 from zq.websocket import frames
-from zq.websocket.actions import Reply, Request, answer_body, build_request
+from zq.websocket.actions import Reply, Request, build_answer, build_request
 from zq.websocket.calls import Application, call
 from zq.websocket.pushes import Pusher, Subscriptions
 
 LOG = logging.getLogger(__name__)
-# Seconds within which a client must authenticate.
+# Seconds after the handshake within which a client must authenticate.
 CREDENTIAL_TIMEOUT: Final = 5.0
 # Seconds between two checks of a credential.
 RECHECK_INTERVAL: Final = 10.0
 # Seconds for which a signed request keeps an unauthenticated connection open.
 SIGNED_TTL: Final = 60.0
-# Client-ID to send for actions that do not require a valid one (contract 14).
+# Client-ID of requests for actions that do not require a valid one (contract 14).
 NO_CLIENT: Final = "0" * 32
 SIGNED: Final = ("URL-Signature", "URL-Expires", "URL-Methods", "URL-Paths")
 CREDENTIAL_NEEDED: Final = "A credential is needed: the action authenticate."
-WHOAMI: Final = Request("GET", "/v2/whoami")
-EXPIRED: Final = 4003
-POLICY: Final = 1008
-TRY_LATER: Final = 1013
+WHOAMI_REQUEST: Final = Request("GET", "/v2/whoami")
+CLOSE_EXPIRED: Final = 4003
+CLOSE_POLICY: Final = 1008
+CLOSE_TRY_LATER: Final = 1013
 
 
-class Places:
-    """The per-project limit on sessions in this process."""
+class ProjectLimit:
+    """The limit on this process's sessions per project."""
 
     def __init__(self, per_project: int) -> None:
         self._per_project = per_project
@@ -48,7 +48,7 @@ class Places:
         self._projects: dict[object, str] = {}
 
     def join(self, session: object, project: str) -> bool:
-        """Count the session towards a project. Return False if the project has reached its limit. Thread-safe."""
+        """Assign the session to a project. Return False if the project has reached its limit. Thread-safe."""
         with self._lock:
             if self._projects.get(session) != project:
                 if Counter(self._projects.values())[project] >= self._per_project:
@@ -57,24 +57,24 @@ class Places:
         return True
 
     def leave(self, session: object) -> None:
-        """Stop counting a session. Thread-safe."""
+        """Remove the session from its project. Thread-safe."""
         with self._lock:
             self._projects.pop(session, None)
 
 
 class Service(Struct, frozen=True):
-    """The server components that all sessions share. ``strategy``: the value of [DEFAULT] auth_strategy."""
+    """The components that all sessions share. ``strategy`` is the value of [DEFAULT] auth_strategy."""
 
     app: Application
     strategy: str
     clock: Clock
     queues: QueueController
     subscriptions: Subscriptions
-    places: Places
+    places: ProjectLimit
 
 
 class CloseConnection(Exception):
-    """Raised to close the connection with a close code and a reason."""
+    """A request to close the connection with a close code and a reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -86,9 +86,10 @@ class Session:
     """The session of one connection.
 
     Args:
+        service: The components that all sessions share.
         peer: The client's address.
-        handshake: The handshake headers that apply to all frames.
-        notify: A callback for when ``pushes`` may have frames to send, called from any thread.
+        handshake: The handshake headers that are sent with each request.
+        notify: A callback that is called from any thread when ``pushes`` may have frames to send.
     """
 
     def __init__(self, service: Service, peer: str, handshake: Mapping[str, str], notify: Callable[[], object]) -> None:
@@ -97,7 +98,7 @@ class Session:
         self._binary = False
         self.pushes = Pusher(service.subscriptions, notify)
         self._subscribed: tuple[QueueRef, str, bool] | None = None
-        """The subscription that the current frame created: queue, id, and whether to push binary frames."""
+        """The subscription that the last frame created: queue, id, and whether its frames are binary."""
         self._peer = peer
         self._handshake = handshake
         self._credential: dict[str, str] = {}
@@ -107,28 +108,28 @@ class Session:
         self._deadline = time.monotonic() + CREDENTIAL_TIMEOUT
 
     def begin(self) -> None:
-        """Check that the proxy has authenticated the handshake, if the strategy is ``proxy``.
+        """If the strategy is ``proxy``, check that the handshake came through the proxy.
 
         Raises ``CloseConnection``.
         """
-        if self._service.strategy == "proxy" and self._call(WHOAMI, {}).status != 200:
-            raise CloseConnection(POLICY, "This connection did not come through the proxy.")
+        if self._service.strategy == "proxy" and self._call(WHOAMI_REQUEST, {}).status != 200:
+            raise CloseConnection(CLOSE_POLICY, "This connection did not come through the proxy.")
 
     @property
     def is_known(self) -> bool:
-        """Whether the client is authenticated or need not authenticate."""
+        """Whether the client has authenticated or need not authenticate."""
         return self._open or bool(self._credential)
 
     def check(self) -> None:
-        """Enforce the authentication deadline and the credential's expiry. Call this method every second.
+        """Check the authentication deadline and the credential's expiry. Call this method every second.
 
         Raises ``CloseConnection``.
         """
         if self._credential:
             if self._expires is not None and self._service.clock.now() >= self._expires:
-                raise CloseConnection(EXPIRED, "The credential has expired.")
+                raise CloseConnection(CLOSE_EXPIRED, "The credential has expired.")
         elif not self._open and time.monotonic() >= self._deadline:
-            raise CloseConnection(POLICY, "No credential came in time.")
+            raise CloseConnection(CLOSE_POLICY, "The client did not authenticate in time.")
 
     def is_recheck_due(self) -> bool:
         """Return whether the credential must be verified again."""
@@ -137,38 +138,41 @@ class Session:
     def recheck(self) -> None:
         """Verify the credential again. Blocks. Raises ``CloseConnection`` if the credential is no longer valid."""
         self._recheck = time.monotonic() + RECHECK_INTERVAL
-        if self._call(WHOAMI, self._credential).status == 401:
-            raise CloseConnection(EXPIRED, "The credential is not valid any more.")
+        if self._call(WHOAMI_REQUEST, self._credential).status == 401:
+            raise CloseConnection(CLOSE_EXPIRED, "The credential is no longer valid.")
 
     def end(self) -> None:
-        """Delete the connection's subscriptions, including one whose answer was not sent. Blocks."""
-        self.answered()
+        """Delete the connection's subscriptions, including one that the last frame created. Blocks."""
+        self.start_pushing()
         self.pushes.end()
 
-    def answered(self) -> None:
-        """Start pushing for the subscription that the last frame created, after its answer was sent."""
+    def start_pushing(self) -> None:
+        """Start to push the messages of the subscription that the last frame created.
+
+        Call this method after the answer was sent, so that no message precedes the answer.
+        """
         subscribed, self._subscribed = self._subscribed, None
         if subscribed is not None:
             self.pushes.add(*subscribed)
 
     def handle(self, frame: str | bytes) -> str | bytes:
-        """Return the answer to a frame, in the same format. Blocks. Raises ``CloseConnection``."""
+        """Return the answer to a frame, encoded like the frame. Blocks. Raises ``CloseConnection``."""
         self._binary = binary = isinstance(frame, bytes)
         try:
             document = frames.decode(frame)
-        except frames.Undecodable as error:
-            return frames.encode(frames.answer(frames.NO_REQUEST, 400, {"error": str(error)}), binary)
+        except frames.FrameError as error:
+            return frames.encode(frames.build_answer(frames.NO_REQUEST, 400, {"error": str(error)}), binary)
         try:
-            status, body = self._answer(document)
+            status, body = self._answer_document(document)
         except CloseConnection:
             raise
         except Exception:  # a failed request must not close the connection
-            LOG.critical("A frame failed unexpectedly.", exc_info=True)
+            LOG.critical("Unexpected error while answering a frame.", exc_info=True)
             sentence = "The request failed; see the server log for the cause."
             status, body = 500, {"exception": sentence, "error": sentence}
-        return frames.encode(frames.answer(frames.echo(document), status, body), binary)
+        return frames.encode(frames.build_answer(frames.echo(document), status, body), binary)
 
-    def _answer(self, document: Any) -> tuple[int, Any]:
+    def _answer_document(self, document: Any) -> tuple[int, Any]:
         try:
             action = frames.check(document)
         except Invalid as error:
@@ -178,19 +182,19 @@ class Session:
             return self._authenticate(headers)
         signed = any(name in headers for name in SIGNED)
         if signed and action not in frames.MESSAGES:
-            return 403, {"error": "A signature is for messages only."}
+            return 403, {"error": "A signed URL permits only actions on messages."}
         if not signed and not self._open and not self._credential:
             return 403, {"error": CREDENTIAL_NEEDED}
         proxied = self._service.strategy == "proxy" and not signed
         if proxied and headers["X-Project-ID"] != self._handshake.get("X-Project-Id"):
-            return 403, {"error": "X-Project-ID must be the project that the proxy said."}
+            return 403, {"error": "X-Project-ID must be the project in the proxy's handshake headers."}
         try:
-            return self._act(action, headers, body, signed)
+            return self._run_action(action, headers, body, signed)
         except ZqError as error:
             return 400, {"exception": str(error), "error": str(error)}
 
     def _authenticate(self, headers: Mapping[str, str]) -> tuple[int, Any]:
-        """Replace the connection's credential. After a failure the connection is unauthenticated."""
+        """Replace the connection's credential. If the new one is invalid, the connection has none."""
         if self._open:
             return 200, {"message": "Authentified: no credential is needed here."}
         token, project = headers["X-Auth-Token"], headers["X-Project-ID"]
@@ -200,11 +204,11 @@ class Session:
         keystone = self._service.strategy == "keystone"
         given = {"X-Auth-Token": token} if keystone else {"Authorization": f"Bearer {token}"}
         given["X-Project-ID"] = project
-        reply = self._call(WHOAMI, given)
+        reply = self._call(WHOAMI_REQUEST, given)
         if reply.status != 200 or former.get("X-Project-ID") not in (None, project):
             self.pushes.end()
         if reply.status != 200:
-            return 401 if reply.status in (401, 403) else reply.status, _failure(reply)
+            return 401 if reply.status in (401, 403) else reply.status, _build_failure(reply)
         self._join(reply.document["project"])
         self._credential = given
         until = reply.document["expires"]
@@ -212,7 +216,9 @@ class Session:
         self._recheck = time.monotonic() + RECHECK_INTERVAL
         return 200, {"message": "Authentified."}
 
-    def _act(self, action: str, headers: Mapping[str, Any], body: dict[str, Any], signed: bool) -> tuple[int, Any]:
+    def _run_action(
+        self, action: str, headers: Mapping[str, Any], body: dict[str, Any], signed: bool
+    ) -> tuple[int, Any]:
         project = headers["X-Project-ID"]
         request = build_request(action, body)
         if request is None:  # there are no ids to read, but the permission to read must be checked
@@ -224,28 +230,29 @@ class Session:
             reply = self._call(request, self._headers(headers, signed, action in ("message_list", "message_post")))
         if reply.status == 401 or (signed and reply.status == 404 and not reply.error):
             if signed:
-                return 403, {"error": "The signature is not one for this request."}
+                return 403, {"error": "The signature is not valid for this request."}
             if self._credential:
-                raise CloseConnection(EXPIRED, "The credential is not valid any more.")
-            return 403, _failure(reply)
+                raise CloseConnection(CLOSE_EXPIRED, "The credential is no longer valid.")
+            return 403, _build_failure(reply)
         if reply.status >= 400:
-            return reply.status, _failure(reply)
+            return reply.status, _build_failure(reply)
         if signed:
             self._deadline = time.monotonic() + SIGNED_TTL
         elif not self._credential:
             self._join(project)
-        return self._success(action, body, project, reply)
+        return self._build_success(action, body, project, reply)
 
-    def _success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
+    def _build_success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
         """Return the status and body of the answer to a successful action.
 
-        Queue metadata contains only the stored keys, without defaults.
+        In answers, queue metadata are as stored. REST responses also contain defaults.
         """
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}
         if action == "subscription_create" and not self._is_new(project, body, reply):
-            return 409, _failure(Reply(409, {"description": "The subscriber is subscribed, and was asked again."}))
-        document = answer_body(action, body, reply)
+            sentence = "The subscriber is already subscribed, and was asked to confirm again."
+            return 409, _build_failure(Reply(409, {"description": sentence}))
+        document = build_answer(action, body, reply)
         if action == "queue_get_stats" and self._stored(project, body["queue_name"]) is None:
             return 404, document
         if action == "queue_list":
@@ -255,9 +262,9 @@ class Session:
         return reply.status, document
 
     def _is_new(self, project: str, body: dict[str, Any], reply: Reply) -> bool:
-        """Return whether the action created a new subscription.
+        """Return whether the action created a subscription.
 
-        If this connection is the subscriber, record the subscription for ``answered``.
+        If this connection is the subscriber, also store the subscription for ``start_pushing``.
         """
         if body.get("subscriber") is not None:
             return "secret" in reply.document
@@ -270,7 +277,10 @@ class Session:
         return None if stored is None else wire.json_object(stored.metadata)
 
     def _headers(self, headers: Mapping[str, Any], signed: bool, checks_client: bool = True) -> dict[str, str]:
-        """Return the HTTP headers for an action, with the connection's credential or the frame's signature."""
+        """Return the HTTP headers for an action, with the connection's credential or the frame's signature.
+
+        If ``checks_client`` is false, replace an invalid client id by ``NO_CLIENT``.
+        """
         given = {"X-Project-ID": headers["X-Project-ID"], "Client-ID": headers["Client-ID"]}
         if not checks_client and not _is_uuid(given["Client-ID"]):
             given["Client-ID"] = NO_CLIENT
@@ -280,23 +290,23 @@ class Session:
             value = headers.get(name, "")
             parts = value if isinstance(value, list) else [value]
             if not all(isinstance(part, str) for part in parts):
-                raise Invalid(f"Bad request. {name} must be of strings.")
+                raise Invalid(f"Bad request. {name} must be a string or a list of strings.")
             given[name] = ",".join(parts)
         return given
 
     def _join(self, project: str) -> None:
         if not self._service.places.join(self, project):
-            raise CloseConnection(TRY_LATER, "The project has as many connections as it may have.")
+            raise CloseConnection(CLOSE_TRY_LATER, "The project has the maximum number of connections.")
 
     def _call(self, request: Request, headers: Mapping[str, str]) -> Reply:
         given = {"Client-ID": NO_CLIENT, **self._handshake, **headers}
         return call(self._service.app, self._peer, given, request, self._id)
 
 
-def _failure(reply: Reply) -> dict[str, Any]:
+def _build_failure(reply: Reply) -> dict[str, Any]:
     """Return the body of an error answer (contract 14)."""
     said = reply.document if isinstance(reply.document, dict) else {}
-    sentence = said.get("description") or said.get("title") or "The request was refused."
+    sentence = said.get("description") or said.get("title") or "The request was rejected."
     return {"exception": sentence, "error": sentence}
 
 

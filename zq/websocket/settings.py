@@ -59,9 +59,9 @@ def _read(conf: Any) -> WebSocketOptions:
 
 
 def _check(options: WebSocketOptions, settings: Any) -> None:
-    """Check that the HTTP server supports WebSocket. Raises ``StartRefused``."""
+    """Raise ``StartRefused`` if the HTTP server does not support WebSocket."""
     if options.enabled and settings.engine != "granian":
-        raise StartRefused("[websocket] enabled needs [server] engine = granian, whose package must be installed.")
+        raise StartRefused("[websocket] enabled requires [server] engine = granian and the package granian.")
 
 
 SECTION: Final = Section("websocket", WEBSOCKET, _read, _check)

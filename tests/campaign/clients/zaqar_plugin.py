@@ -43,7 +43,7 @@ from zq.storage import connect
 from zq.storage.pooling import PooledStorage
 from zq.subscriptions.feature import SubscriptionsFeature, UseCases
 from zq.subscriptions.followers import Subscribers
-from zq.subscriptions.model import pending_of
+from zq.subscriptions.model import parse_delivery_queue
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.sealing import SecretSealer
 
@@ -75,7 +75,7 @@ class Messages:
         return getattr(self._messages, verb)
 
     def post(self, queue: Any, *args: Any, **kwargs: Any) -> Any:
-        if pending_of(queue) and _is_patched(NotifierDriver.send_confirm_notification):
+        if parse_delivery_queue(queue) and _is_patched(NotifierDriver.send_confirm_notification):
             NotifierDriver.send_confirm_notification()
         return self._messages.post(queue, *args, **kwargs)
 

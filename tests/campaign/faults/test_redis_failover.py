@@ -101,11 +101,11 @@ def test_no_connection_is_left_to_a_master_that_was_replaced(binary: str | None)
         wait_for(group.order, DEADLINE, "the order is taken")
         wait_for(lambda: group.master is not former and ours(former) == 0, DEADLINE, "nobody talks to the old one")
         assert role(former) == "master"
-        assert follower.hears_of_loss()
+        assert follower.receives_loss()
         heard.clear()
         wait_for(lambda: posted.extend(scene.post(1)) or heard, DEADLINE, "a post is told")
         log = Log(scene.storage, scene.clock, "acme")
-        wait_for(lambda: follower.hears_of(log.publish()[0]), DEADLINE, "a batch is told")
+        wait_for(lambda: follower.receives(log.publish()[0]), DEADLINE, "a batch is told")
         assert scene.page() == posted
         round_trip(scene.at("other"))
         assert ours(former) == 0

@@ -18,7 +18,7 @@ from tests.faults.test_redis_faults import BINARIES, TIMEOUT, open_scene, round_
 from tests.faults.test_redis_topics import readers
 from tests.servers import T, free_port, soon, wait_for
 from tests.stores import RedisServer
-from zq.conformance.builders import EVERYTHING, Scene, Shift, ids_of, together
+from zq.conformance.builders import EVERYTHING, RunningWorkers, Scene, ids_of, run_together
 from zq.conformance.topic_builders import Follower, Log
 from zq.errors import StartRefused, Unavailable
 from zq.storage import connect
@@ -90,7 +90,7 @@ def test_a_failover_is_followed(watched: tuple[RedisServer, RedisServer, str]):
 def told(scene: Scene, follower: Follower, project: str = "acme") -> None:
     """A batch of the project is told, if not the first one."""
     log = Log(scene.storage, scene.clock, project)
-    wait_for(lambda: follower.hears_of(until_served(log.publish)[0], project), DEADLINE, "a batch is told")
+    wait_for(lambda: follower.receives(until_served(log.publish)[0], project), DEADLINE, "a batch is told")
 
 
 @pytest.mark.parametrize("binary", BINARIES, ids=IDS)
@@ -251,7 +251,7 @@ def test_a_slot_that_moves_within_the_timeout_fails_no_verb(cluster: list[RedisS
     key = layout.keys(scene.queue).names
     move(cluster, key, {"begun": 0, "half moved": 3, "all moved": 1000}[stage])
     threading.Timer(TIMEOUT / 4, lambda: (move(cluster, key), settle(cluster, key))).start()
-    done = together(
+    done = run_together(
         partial(scene.post, 1),
         partial(scene.pop, 3),
         lambda: ids_of(scene.take(2).messages),
@@ -272,7 +272,7 @@ def test_valkey_moves_a_slot_in_one_step_under_load(cluster: list[RedisServer]):
     posted = [id for _ in range(20) for id in scene.post(1000)]
     key = layout.keys(scene.queue).names
     slot, at = half(cluster, key)
-    shift = Shift(1)
+    shift = RunningWorkers(1)
     batches_done = itertools.count(1)
 
     def post() -> list[str]:
@@ -305,7 +305,7 @@ def test_valkey_moves_a_slot_in_one_step_under_load(cluster: list[RedisServer]):
                 wait_for(partial(serves, cluster[target], key), DEADLINE, "the slot has moved")
         return []
 
-    new, done, staged, _ = together(post, settle_some, commit, migrate)
+    new, done, staged, _ = run_together(post, settle_some, commit, migrate)
     assert len(set(done)) == len(done)
     assert sorted([*done, *ids_of(scene.walk())]) == sorted([*posted, *new, *staged])
     scene.storage.close()
@@ -320,18 +320,18 @@ def test_topics_of_a_cluster_are_told_wherever_they_move(cluster: list[RedisServ
     moving, near, far = "acme", homes[0], homes[1]
     follower = Follower(scene.storage, moving, near, far)
     assert readers() == before + 2
-    assert all(follower.hears_of(Log(scene.storage, scene.clock, name).publish()[0], name) for name in (near, far))
+    assert all(follower.receives(Log(scene.storage, scene.clock, name).publish()[0], name) for name in (near, far))
     key = batches.keys(moving)[0]
     move(cluster, key)
     settle(cluster, key)
-    assert follower.hears_of_loss(moving)
+    assert follower.receives_loss(moving)
     told(scene, follower, moving)
     follower.told.clear()
     cluster[1].kill()
     told(scene, follower, near)
     cluster[1].start()
     told(scene, follower, far)
-    assert follower.hears_of_loss(far)
+    assert follower.receives_loss(far)
     scene.storage.close()
     assert readers() == before
 

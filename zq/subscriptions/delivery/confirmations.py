@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Composition of confirmation requests (contract 9.11), as signed documents or mails."""
+"""Confirmation requests to subscribers, as signed documents or mails (contract 9.11)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,10 +10,10 @@ from zq import wire
 from zq.model import Seconds
 from zq.subscriptions.model import Notice, Source, Subscription
 
-# Signs a PUT request, given the project, path and expiry time.
+# Returns the signature of a PUT request. The arguments are project, path and expiry time.
 Sign = Callable[[str, str, Seconds], str]
 Shown = Callable[[Seconds], str]
-JOINS = "SubscriptionConfirmation"
+SUBSCRIBE = "SubscriptionConfirmation"
 
 
 class Template(Struct, frozen=True):
@@ -24,10 +24,14 @@ class Template(Struct, frozen=True):
     body: str
 
 
-class Places(Struct, frozen=True):
+class ConfirmationOptions(Struct, frozen=True):
     """The URLs and mail templates of confirmation requests.
 
-    ``service``: this service's public URL. ``page``: the URL of the confirmation page for mails. Both are optional.
+    Args:
+        service: The public URL of this service; "" = unknown.
+        page: The URL of the confirmation page that mails link to; "" = none.
+        joining: The mail to a new subscriber.
+        leaving: The mail to a subscriber that has unsubscribed.
     """
 
     service: str = ""
@@ -36,7 +40,7 @@ class Places(Struct, frozen=True):
     leaving: Template = Template("", "", "{2}")
 
 
-class Letter(Struct, frozen=True):
+class Mail(Struct, frozen=True):
     """A mail to a subscriber."""
 
     subject: str
@@ -45,22 +49,22 @@ class Letter(Struct, frozen=True):
 
 
 class Confirmations:
-    """Composer of confirmation requests."""
+    """Builder of confirmation requests."""
 
-    def __init__(self, sign: Sign, shown: Shown, places: Places) -> None:
+    def __init__(self, sign: Sign, shown: Shown, places: ConfirmationOptions) -> None:
         self._sign = sign
         self._shown = shown
         self._places = places
 
     def document(self, source: Source, one: Subscription, notice: Notice) -> bytes:
-        """Return the document for a webhook, with a signature that is valid only for the confirmation path."""
-        path = _path(source, one)
-        action = "receive" if notice.confirmation == JOINS else "receive no more of"
+        """Build the document for a webhook. It contains a signature for the path that confirms the subscription."""
+        path = _confirmation_path(source, one)
+        action = "receive" if notice.confirmation == SUBSCRIBE else "no longer receive"
         document: dict[str, Any] = {
             "Message_Type": notice.confirmation,
-            "Message": f"You are asked to confirm that you want to {action} the messages of the {source.kind} "
-            f"{source.name}: send SubscribeBody to URL-Paths by PUT, with the headers URL-Signature, URL-Expires, "
-            "URL-Methods, URL-Paths and X-Project-ID; UnsubscribeBody refuses.",
+            "Message": f"Confirm that you want to {action} the messages of the {source.kind} {source.name}: send "
+            "SubscribeBody to URL-Paths with PUT and the headers URL-Signature, URL-Expires, URL-Methods, URL-Paths "
+            "and X-Project-ID. To decline, send UnsubscribeBody.",
             "URL-Signature": self._sign(source.project, path, one.expires),
             "URL-Expires": self._shown(one.expires),
             "URL-Methods": "PUT",
@@ -74,23 +78,23 @@ class Confirmations:
             document["WSGISubscribeURL"] = url
         return wire.encode(document)
 
-    def letter(self, source: Source, one: Subscription, notice: Notice) -> Letter | None:
-        """Return the confirmation mail, or None if no confirmation page is configured."""
+    def letter(self, source: Source, one: Subscription, notice: Notice) -> Mail | None:
+        """Build the mail for a mail subscriber. Return None if no confirmation page is configured."""
         places = self._places
         if not places.page:
             return None
-        path = _path(source, one)
+        path = _confirmation_path(source, one)
         # Confirmation pages for Zaqar parse the link: keep the order of the parameters, and do not encode them.
         link = (
             f"{places.page}?Signature={self._sign(source.project, path, one.expires)}&Methods=PUT&Paths={path}"
             f"&Project={source.project}&Expires={self._shown(one.expires)}&Url={self._url(path)}&Queue={source.name}"
         )
-        template = places.joining if notice.confirmation == JOINS else places.leaving
-        return Letter(template.topic, template.sender, template.body.format(source.name, source.project, link))
+        template = places.joining if notice.confirmation == SUBSCRIBE else places.leaving
+        return Mail(template.topic, template.sender, template.body.format(source.name, source.project, link))
 
     def _url(self, path: str) -> str:
         return self._places.service.rstrip("/") + path if self._places.service else ""
 
 
-def _path(source: Source, one: Subscription) -> str:
+def _confirmation_path(source: Source, one: Subscription) -> str:
     return f"/v2/{source.kind}s/{source.name}/subscriptions/{one.id}/confirm"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Leases that assign each subscription to one delivery worker at a time.
 
-After the crash of a worker, its subscriptions wait until its leases expire. If a clock jumps, two workers may briefly
-deliver to the same subscription. Messages may then be delivered twice, but none is lost.
+If a worker crashes, other workers take over its subscriptions when its leases expire. If a clock jumps, two workers can
+deliver to the same subscription for a short time. Messages can then be delivered twice, but none is lost.
 """
 
 import threading
@@ -16,12 +16,12 @@ from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
 
 KIND: Final = "delivering"
-# Duration of a lease in seconds. The worker renews the lease after half of that time.
+# Duration of a lease in seconds. The worker renews a lease when half of this time has passed.
 TTL: Final = 10.0
 
 
 class Leases:
-    """The leases of one worker. ``alone``: whether this is the only process, which needs no leases."""
+    """The leases of one worker. If ``alone`` is true, no other process exists and every lease is granted."""
 
     def __init__(self, documents: DocumentController, clock: Clock, alone: bool) -> None:
         self._documents = documents
@@ -32,8 +32,8 @@ class Leases:
         self._held: dict[QueueRef, float] = {}
         self._others: dict[QueueRef, float] = {}
 
-    def hold(self, queue: QueueRef) -> bool:
-        """Acquire or renew the lease of a queue, and return whether this worker holds it. Raises ``Unavailable``."""
+    def acquire(self, queue: QueueRef) -> bool:
+        """Acquire or renew the lease of a queue. Return False if another worker holds it. Raises ``Unavailable``."""
         began = time.monotonic()
         if self._alone or self._held.get(queue, 0.0) > began + TTL / 2:
             return True
@@ -53,12 +53,12 @@ class Leases:
             self._others.pop(queue, None)
         return True
 
-    def left(self, queue: QueueRef) -> float:
+    def seconds_left(self, queue: QueueRef) -> float:
         """Return the seconds until another worker's lease on the queue expires."""
         return max(0.1, self._others.get(queue, 0.0) - time.monotonic())
 
     def release_all(self) -> None:
-        """Release all leases, so that other workers can take over immediately."""
+        """Release all leases, so that other workers take over immediately."""
         with self._lock:
             held, self._held = list(self._held), {}
         for queue in held:

@@ -10,7 +10,7 @@ from zq.subscriptions.delivery.targets import TargetPolicy
 
 
 class MailOptions(Struct, frozen=True):
-    """Mail options. Mail is sent to the SMTP server ``host``, or through ``command`` if ``host`` is ""."""
+    """Mail options. If ``host`` is set, mail is sent through this SMTP server, and if not, by ``command``."""
 
     command: str = "/usr/sbin/sendmail -t -oi"
     host: str = ""
@@ -23,10 +23,10 @@ class MailOptions(Struct, frozen=True):
 
 
 class Tokens(Protocol):
-    """Interface to the Keystone tokens of subscribers with a trust."""
+    """Source of Keystone tokens for subscribers with a trust."""
 
     def headers(self, subscriber: str, options: Mapping[str, Any]) -> Mapping[str, str]:
-        """Return the HTTP headers with a token for the subscriber. Raises ``Invalid``."""
+        """Return HTTP headers that contain a token for the subscriber. Raises ``Invalid``."""
         ...
 
 

@@ -14,7 +14,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "maximum_delay_retries": 3,
     "retry_backoff_function": "linear",
 }
-# Maximum number of attempts in one phase of a policy.
+# Maximum number of retries in each phase of a policy.
 MAX_ATTEMPTS: Final = 100
 # Maximum delay between two attempts in seconds.
 MAX_DELAY: Final = 43200
@@ -23,8 +23,11 @@ MAX_DELAY: Final = 43200
 class Outcome(Struct, frozen=True):
     """The outcome of one delivery attempt.
 
-    ``status``: the HTTP status of the response; 0 = no response. ``why``: the reason for a failure, for operators.
-    ``final``: whether the delivery must not be retried (contract 9.8), for example after a redirect.
+    Args:
+        delivered: Whether the subscriber has accepted the message.
+        status: The HTTP status of the response; 0 = no response.
+        why: The reason for a failure, for operators.
+        final: Whether a failed delivery must not be retried (contract 9.8), for example after a redirect.
     """
 
     delivered: bool
@@ -33,30 +36,36 @@ class Outcome(Struct, frozen=True):
     final: bool = False
 
 
-def policy_of(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def merge_policies(own: Mapping[str, Any] | None, queues: Mapping[str, Any] | None) -> Mapping[str, Any]:
     """Return the effective retry policy, with defaults for missing members.
 
-    The subscription's policy (``own``) overrides the queue's (``queues``), unless it is empty or either policy sets
-    ``ignore_subscription_override``.
+    The queue's policy (``queues``) applies if the subscription has none (``own``), or if one of the two policies sets
+    ``ignore_subscription_override``. In all other cases, the subscription's policy applies.
     """
     own, queues = own or {}, queues or {}
     overridden = own.get("ignore_subscription_override") or queues.get("ignore_subscription_override")
     return {**DEFAULTS, **(queues if overridden or not own else own)}
 
 
-def waits(policy: Mapping[str, Any]) -> list[int]:
+def compute_delays(policy: Mapping[str, Any]) -> list[int]:
     """Return the delay in seconds before each retry."""
-    low, high = _bounded(policy["minimum_delay"], MAX_DELAY), _bounded(policy["maximum_delay"], MAX_DELAY)
+    low, high = _clamp(policy["minimum_delay"], MAX_DELAY), _clamp(policy["maximum_delay"], MAX_DELAY)
     return [
-        *[0] * _bounded(policy["retries_with_no_delay"], MAX_ATTEMPTS),
-        *[low] * _bounded(policy["minimum_delay_retries"], MAX_ATTEMPTS),
-        *backoff(policy["retry_backoff_function"], low, high),
-        *[high] * _bounded(policy["maximum_delay_retries"], MAX_ATTEMPTS),
+        *[0] * _clamp(policy["retries_with_no_delay"], MAX_ATTEMPTS),
+        *[low] * _clamp(policy["minimum_delay_retries"], MAX_ATTEMPTS),
+        *compute_backoff(policy["retry_backoff_function"], low, high),
+        *[high] * _clamp(policy["maximum_delay_retries"], MAX_ATTEMPTS),
     ]
 
 
-def backoff(function: str, low: int, high: int) -> list[int]:
-    """Return back-off delays that grow from ``low`` to ``high`` seconds, one for every five seconds of difference."""
+def compute_backoff(function: str, low: int, high: int) -> list[int]:
+    """Return at most ``(high - low) // 5`` back-off delays, which grow from ``low`` to ``high`` seconds.
+
+    Args:
+        function: "linear", "arithmetic", "geometric" or "exponential".
+        low: The minimum delay in seconds.
+        high: The maximum delay in seconds.
+    """
     count = min((high - low) // 5, MAX_ATTEMPTS)
     if count <= 0:
         return []
@@ -71,5 +80,5 @@ def backoff(function: str, low: int, high: int) -> list[int]:
     return [int(low / ratio * ratio ** (step + 1)) for step in steps]
 
 
-def _bounded(value: int, most: int) -> int:
-    return max(0, min(value, most))
+def _clamp(value: int, maximum: int) -> int:
+    return max(0, min(value, maximum))

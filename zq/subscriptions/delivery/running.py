@@ -8,32 +8,32 @@ from zq.auth.signatures import Signatures, format_time
 from zq.clock import Clock
 from zq.core.encryption import Sealing
 from zq.storage.api import Storage
-from zq.subscriptions.delivery.confirmations import Confirmations, Places, Template
+from zq.subscriptions.delivery.confirmations import ConfirmationOptions, Confirmations, Template
 from zq.subscriptions.delivery.leases import Leases
 from zq.subscriptions.delivery.options import DeliveryOptions, MailOptions, Tokens
-from zq.subscriptions.delivery.targets import TargetPolicy, addresses
-from zq.subscriptions.delivery.worker import Deliverer
+from zq.subscriptions.delivery.targets import TargetPolicy, resolve
+from zq.subscriptions.delivery.worker import DeliveryWorker
 from zq.subscriptions.documents import SubscriptionDocuments
 from zq.subscriptions.policy import SubscriptionPolicy
 from zq.subscriptions.settings import DeliverySettings
 
 
-def places_of(options: DeliverySettings) -> Places:
+def create_confirmation_options(options: DeliverySettings) -> ConfirmationOptions:
     """Return the URLs and mail templates of confirmation requests."""
     joining, leaving = Template(*options.joining), Template(*options.leaving)
-    return Places(options.public_url, options.confirmation_page, joining, leaving)
+    return ConfirmationOptions(options.public_url, options.confirmation_page, joining, leaving)
 
 
-def targets_of(options: DeliverySettings) -> TargetPolicy:
-    """Return the policy for target addresses. Resolves the host names of the stores and may block."""
+def create_target_policy(options: DeliverySettings) -> TargetPolicy:
+    """Return the policy for target addresses. This function blocks while it resolves the host names of the stores."""
     stores = set(options.stores)
     for host, port in options.stores:
         with contextlib.suppress(OSError, UnicodeError):
-            stores |= {(address, port) for _, address in addresses(host, port)}
+            stores |= {(address, port) for _, address in resolve(host, port)}
     return TargetPolicy(options.networks, options.ports, options.own, tuple(sorted(stores)))
 
 
-def deliverer_of(
+def create_worker(
     options: DeliverySettings,
     storage: Storage,
     clock: Clock,
@@ -42,8 +42,8 @@ def deliverer_of(
     signatures: Signatures,
     alone: bool,
     trusts: Tokens | None = None,
-) -> Deliverer:
-    """Create a delivery worker without starting it. ``alone``: whether no other process uses the store."""
+) -> DeliveryWorker:
+    """Create a delivery worker, but do not start it. ``alone`` is whether no other process uses the store."""
     mail = MailOptions(
         options.smtp_command,
         options.smtp_host,
@@ -53,13 +53,13 @@ def deliverer_of(
         options.smtp_tls,
         options.mail_senders,
     )
-    return Deliverer(
+    return DeliveryWorker(
         storage,
         clock,
         SubscriptionDocuments(storage, clock),
         policy,
         sealing,
-        DeliveryOptions(targets_of(options), mail, options.rate, agent=f"zq/{__version__}", trusts=trusts),
+        DeliveryOptions(create_target_policy(options), mail, options.rate, agent=f"zq/{__version__}", trusts=trusts),
         Leases(storage.documents, clock, alone),
-        Confirmations(signatures.sign_confirmation, format_time, places_of(options)),
+        Confirmations(signatures.sign_confirmation, format_time, create_confirmation_options(options)),
     )

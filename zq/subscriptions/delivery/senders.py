@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Delivery attempts over HTTP and mail.
+"""Delivery by HTTP and mail.
 
-The worker imports this module lazily, because importing aiohttp is slow.
+The worker imports this module on first use, because importing aiohttp is slow.
 """
 
 import asyncio
@@ -21,29 +21,29 @@ from zq.clock import own
 from zq.errors import Invalid
 from zq.subscriptions.delivery.options import MailOptions, Tokens
 from zq.subscriptions.delivery.retries import Outcome
-from zq.subscriptions.delivery.targets import Forbidden, TargetPolicy, addresses
+from zq.subscriptions.delivery.targets import Forbidden, TargetPolicy, resolve
 from zq.subscriptions.delivery.threads import Threads
 from zq.subscriptions.model import Subscription
-from zq.subscriptions.subscribers import TRUST, mail_of
+from zq.subscriptions.subscribers import TRUST, parse_mailto
 from zq.wire import webhooks
 
 T = TypeVar("T")
 # The maximum number of concurrent name lookups.
 MAX_LOOKUPS: Final = 64
-# Timeouts in seconds: name lookup, connection, and the whole attempt.
+# Timeouts in seconds of a name lookup, of connecting, and of an entire attempt.
 LOOKUP_TIMEOUT: Final = 3.0
 CONNECT_TIMEOUT: Final = 3.0
 TIMEOUT: Final = 10.0
 # Maximum number of bytes to read from a response.
-MAX_ANSWER: Final = 65536
-# Maximum number of characters of an error response that are shown to the subscription's owner.
+MAX_RESPONSE: Final = 65536
+# Maximum length of the excerpt of an error response that the subscription's owner can see, in characters.
 MAX_SHOWN: Final = 120
 # The number of threads that send mail and query Keystone.
 THREADS: Final = 8
 
 
-class JudgingResolver(AbstractResolver):
-    """An aiohttp resolver that raises ``Forbidden`` if any address of the host is not allowed."""
+class CheckingResolver(AbstractResolver):
+    """An aiohttp resolver that rejects a host if any of its addresses is not allowed."""
 
     def __init__(self, policy: TargetPolicy) -> None:
         self._policy = policy
@@ -52,12 +52,12 @@ class JudgingResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        """Return all addresses of the host, looked up in a thread. Raises ``Forbidden``, ``TimeoutError``."""
+        """Resolve the host in a thread and return all of its addresses. Raises ``Forbidden`` or ``TimeoutError``."""
         loop = asyncio.get_running_loop()
-        lookup = loop.run_in_executor(self._threads, lambda: addresses(host, port))
+        lookup = loop.run_in_executor(self._threads, lambda: resolve(host, port))
         found = await asyncio.wait_for(lookup, LOOKUP_TIMEOUT)
         if not all(self._policy.allows(address, port) for _, address in found):
-            raise Forbidden(f"The host {host} has an address to which nothing is sent.")
+            raise Forbidden(f"The host {host} has an address that is not allowed.")
         return [
             ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=socket.AI_NUMERICHOST)
             for kind, address in found
@@ -67,30 +67,30 @@ class JudgingResolver(AbstractResolver):
         self._threads.shutdown()
 
 
-def guarded_socket(policy: TargetPolicy) -> Any:
-    """Return an aiohttp socket factory that raises ``Forbidden`` for any address that is not allowed.
+def make_socket_factory(policy: TargetPolicy) -> Any:
+    """Return an aiohttp socket factory that raises ``Forbidden`` for an address that is not allowed.
 
-    Unlike the resolver, it also checks IP addresses in URLs.
+    aiohttp does not call the resolver for an IP address in a URL, so the socket factory checks all addresses again.
     """
 
     def make(info: Any) -> socket.socket:
         family, kind, protocol, _, where = info
         if not policy.allows(str(where[0]), int(where[1])):
-            raise Forbidden("Nothing is sent to this address.")
+            raise Forbidden("This address is not allowed.")
         return socket.socket(family, kind, protocol)
 
     return make
 
 
 class Senders:
-    """Sender of one worker's webhooks and mails. Use it only in the worker's event loop."""
+    """The HTTP and mail clients of one worker. Use them only in the worker's event loop."""
 
     def __init__(self, policy: TargetPolicy, mail: MailOptions, agent: str, trusts: Tokens | None = None) -> None:
         connector = aiohttp.TCPConnector(
-            limit=0,  # ``Shares`` limits connections before the timeout of an attempt begins
-            resolver=JudgingResolver(policy),
+            limit=0,  # ``ConnectionLimits`` limits connections before the timeout of an attempt begins
+            resolver=CheckingResolver(policy),
             use_dns_cache=False,
-            socket_factory=guarded_socket(policy),
+            socket_factory=make_socket_factory(policy),
         )
         self._session = aiohttp.ClientSession(
             connector=connector,
@@ -110,14 +110,14 @@ class Senders:
         self._threads.shutdown()
 
     async def post(self, one: Subscription, id: str, body: bytes, secrets: Sequence[str], hops: int) -> Outcome:
-        """Deliver by HTTP POST. Redirects are not followed and count as failures."""
+        """Deliver by HTTP POST. A redirect counts as a failure."""
         try:
             trusted = await self._authority(one)
         except (Invalid, TimeoutError) as refusal:
             return Outcome(False, 0, str(refusal) or "Keystone does not answer")
         headers = {
             "Content-Type": "application/json",
-            **_text(one.options.get("post_headers")),
+            **_convert_headers(one.options.get("post_headers")),
             **webhooks.headers(secrets, id, int(own()), body),
             "Zq-Hops": str(hops),
             **trusted,
@@ -126,10 +126,10 @@ class Senders:
         try:
             self._policy.check_url(url)
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
-                content = await answer.content.read(MAX_ANSWER)
+                content = await answer.content.read(MAX_RESPONSE)
                 good = answer.status < 300
                 return Outcome(
-                    good, answer.status, "" if good else _refusal(answer.status, content), answer.status < 400
+                    good, answer.status, "" if good else _describe_response(answer.status, content), answer.status < 400
                 )
         except Invalid as refusal:
             return Outcome(False, 0, str(refusal), final=True)
@@ -139,7 +139,7 @@ class Senders:
             return Outcome(False, 0, "the address is not allowed" if forbidden else type(failure).__name__)
 
     async def _authority(self, one: Subscription) -> Mapping[str, str]:
-        """Return the headers with a trust token, or none if the subscriber has no trust.
+        """Return the headers with a trust token, or {} if the subscriber needs no trust.
 
         Raises ``Invalid`` or ``TimeoutError``.
         """
@@ -150,7 +150,7 @@ class Senders:
         return await self._in_thread(TIMEOUT, self._trusts.headers, one.subscriber, one.options)
 
     async def mail(self, one: Subscription, text: str, subject: str = "", sender: str = "") -> Outcome:
-        """Deliver by mail in a thread. A ``subject`` or ``sender`` overrides the subscription's."""
+        """Deliver by mail. ``subject`` and ``sender`` take precedence over those of the subscription unless empty."""
         try:
             await self._in_thread(3 * TIMEOUT, self._send, one, text, subject, sender)
         except Invalid as refusal:
@@ -160,14 +160,14 @@ class Senders:
         return Outcome(True)
 
     async def _in_thread(self, within: float, call: Callable[..., T], *arguments: Any) -> T:
-        """Run ``call`` in a thread. Raises ``TimeoutError`` after ``within`` seconds; the thread continues."""
+        """Run ``call`` in a thread. Raises ``TimeoutError`` after ``within`` seconds, but does not stop the thread."""
         return await asyncio.wait_for(
             asyncio.get_running_loop().run_in_executor(self._threads, call, *arguments), within
         )
 
     def _send(self, one: Subscription, text: str, subject: str, sender: str) -> None:
         chosen = self._mail
-        to, named = mail_of(one.subscriber)
+        to, named = parse_mailto(one.subscriber)
         message = EmailMessage()
         message["To"] = to
         message["Subject"] = subject or named or str(one.options.get("subject", ""))
@@ -186,7 +186,7 @@ class Senders:
         subprocess.run(command, input=message.as_bytes(), check=True, timeout=TIMEOUT, capture_output=True)  # noqa: S603
 
     def _send_by_smtp(self, message: EmailMessage, to: str) -> None:
-        """Send a mail over SMTP, and verify the server's certificate if TLS is used."""
+        """Send a mail over SMTP. If the connection uses TLS, verify the server's certificate."""
         chosen, trusted = self._mail, ssl.create_default_context()
         with (
             smtplib.SMTP_SSL(chosen.host, chosen.port, timeout=TIMEOUT, context=trusted)
@@ -202,11 +202,11 @@ class Senders:
             server.send_message(message, from_addr=sender, to_addrs=[to])
 
 
-def _refusal(status: int, content: bytes) -> str:
-    """Return the status and the beginning of the response in one line."""
+def _describe_response(status: int, content: bytes) -> str:
+    """Return the status and an excerpt of the response, in one line."""
     start = "".join(each if each.isprintable() else " " for each in content[: 4 * MAX_SHOWN].decode(errors="replace"))
     return f"status {status}: {' '.join(start.split())[:MAX_SHOWN]}".removesuffix(": ")
 
 
-def _text(headers: Any) -> Mapping[str, str]:
+def _convert_headers(headers: Any) -> Mapping[str, str]:
     return {name: str(value) for name, value in headers.items()} if isinstance(headers, dict) else {}

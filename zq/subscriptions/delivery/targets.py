@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restrictions on target addresses (criterion E1): public addresses and networks that the operator allows.
+"""Restrictions on target addresses (criterion E1): only public addresses, and networks that the operator allows.
 
-A host name is resolved once per connection, and all of its addresses must be allowed. The connection uses one of these
-addresses without another lookup, which could return different addresses.
+A host name is resolved once per connection. All of its addresses must be allowed, and the connection uses one of them.
+There is no second lookup, because it could return an address that was not checked.
 """
 
 import ipaddress
@@ -22,13 +22,13 @@ PORTS: Final = (80, 443)
 
 
 class TargetPolicy(Struct, frozen=True):
-    """The policy for target addresses.
+    """The addresses and ports to which deliveries may be sent.
 
     Args:
         networks: Non-public networks that are allowed.
         ports: Allowed ports below 1024, in addition to 80 and 443.
-        own: The ports on which this service listens on this machine.
-        stores: The hosts, addresses and ports of the stores, which are rejected even in allowed networks.
+        own: The ports of this service. They are rejected on this machine's addresses, except those in ``networks``.
+        stores: The host and port, or address and port, of each store. They are rejected even in allowed networks.
     """
 
     networks: tuple[Network, ...] = ()
@@ -37,7 +37,7 @@ class TargetPolicy(Struct, frozen=True):
     stores: tuple[tuple[str, int], ...] = ()
 
     def allows(self, address: str, port: int) -> bool:
-        """Return whether zq may send to the address and port."""
+        """Return whether deliveries may be sent to the address and port."""
         try:
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -51,21 +51,23 @@ class TargetPolicy(Struct, frozen=True):
     def check_url(self, url: str) -> None:
         """Check the port and host of a URL without a name lookup. Raises ``Invalid``."""
         parts = urlsplit(url)
-        port = port_of(url)
+        port = get_port(url)
         if port < 1024 and port not in (*PORTS, *self.ports):
-            raise Invalid(f"subscriber must name one of the ports {', '.join(map(str, PORTS))}, or one from 1024 on.")
+            raise Invalid(f"The port of subscriber must be {', '.join(map(str, PORTS))}, or 1024 or higher.")
         if (str(parts.hostname), port) in self.stores:
-            raise Invalid(f"subscriber must not be at {str(parts.hostname)[:253]}: nothing is sent to its address.")
+            raise Invalid(
+                f"The host of subscriber must not be {str(parts.hostname)[:253]}: its address is not allowed."
+            )
 
 
-def port_of(url: str) -> int:
+def get_port(url: str) -> int:
     """Return the port of a URL, or the default port of its scheme."""
     parts = urlsplit(url)
     return parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _is_local(address: Address) -> bool:
-    """Return whether the address belongs to this machine, by binding a socket to it."""
+    """Return whether the address belongs to this machine. A socket can be bound only to addresses of this machine."""
     with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
             probe.bind((str(address), 0))
@@ -75,19 +77,19 @@ def _is_local(address: Address) -> bool:
 
 
 class Forbidden(OSError):
-    """Raised for an address that is not allowed."""
+    """The error for a target address that is not allowed."""
 
 
-def addresses(host: str, port: int) -> Sequence[tuple[int, str]]:
-    """Resolve a host, and return its distinct addresses with their families. Raises ``OSError``."""
+def resolve(host: str, port: int) -> Sequence[tuple[int, str]]:
+    """Resolve a host and return the address family and address of each result. Raises ``OSError``."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in found))
 
 
-class Judge:
+class AddressCheck:
     """Address check for new subscribers.
 
-    A host name that cannot be resolved within a second is accepted, because each delivery checks the address again.
+    If a host name cannot be resolved within a second, the check passes, because each delivery repeats it.
     """
 
     def __init__(self, policy: TargetPolicy) -> None:
@@ -100,10 +102,10 @@ class Judge:
             return
         url = subscriber.removeprefix("trust+")
         self._policy.check_url(url)
-        host, port = str(urlsplit(url).hostname), port_of(url)
+        host, port = str(urlsplit(url).hostname), get_port(url)
         try:
-            found = self._threads.submit(addresses, host, port).result(1.0)
+            found = self._threads.submit(resolve, host, port).result(1.0)
         except (OSError, UnicodeError, TimeoutError):
             return
         if not all(self._policy.allows(address, port) for _, address in found):
-            raise Invalid(f"subscriber must not be at {host[:253]}: nothing is sent to its address.")
+            raise Invalid(f"The host of subscriber must not be {host[:253]}: its address is not allowed.")

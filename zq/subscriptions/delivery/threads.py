@@ -12,8 +12,8 @@ from typing import Any
 class Threads(Executor):
     """An executor with a fixed number of daemon threads that accepts calls until the process exits.
 
-    ``ThreadPoolExecutor`` rejects calls as soon as the interpreter shuts down, before ``atexit`` functions run, so that
-    a worker could not release its leases.
+    A ``ThreadPoolExecutor`` rejects calls when the interpreter begins to shut down. A worker that stops in an
+    ``atexit`` function could then no longer release its leases.
     """
 
     def __init__(self, count: int, name: str) -> None:
@@ -28,7 +28,7 @@ class Threads(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Stop the threads after all submitted calls, without waiting for them."""
+        """Let the threads end after the submitted calls. Return immediately."""
         for _ in range(self._count):
             self._calls.put(None)
 

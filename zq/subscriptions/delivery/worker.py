@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The delivery worker.
 
-The worker runs an event loop in its own thread and accesses the store in a few other threads. Each hidden queue is
-processed by at most one task. A subscription therefore has at most one delivery in progress, and an unresponsive
-subscriber does not delay others.
+The worker runs an event loop in its own thread, and accesses the store in other threads. It processes each hidden queue
+in a task of its own, and never in two tasks at the same time. A subscription therefore has at most one delivery in
+progress, and an unresponsive subscriber does not delay other subscribers.
 """
 
 import asyncio
@@ -22,15 +22,23 @@ from zq.errors import MessageUnreadable, Unavailable, ZqError
 from zq.model import Claim, ClaimRequest, Lease, Message, Move, QueueRef, Release, Settlement, new_ids
 from zq.storage.api import Storage
 from zq.subscriptions.delivery.confirmations import Confirmations
+from zq.subscriptions.delivery.connection_limits import ConnectionLimits
 from zq.subscriptions.delivery.leases import Leases
 from zq.subscriptions.delivery.options import DeliveryOptions
-from zq.subscriptions.delivery.retries import Outcome, policy_of, waits
-from zq.subscriptions.delivery.shares import Shares
+from zq.subscriptions.delivery.retries import Outcome, compute_delays, merge_policies
 from zq.subscriptions.delivery.threads import Threads
 from zq.subscriptions.documents import PROJECTS, SubscriptionDocuments
 from zq.subscriptions.fan_out import FanOut
-from zq.subscriptions.model import Notice, Source, Subscription, is_log, is_notices, log_of, pending_of
-from zq.subscriptions.notices import notice_of, notification, opened_notice, posted
+from zq.subscriptions.model import (
+    Notice,
+    Source,
+    Subscription,
+    is_log,
+    is_notice_queue,
+    make_log_ref,
+    parse_delivery_queue,
+)
+from zq.subscriptions.notices import build_notification, build_webhook_body, decode_notice, decrypt_notice
 from zq.subscriptions.policy import SubscriptionPolicy
 
 if TYPE_CHECKING:
@@ -38,47 +46,47 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
-# Visibility timeout of claimed deliveries in seconds. After a crash they are redelivered when it expires.
+# Visibility timeout of claimed deliveries in seconds. If the worker crashes, they are redelivered after this time.
 LEASE: Final = 10
 # Seconds between two renewals of a claim.
 RENEWAL_INTERVAL: Final = 3.0
-# The maximum number of notices that are fanned out at a time.
+# The maximum number of notices per fan-out.
 BATCH: Final = 100
 # The maximum number of deliveries of a subscription in one claim.
 MAX_CLAIMED: Final = 20
-# Consecutive failures after which the worker pauses a subscription.
+# Number of consecutive failures after which the worker pauses a subscription.
 MAX_FAILURES: Final = 5
-# First and maximum pause in seconds. Each further failure doubles the pause.
+# Length of the first pause, and maximum length of a pause, in seconds. Each further failure doubles the length.
 PAUSE: Final = 30.0
 MAX_PAUSE: Final = 600.0
-# Maximum number of tasks to start at a time, so that other threads get processor time.
+# Maximum number of tasks to start per round, so that other threads get processor time.
 MAX_STARTS: Final = 50
 # Minimum seconds between two rounds of task starts.
-TURN: Final = 0.05
-# Seconds between two scans of all hidden queues.
-SCAN: Final = 10.0
-# Seconds after which the worker retries a queue whose store failed.
+MIN_ROUND_SECONDS: Final = 0.05
+# Seconds between two scans for queues with work.
+SCAN_INTERVAL: Final = 10.0
+# Seconds after which the worker retries a queue after an error of the store.
 RETRY_INTERVAL: Final = 2.0
 
 
-class Health:
-    """The health of one subscription, based on its recent delivery attempts."""
+class DeliveryState:
+    """The delivery state of one subscription in this worker."""
 
     __slots__ = ("claim_limit", "failures", "next", "subscriber", "until")
 
     def __init__(self) -> None:
         self.failures = 0
         self.until = 0.0
-        """The monotonic time until which the subscription is paused."""
+        """The monotonic time at which the pause ends."""
         self.claim_limit = 1
-        """The maximum number of messages in the next claim."""
+        """The maximum number of deliveries in the next claim."""
         self.next = 0.0
-        """The earliest monotonic time of the next delivery, by the rate limit."""
+        """The monotonic time from which the rate limit allows the next delivery."""
         self.subscriber = ""
-        """The URI of the subscriber when the subscription was last read."""
+        """The subscriber's URI when the subscription was last read."""
 
-    def count(self, delivered: bool) -> None:
-        """Record an attempt. A success ends the pause; ``MAX_FAILURES`` consecutive failures begin one."""
+    def record(self, delivered: bool) -> None:
+        """Record an attempt. A success ends a pause. ``MAX_FAILURES`` consecutive failures start one."""
         if delivered:
             self.failures, self.until, self.claim_limit = 0, 0.0, min(2 * self.claim_limit, MAX_CLAIMED)
             return
@@ -87,7 +95,7 @@ class Health:
             self.until = time.monotonic() + min(PAUSE * 2 ** (self.failures - MAX_FAILURES), MAX_PAUSE)
 
 
-class Deliverer:
+class DeliveryWorker:
     """The delivery worker of a process."""
 
     def __init__(
@@ -114,8 +122,8 @@ class Deliverer:
         self._due: dict[QueueRef, float] = {}
         self._running: dict[QueueRef, asyncio.Task[None]] = {}
         self._logs: dict[str, Callable[[], None]] = {}
-        """The projects whose topic logs this worker follows, each with a function that cancels the log's callback."""
-        self._health: dict[QueueRef, Health] = {}
+        """Functions that unsubscribe from topic logs, by project. The worker is subscribed to these projects' logs."""
+        self._health: dict[QueueRef, DeliveryState] = {}
         self._senders: Senders | None = None
         self._loop = asyncio.new_event_loop()
         self._ending = asyncio.Event()
@@ -124,24 +132,24 @@ class Deliverer:
         self._thread = threading.Thread(target=self._work, name="zq-delivery", daemon=True)
 
     def start(self) -> None:
-        """Start the worker in a separate thread."""
+        """Start the worker's thread."""
         self._thread.start()
 
     def notify(self, queue: QueueRef) -> None:
-        """Schedule a check of a queue that may have new messages. Thread-safe.
+        """Schedule a check of a queue that can have new messages. Thread-safe.
 
-        Queues without notices or deliveries are ignored.
+        The worker ignores queues that are neither notice queues nor delivery queues.
         """
-        at = pending_of(queue)
-        if (at or is_notices(queue) or is_log(queue)) and not self._loop.is_closed():
+        at = parse_delivery_queue(queue)
+        if (at or is_notice_queue(queue) or is_log(queue)) and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._schedule, queue, 0.0)
             if at and at[0].kind == "topic" and queue.project not in self._logs:
-                self._loop.call_soon_threadsafe(self._schedule, log_of(queue.project), 0.0)
+                self._loop.call_soon_threadsafe(self._schedule, make_log_ref(queue.project), 0.0)
 
     def stop(self, within: float = 10.0) -> None:
-        """Stop the worker, and wait up to ``within`` seconds for the deliveries in progress.
+        """Stop the worker, and wait up to ``within`` seconds for deliveries in progress.
 
-        Unfinished deliveries are redelivered later, possibly by another worker.
+        A delivery that does not finish in time is redelivered later, by this or another server.
         """
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._finish)
@@ -155,32 +163,35 @@ class Deliverer:
         try:
             self._loop.run_until_complete(self._run())
         except Exception:  # the outermost frame of this thread
-            LOG.critical("Deliveries have ended, for an unforeseen reason.", exc_info=True)
+            LOG.critical("The delivery worker stopped because of an unexpected error.", exc_info=True)
         finally:
             self._threads.shutdown()
             self._loop.close()
 
     async def _run(self) -> None:
-        self._shares = Shares()
+        self._connection_limits = ConnectionLimits()
         scanned = 0.0
         while not self._ending.is_set():
             now = time.monotonic()
-            if now >= scanned + SCAN:
+            if now >= scanned + SCAN_INTERVAL:
                 scanned = now
                 await self._scan()
             due = [queue for queue, at in self._due.items() if at <= now and queue not in self._running]
             for queue in sorted(due, key=self._rank)[:MAX_STARTS]:
                 del self._due[queue]
                 self._running[queue] = self._loop.create_task(self._process(queue))
-            await self._wait_until(scanned + SCAN)
+            await self._wait_until(scanned + SCAN_INTERVAL)
         await self._drain()
         if self._senders is not None:
             await self._senders.close()
-        await self._store(self._leases.release_all)
+        await self._call_store(self._leases.release_all)
 
     async def _wait_until(self, until: float) -> None:
-        """Wait until a queue is due, the monotonic time ``until``, or the stop of the worker; at least ``TURN``."""
-        await asyncio.sleep(TURN)
+        """Wait until a queue is due, but no longer than until ``until`` (monotonic time) or until the worker stops.
+
+        The minimum wait is ``MIN_ROUND_SECONDS``.
+        """
+        await asyncio.sleep(MIN_ROUND_SECONDS)
         self._woken.clear()
         if self._ending.is_set():
             return
@@ -189,18 +200,19 @@ class Deliverer:
             await asyncio.wait_for(self._woken.wait(), max(0.0, min(soon, until) - time.monotonic()))
 
     def _rank(self, queue: QueueRef) -> tuple[int, float]:
-        """Return the sort key of a due queue.
+        """Return the priority of a queue that is due, and the time at which it became due. Lower values come first.
 
-        Queues without deliveries and subscriptions that succeed come first, then subscriptions without a history, then
-        subscriptions that fail. Queues of equal rank are sorted by the time at which they became due.
+        0. Notice queues, topic logs, and subscriptions whose last delivery succeeded.
+        1. Subscriptions without an earlier delivery.
+        2. Subscriptions whose last delivery failed.
         """
         health = self._health.get(queue)
         if health is None:
-            return 1 if pending_of(queue) else 0, self._due[queue]
+            return 1 if parse_delivery_queue(queue) else 0, self._due[queue]
         return 2 if health.failures else 0 if health.claim_limit > 1 else 1, self._due[queue]
 
     async def _drain(self) -> None:
-        """Wait up to 5 seconds for the running tasks, and cancel the remaining ones."""
+        """Wait up to 5 seconds for the running tasks, and then cancel them."""
         if self._running:
             _, left = await asyncio.wait(self._running.values(), timeout=5)
             for task in left:
@@ -213,17 +225,17 @@ class Deliverer:
         self._due[queue] = min(at, self._due.get(queue, at))
         self._woken.set()
 
-    async def _store(self, call: Callable[..., T], *arguments: Any) -> T:
+    async def _call_store(self, call: Callable[..., T], *arguments: Any) -> T:
         return await self._loop.run_in_executor(self._threads, call, *arguments)
 
     async def _scan(self) -> None:
-        """Schedule a check of every hidden queue, because notifications can be lost."""
+        """Schedule a check of all queues with work, because notifications can be lost."""
         try:
-            for queue in await self._store(self._all_queues):
+            for queue in await self._call_store(self._all_queues):
                 if queue not in self._due and queue not in self._running:
                     self._schedule(queue, 0.0)
         except Unavailable as absence:
-            LOG.warning("Pending deliveries cannot be listed: %s", absence)
+            LOG.warning("Cannot list pending deliveries: %s", absence)
 
     def _all_queues(self) -> list[QueueRef]:
         now, after = self._clock.now(), ""
@@ -231,41 +243,41 @@ class Deliverer:
         while True:
             page = self._storage.documents.list("", PROJECTS, "", after, BATCH, now)
             for document in page.items:
-                found += self._fan_outs.work_of(document.ref.name)
+                found += self._fan_outs.list_work(document.ref.name)
             if page.next is None or len(page.items) < BATCH:
                 return found
             after = page.next
 
     async def _process(self, queue: QueueRef) -> None:
-        """Process the queue's ready messages, and schedule the next check. Logs errors and retries later."""
+        """Process the queue's ready messages, and schedule the next check. Log errors and retry later."""
         try:
             if is_log(queue):
                 await self._follow(queue)
                 return
             if not await self._has_work(queue):
                 return
-            if is_notices(queue):
+            if is_notice_queue(queue):
                 await self._fan_out(queue)
-            elif await self._store(self._leases.hold, queue):
+            elif await self._call_store(self._leases.acquire, queue):
                 await self._deliver(queue)
             else:
-                self._schedule(queue, self._leases.left(queue))
+                self._schedule(queue, self._leases.seconds_left(queue))
                 return
             if await self._has_work(queue):
                 self._schedule(queue, 0.0)
         except ZqError as failure:
-            LOG.warning("Deliveries of project %s wait: %s", queue.project, failure)
+            LOG.warning("Deliveries of project %s failed and will be retried: %s", queue.project, failure)
             self._schedule(queue, RETRY_INTERVAL)
         except Exception:
-            LOG.critical("A delivery failed for an unforeseen reason.", exc_info=True)
+            LOG.critical("A delivery failed because of an unexpected error.", exc_info=True)
             self._schedule(queue, PAUSE)
         finally:
             self._running.pop(queue, None)
             self._woken.set()
 
     async def _has_work(self, queue: QueueRef) -> bool:
-        """Return whether a message is ready. If messages become ready only later, schedule a check for then."""
-        ready = await self._store(self._storage.queues.ready, queue, 1, self._clock.now())
+        """Return whether a message is ready. If a message will become ready later, schedule a check for that time."""
+        ready = await self._call_store(self._storage.queues.ready, queue, 1, self._clock.now())
         if ready.next is not None and not ready.count:
             self._schedule(queue, max(0.01, ready.next - self._clock.now()))
         return bool(ready.count)
@@ -278,73 +290,73 @@ class Deliverer:
     async def _fan_out(self, queue: QueueRef) -> None:
         """Fan out the queue's notices, and schedule checks of the queues with new deliveries."""
         while not self._ending.is_set():
-            claim = await self._store(self._claim, queue, BATCH)
+            claim = await self._call_store(self._claim, queue, BATCH)
             if claim is None:
                 return
-            reached = await self._store(self._fan_outs.fan_out, queue, claim)
+            reached = await self._call_store(self._fan_outs.fan_out, queue, claim)
             for pending in reached:
                 self._schedule(pending, 0.0)
 
     async def _follow(self, log: QueueRef) -> None:
         """Fan out new messages of a project's topics, and schedule checks of the queues with new deliveries.
 
-        Registers for notifications of the topic log, and unregisters if the project has no topic subscribers.
+        On the first call, subscribe to the project's topic log. If the project has no topic subscribers, unsubscribe.
         """
         if log.project not in self._logs:
-            self._logs[log.project] = await self._store(
-                self._storage.topics.subscribe, log.project, self._notifier_of(log)
+            self._logs[log.project] = await self._call_store(
+                self._storage.topics.subscribe, log.project, self._make_notifier(log)
             )
         while not self._ending.is_set():
-            if not await self._store(self._leases.hold, log):
-                self._schedule(log, self._leases.left(log))
+            if not await self._call_store(self._leases.acquire, log):
+                self._schedule(log, self._leases.seconds_left(log))
                 return
-            followed = await self._store(self._fan_outs.follow, log.project)
+            followed = await self._call_store(self._fan_outs.follow, log.project)
             if followed is None:
-                await self._store(self._logs.pop(log.project))
+                await self._call_store(self._logs.pop(log.project))
                 return
             for pending in followed.pending:
                 self._schedule(pending, 0.0)
             if not followed.more:
                 return
 
-    def _notifier_of(self, log: QueueRef) -> Callable[[object, int], None]:
+    def _make_notifier(self, log: QueueRef) -> Callable[[object, int], None]:
         return lambda _batch, _before: self.notify(log)
 
     async def _deliver(self, queue: QueueRef) -> None:
-        """Deliver the pending messages of a subscription until none is left or the subscription is paused."""
-        at = pending_of(queue)
+        """Deliver the pending messages of a subscription until all are delivered or the subscription is paused."""
+        at = parse_delivery_queue(queue)
         if at is None:
             return
         source, id = at
-        health = self._health.setdefault(queue, Health())
+        health = self._health.setdefault(queue, DeliveryState())
         if not health.subscriber:
-            await self._subscription(source, id, health)
+            await self._read_subscription(source, id, health)
         while not self._ending.is_set() and health.until <= time.monotonic():
-            async with self._shares.of(source.project, health.subscriber, failed=health.failures > 0):
-                if self._ending.is_set() or not await self._store(self._leases.hold, queue):
+            async with self._connection_limits.reserve(source.project, health.subscriber, failed=health.failures > 0):
+                if self._ending.is_set() or not await self._call_store(self._leases.acquire, queue):
                     return
-                claim = await self._store(self._claim, queue, health.claim_limit)
+                claim = await self._call_store(self._claim, queue, health.claim_limit)
                 if claim is None:
                     return
-                async with self._renewing(queue, claim):
+                async with self._keep_renewed(queue, claim):
                     await self._deliver_claimed(queue, source, id, claim, health)
 
-    async def _subscription(self, source: Source, id: str, health: Health) -> Subscription | None:
-        one = (await self._store(self._subscriptions.of, source)).at(id)
+    async def _read_subscription(self, source: Source, id: str, health: DeliveryState) -> Subscription | None:
+        one = (await self._call_store(self._subscriptions.get, source)).find(id)
         health.subscriber = one.subscriber if one else ""
         return one
 
     @asynccontextmanager
-    async def _renewing(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
-        """Renew the claim and the lease periodically until the end of the block."""
+    async def _keep_renewed(self, queue: QueueRef, claim: Claim) -> AsyncIterator[None]:
+        """Renew the claim and the lease every ``RENEWAL_INTERVAL`` seconds; an async context manager."""
 
         async def renew() -> None:
             while True:
                 await asyncio.sleep(RENEWAL_INTERVAL)
                 try:
                     lease = Lease(claim.id, LEASE, 0)
-                    await self._store(self._storage.claims.renew, queue, lease, self._clock.now())
-                    await self._store(self._leases.hold, queue)
+                    await self._call_store(self._storage.claims.renew, queue, lease, self._clock.now())
+                    await self._call_store(self._leases.acquire, queue)
                 except ZqError as failure:
                     LOG.debug("A claim of deliveries was not renewed: %s", failure)
 
@@ -354,9 +366,11 @@ class Deliverer:
         finally:
             renewing.cancel()
 
-    async def _deliver_claimed(self, queue: QueueRef, source: Source, id: str, claim: Claim, health: Health) -> None:
-        # Read the subscription after claiming, so that a confirmation before the claim takes effect.
-        one = await self._subscription(source, id, health)
+    async def _deliver_claimed(
+        self, queue: QueueRef, source: Source, id: str, claim: Claim, health: DeliveryState
+    ) -> None:
+        # Claim first: a subscription that was read before the claim could lack a confirmation.
+        one = await self._read_subscription(source, id, health)
         done: list[str] = []
         again: list[Release] = []
         dead: list[Move] = []
@@ -364,20 +378,20 @@ class Deliverer:
             if health.until > time.monotonic() or self._ending.is_set():
                 again.append(Release(message.id, 0))
                 continue
-            notice = notice_of(message.body)
-            if one is None or not one.gets(notice, self._policy.confirm):
+            notice = decode_notice(message.body)
+            if one is None or not one.receives(notice, self._policy.confirm):
                 done.append(message.id)
                 continue
             outcome = await self._attempt(source, one, notice, health)
-            health.count(outcome.delivered)
+            health.record(outcome.delivered)
             if outcome.delivered:
                 done.append(message.id)
             else:
-                await self._failed(source, one, message, outcome, again, dead)
+                await self._handle_failure(source, one, message, outcome, again, dead)
         settlement = Settlement(delete=done, release=again, move=dead)
-        await self._store(self._storage.claims.settle, queue, claim.id, settlement, self._clock.now())
+        await self._call_store(self._storage.claims.settle, queue, claim.id, settlement, self._clock.now())
 
-    async def _failed(
+    async def _handle_failure(
         self,
         source: Source,
         one: Subscription,
@@ -386,14 +400,16 @@ class Deliverer:
         again: list[Release],
         dead: list[Move],
     ) -> None:
-        queues = await self._store(self._retry_policy, source)
-        pauses = waits(policy_of(one.options.get("_retry_policy"), queues))
+        queues = await self._call_store(self._retry_policy, source)
+        pauses = compute_delays(merge_policies(one.options.get("_retry_policy"), queues))
         tried = message.claim_count
         if tried <= len(pauses) and not outcome.final:
             again.append(Release(message.id, pauses[tried - 1]))
             return
-        LOG.warning("A delivery of project %s to subscription %s was given up: %s", source.project, one.id, outcome.why)
-        dead.append(Move(message.id, source.dead(one.id).name, reason=outcome.why[:200]))
+        LOG.warning(
+            "A delivery of project %s to subscription %s failed finally: %s", source.project, one.id, outcome.why
+        )
+        dead.append(Move(message.id, source.dead_letter_queue(one.id).name, reason=outcome.why[:200]))
 
     def _retry_policy(self, source: Source) -> Any:
         if source.kind != "queue":
@@ -401,24 +417,26 @@ class Deliverer:
         stored = self._storage.queues.get(QueueRef(source.project, source.name))
         return wire.json_object(stored.metadata).get("_retry_policy") if stored else None
 
-    async def _attempt(self, source: Source, one: Subscription, notice: Notice, health: Health) -> Outcome:
+    async def _attempt(self, source: Source, one: Subscription, notice: Notice, health: DeliveryState) -> Outcome:
         if self._options.rate:
             await asyncio.sleep(max(0.0, health.next - time.monotonic()))
             health.next = time.monotonic() + 1 / self._options.rate
         if notice.confirmation:
             if one.subscriber.startswith("mailto:"):
                 return await self._send_confirmation_mail(source, one, notice)
-            document = await self._store(self._confirmations.document, source, one, notice)
+            document = await self._call_store(self._confirmations.document, source, one, notice)
         else:
             try:
-                document = notification(opened_notice(self._sealing, source.project, notice))
+                document = build_notification(decrypt_notice(self._sealing, source.project, notice))
             except MessageUnreadable:
-                return Outcome(False, why="the message cannot be opened", final=True)
+                return Outcome(False, why="the message cannot be decrypted", final=True)
         if one.subscriber.startswith("mailto:"):
             return await self._get_senders().mail(one, document.decode())
         secrets = self._policy.secrets(one, self._clock.now())
         template = None if notice.confirmation else one.options.get("post_data")
-        return await self._get_senders().post(one, notice.message, posted(document, template), secrets, notice.hops + 1)
+        return await self._get_senders().post(
+            one, notice.message, build_webhook_body(document, template), secrets, notice.hops + 1
+        )
 
     def _get_senders(self) -> "Senders":
         if self._senders is None:
@@ -429,7 +447,7 @@ class Deliverer:
         return self._senders
 
     async def _send_confirmation_mail(self, source: Source, one: Subscription, notice: Notice) -> Outcome:
-        letter = await self._store(self._confirmations.letter, source, one, notice)
+        letter = await self._call_store(self._confirmations.letter, source, one, notice)
         if letter is None:
             return Outcome(False, why="[notification] external_confirmation_url is not set", final=True)
         return await self._get_senders().mail(one, letter.text, letter.subject, letter.sender)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection limits of a delivery worker (criterion E2).
 
-Subscriptions whose last delivery failed use a separate share of the connections, so that unresponsive subscribers
-cannot occupy all of them. The connections of a project to one host are also limited.
+A part of the connections is reserved for subscriptions whose last delivery failed. These subscriptions can use no other
+connections, so unresponsive subscribers cannot occupy all of them. The connections of a project to one host are also
+limited.
 """
 
 import asyncio
@@ -15,38 +16,42 @@ from weakref import WeakValueDictionary
 
 # Maximum number of connections of a worker. A project may have a thousand subscriptions, each with one connection.
 MAX_CONNECTIONS: Final = 2000
-# One in ``DOUBTFUL`` connections is for subscriptions whose last delivery failed.
-DOUBTFUL: Final = 4
+# One of every ``FAILED_FRACTION`` connections is reserved for subscriptions whose last delivery failed.
+FAILED_FRACTION: Final = 4
 # The maximum number of connections of a project to one host.
-MAX_OF_HOST: Final = 20
+MAX_PER_HOST: Final = 20
 
 
-class Shares:
+class ConnectionLimits:
     """The connection limits of one worker. Use them only in the worker's event loop.
 
-    Reserve a connection before claiming deliveries, so that a task does not hold a claim while it waits.
+    Reserve a connection before you claim deliveries. A task that waits for a connection while it holds a claim would
+    let the claim expire.
     """
 
     def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
         limit = _raise_descriptor_limit(limit)
-        self._doubtful = asyncio.Semaphore(max(1, limit // DOUBTFUL))
-        self._proven = asyncio.Semaphore(max(1, limit - limit // DOUBTFUL))
+        self._doubtful = asyncio.Semaphore(max(1, limit // FAILED_FRACTION))
+        self._proven = asyncio.Semaphore(max(1, limit - limit // FAILED_FRACTION))
         self._hosts: WeakValueDictionary[tuple[str, str], asyncio.Semaphore] = WeakValueDictionary()
 
     @asynccontextmanager
-    async def of(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
-        """Wait for a connection and reserve it; an async context manager.
+    async def reserve(self, project: str, subscriber: str, *, failed: bool) -> AsyncIterator[None]:
+        """Wait for a free connection and reserve it; an async context manager.
 
-        ``failed``: whether the subscription's last delivery failed.
+        Args:
+            project: The project of the subscription.
+            subscriber: The subscriber's URI.
+            failed: Whether the subscription's last delivery failed.
         """
         host = urlsplit(subscriber.removeprefix("trust+")).hostname or ""
-        few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_OF_HOST))
+        few = self._hosts.setdefault((project, host), asyncio.Semaphore(MAX_PER_HOST))
         async with few, self._doubtful if failed else self._proven:
             yield
 
 
 def _raise_descriptor_limit(wanted: int) -> int:
-    """Raise the process's file descriptor limit and return the number of descriptors available for deliveries."""
+    """Raise the process's limit of file descriptors, and return how many of them deliveries may use."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return wanted

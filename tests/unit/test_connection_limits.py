@@ -3,7 +3,7 @@
 
 import asyncio
 
-from zq.subscriptions.delivery.shares import DOUBTFUL, MAX_OF_HOST, Shares
+from zq.subscriptions.delivery.connection_limits import FAILED_FRACTION, MAX_PER_HOST, ConnectionLimits
 
 MOST = 40
 
@@ -12,7 +12,7 @@ class Crowd:
     """Deliveries that never end."""
 
     def __init__(self) -> None:
-        self._shares = Shares(MOST)
+        self._connection_limits = ConnectionLimits(MOST)
         self._tasks: list[asyncio.Task[None]] = []
         self.inside = 0
 
@@ -27,7 +27,7 @@ class Crowd:
         return self.inside - before
 
     async def _hang(self, project: str, url: str, *, failed: bool) -> None:
-        async with self._shares.of(project, url, failed=failed):
+        async with self._connection_limits.reserve(project, url, failed=failed):
             self.inside += 1
             await asyncio.Event().wait()
 
@@ -40,9 +40,9 @@ class Crowd:
 def test_those_who_failed_have_a_share_of_their_own() -> None:
     async def run() -> None:
         crowd = Crowd()
-        assert await crowd.come(2 * MOST, "failing", failed=True) == MOST // DOUBTFUL
+        assert await crowd.come(2 * MOST, "failing", failed=True) == MOST // FAILED_FRACTION
         assert await crowd.come(1, "good", failed=False) == 1
-        assert await crowd.come(2 * MOST, "many", failed=False) == MOST - MOST // DOUBTFUL - 1
+        assert await crowd.come(2 * MOST, "many", failed=False) == MOST - MOST // FAILED_FRACTION - 1
         await crowd.end()
 
     asyncio.run(run())
@@ -53,7 +53,7 @@ def test_a_project_has_a_few_to_a_host() -> None:
 
     async def run() -> None:
         crowd = Crowd()
-        assert await crowd.come(2 * MAX_OF_HOST, "one", "hook.example", failed=False) == MAX_OF_HOST
+        assert await crowd.come(2 * MAX_PER_HOST, "one", "hook.example", failed=False) == MAX_PER_HOST
         assert await crowd.come(1, "other", "hook.example", failed=False) == 1
         await crowd.end()
 
