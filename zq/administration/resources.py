@@ -51,7 +51,10 @@ class ProjectCollection(_Projects):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         limit = query.integer(req, "limit")
         page = self._quotas.list(query.text(req, "marker"), limit)
-        items, link = [self._representation(*each) for each in page.items], query.next_page(page.next, limit=limit)
+        items, link = (
+            [self._representation(*each) for each in page.items],
+            query.next_page_query(page.next, limit=limit),
+        )
         resp.data = encoding.page("projects", items, "/v2/admin/projects", link)
 
 

@@ -106,14 +106,14 @@ class Page(Struct, Generic[T_co], frozen=True):
     next: "Call[Page[T_co]] | None"
 
 
-def decoded(kind: type[T]) -> "Callable[[Answer], T]":
+def decode_as(kind: type[T]) -> "Callable[[Answer], T]":
     """Return the reader of an answer that has this type."""
     decoder = msgspec.json.Decoder(kind)
     return lambda answer: decoder.decode(answer.body)
 
 
 # The reader of an answer that is any object.
-document: Final = decoded(dict[str, Any])
+decode_object: Final = decode_as(dict[str, Any])
 
 
 def pages(member: str, kind: type[T], target: str, params: Params) -> "Call[Page[T]]":

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from zq import wire
-from zq.client.calls import EMPTY, Answer, Call, decoded, key_header, nothing, path, retry_after
+from zq.client.calls import EMPTY, Answer, Call, decode_as, key_header, nothing, path, retry_after
 from zq.client.values import Claim, Delivery, Message
 from zq.model import Fence, Settled
 from zq.wire import answers, extensions
@@ -111,7 +111,7 @@ def settle_call(
         params=fenced(fence),
         headers=key_header(key),
         body=wire.encode(terms),
-        read=decoded(Settled),
+        read=decode_as(Settled),
     )
 
 

@@ -16,8 +16,8 @@ from zq.client.calls import (
     Params,
     Repeat,
     Retries,
-    decoded,
-    document,
+    decode_as,
+    decode_object,
     listing,
     nothing,
     operation,
@@ -107,7 +107,7 @@ class ClientVerbs:
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
         """Return the project's metrics, with their history over ``window`` seconds (300, 600 or 10800)."""
-        return Call(method="GET", path=path("figures"), params={"window": window}, read=document)
+        return Call(method="GET", path=path("figures"), params={"window": window}, read=decode_object)
 
     @listing
     def queue_figures(
@@ -126,7 +126,7 @@ class ClientVerbs:
     @operation
     def servers(self) -> Call[list[dict[str, Any]]]:
         """Return the latest report of each server process of the deployment; for administrators."""
-        return Call(method="GET", path=path("servers"), read=lambda answer: document(answer)["servers"])
+        return Call(method="GET", path=path("servers"), read=lambda answer: decode_object(answer)["servers"])
 
     @operation
     def limits(self) -> Call[dict[str, int]]:
@@ -137,7 +137,7 @@ class ClientVerbs:
     @operation
     def find(self, message: str) -> Call[Located]:
         """Find a message by id in the whole project, or its latest history entry. Raises ``MessageNotFound``."""
-        return Call(method="GET", path=path("messages", message), params={"detailed": True}, read=decoded(Located))
+        return Call(method="GET", path=path("messages", message), params={"detailed": True}, read=decode_as(Located))
 
     @listing
     def claims(self, /, *, page: int | None = None) -> Call[Page[LiveClaim]]:
@@ -156,7 +156,7 @@ class ClientVerbs:
     @operation
     def whoami(self) -> Call[dict[str, Any]]:
         """Return the caller's ``project``, ``user``, ``roles``, ``scopes``, ``credential`` and ``expires``."""
-        return Call(method="GET", path=path("whoami"), read=document)
+        return Call(method="GET", path=path("whoami"), read=decode_object)
 
     @operation
     def me(self) -> Call[dict[str, Any]]:
@@ -165,7 +165,7 @@ class ClientVerbs:
         The permissions are ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` and ``admin``. The
         properties are ``auth``, ``console`` and ``version``.
         """
-        return Call(method="GET", path=path("me"), read=document)
+        return Call(method="GET", path=path("me"), read=decode_object)
 
     @operation
     def revoke_shares(self) -> Call[None]:
@@ -175,7 +175,7 @@ class ClientVerbs:
     @operation
     def quota(self) -> Call[dict[str, Any]]:
         """Return the project's quotas (``limits``) and usage (``used``). Raises ``NotBuilt`` without authentication."""
-        return Call(method="GET", path=path("quota"), read=document)
+        return Call(method="GET", path=path("quota"), read=decode_object)
 
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
@@ -189,7 +189,7 @@ class ClientVerbs:
     @operation
     def token(self, id: str) -> Call[dict[str, Any]]:
         """Return a token of the project without its secret. Raises ``NotFound``."""
-        return Call(method="GET", path=path("tokens", id), read=document)
+        return Call(method="GET", path=path("tokens", id), read=decode_object)
 
     @operation
     def create_token(
@@ -206,7 +206,9 @@ class ClientVerbs:
         terms: dict[str, Any] = {"name": name, "roles": [*roles]}
         terms |= {} if scopes is None else {"scopes": [*scopes]}
         terms |= {} if days is None else {"days": days}
-        return Call(method="POST", path=path("tokens"), body=wire.encode(terms), read=document, repeat=Repeat.UNSENT)
+        return Call(
+            method="POST", path=path("tokens"), body=wire.encode(terms), read=decode_object, repeat=Repeat.UNSENT
+        )
 
     @operation
     def rotate_token(self, id: str) -> Call[dict[str, Any]]:
@@ -214,7 +216,7 @@ class ClientVerbs:
 
         Raises ``NotFound``.
         """
-        return Call(method="POST", path=path("tokens", id, "rotate"), read=document, repeat=Repeat.UNSENT)
+        return Call(method="POST", path=path("tokens", id, "rotate"), read=decode_object, repeat=Repeat.UNSENT)
 
     @operation
     def revoke_token(self, id: str) -> Call[None]:
@@ -309,7 +311,7 @@ class ClientVerbs:
     @operation
     def committed(self, producer: str) -> Call[LastCommit]:
         """Return a producer's last batch. Raises ``ProducerNotFound``."""
-        return Call(method="GET", path=path("commits", producer), read=decoded(LastCommit))
+        return Call(method="GET", path=path("commits", producer), read=decode_as(LastCommit))
 
 
 def _counted(stage: object) -> extensions.CountedStage:

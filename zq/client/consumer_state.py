@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 from msgspec import UNSET, Meta, Struct
 from msgspec.structs import replace
 
-from zq.client.calls import Call, decoded, maybe_applied
+from zq.client.calls import Call, decode_as, maybe_applied
 from zq.client.claims import ClaimedDeliveries, claim_call, read_deliveries, renew_call, settle_call
 from zq.client.values import Decision, Delivery
 from zq.errors import ClaimLapsed, Invalid, NotFound, TooManyRequests
@@ -41,7 +41,7 @@ class ConsumerLimits(Struct):
 
 
 # Call that gets the server limits.
-LIMITS: Final = Call(method="GET", path="/v2/limits", read=decoded(ConsumerLimits))
+LIMITS: Final = Call(method="GET", path="/v2/limits", read=decode_as(ConsumerLimits))
 
 
 class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

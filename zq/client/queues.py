@@ -17,8 +17,8 @@ from zq.client.calls import (
     Page,
     Params,
     Repeat,
-    decoded,
-    document,
+    decode_as,
+    decode_object,
     listing,
     nothing,
     operation,
@@ -150,12 +150,12 @@ class QueueVerbs(SubscriptionVerbs):
         terms: dict[str, Any] = {"paths": paths, "methods": methods}
         if expires is not None:
             terms["expires"] = expires.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        return Call(method="POST", path=self._path("share"), body=wire.encode(terms), read=document)
+        return Call(method="POST", path=self._path("share"), body=wire.encode(terms), read=decode_object)
 
     @operation
     def depth(self) -> Call[Depth]:
         """Return the message count per state. The cost does not depend on the count. A missing queue has zeros."""
-        return Call(method="GET", path=self._path("depth"), read=decoded(Depth))
+        return Call(method="GET", path=self._path("depth"), read=decode_as(Depth))
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
@@ -163,7 +163,7 @@ class QueueVerbs(SubscriptionVerbs):
 
         Missing values are ``None``.
         """
-        return Call(method="GET", path=self._path("figures"), params={"window": window}, read=document)
+        return Call(method="GET", path=self._path("figures"), params={"window": window}, read=decode_object)
 
     @operation
     def pause(self, what: Literal["claims", "posts", "all"] = "all") -> Call[dict[str, Any]]:
@@ -258,7 +258,7 @@ class QueueVerbs(SubscriptionVerbs):
         self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
     ) -> Call[Redriven]:
         """Move dead letters, the oldest or those with ``ids``, back to their origin queues or to the queue ``to``."""
-        return self._replay_call(self._path("redrive"), _redrive_terms(to, limit, ids), decoded(Redriven))
+        return self._replay_call(self._path("redrive"), _redrive_terms(to, limit, ids), decode_as(Redriven))
 
     @operation
     def redrive_dry_run(
@@ -266,7 +266,7 @@ class QueueVerbs(SubscriptionVerbs):
     ) -> Call[RedriveDryRun]:
         """Return the expected result of ``redrive`` without moving messages."""
         terms = _redrive_terms(to, limit, ids, dry_run=True)
-        return self._replay_call(self._path("redrive"), terms, decoded(RedriveDryRun))
+        return self._replay_call(self._path("redrive"), terms, decode_as(RedriveDryRun))
 
     def _replay_call(
         self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[Answer], T]
@@ -306,7 +306,7 @@ class QueueVerbs(SubscriptionVerbs):
         """Return the expected result of ``replay`` without posting messages."""
         terms = _replay_terms(ids, since, until, limit, dry_run=True)
         path = self._path("history", "replay")
-        return self._replay_call(path, terms, decoded(ReplayDryRun))
+        return self._replay_call(path, terms, decode_as(ReplayDryRun))
 
     @listing
     def history(

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from zq import wire
-from zq.client.calls import Answer, Call, Page, Params, Repeat, decoded, document, nothing, operation, path
+from zq.client.calls import Answer, Call, Page, Params, Repeat, decode_as, decode_object, nothing, operation, path
 from zq.client.values import Finished, Gap, Listed, Message, Messages, Stats, Stretch
 from zq.errors import Invalid
 from zq.wire import answers
@@ -108,7 +108,7 @@ class ResourceVerbs:
     @operation
     def metadata(self) -> Call[dict[str, Any]]:
         """Return the metadata, with defaults for unset reserved keys. A missing queue or topic has the defaults."""
-        return Call(method="GET", path=self._path(), read=document)
+        return Call(method="GET", path=self._path(), read=decode_object)
 
     @operation
     def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
@@ -160,7 +160,7 @@ class ResourceVerbs:
             method="GET",
             path=self._path("messages", message),
             params={"detailed": True},
-            read=decoded(Message),
+            read=decode_as(Message),
         )
 
     @operation
@@ -173,7 +173,7 @@ class ResourceVerbs:
     def _patch(self, operations: list[dict[str, Any]], repeat: Repeat = Repeat.SAFE) -> Call[dict[str, Any]]:
         """Return the call that changes the metadata and reads the new metadata."""
         body = checked_json(operations)
-        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=document, repeat=repeat)
+        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=decode_object, repeat=repeat)
 
     def _path(self, *below: str) -> str:
         return path(self.kind, self.name, *below)
@@ -197,14 +197,14 @@ def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Par
 
 def _marker(answer: Answer) -> str | None:
     """Return the marker in the link to the next page, or ``None``."""
-    for link in document(answer).get("links", []):
+    for link in decode_object(answer).get("links", []):
         if link["rel"] == "next":
             return dict(parse_qsl(urlsplit(link["href"]).query)).get("marker")
     return None
 
 
 def _listed(kind: str, answer: Answer) -> list[Listed]:
-    return [Listed(entry["name"], entry.get("metadata")) for entry in document(answer)[kind]]
+    return [Listed(entry["name"], entry.get("metadata")) for entry in decode_object(answer)[kind]]
 
 
 def _pointer(key: str) -> str:

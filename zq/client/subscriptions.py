@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from zq import wire
-from zq.client.calls import Answer, Call, Page, Params, Repeat, decoded, listing, nothing, operation, pages
+from zq.client.calls import Answer, Call, Page, Params, Repeat, decode_as, listing, nothing, operation, pages
 from zq.client.resources import ResourceVerbs, id_list
 from zq.client.values import DeadDelivery, Redriven
 from zq.wire.numbers import checked_json
@@ -35,7 +35,7 @@ class SubscriptionVerbs(ResourceVerbs):
             method="POST",
             path=self._path(_SEGMENT),
             body=checked_json({name: value for name, value in terms.items() if value is not None}),
-            read=decoded(Subscribed),
+            read=decode_as(Subscribed),
             repeat=Repeat.UNSENT,
         )
 
@@ -52,7 +52,7 @@ class SubscriptionVerbs(ResourceVerbs):
     def subscription(self, id: str) -> Call[Subscription]:
         """Return a subscription."""
         where = self._path(_SEGMENT, id)
-        return Call(method="GET", path=where, read=decoded(Subscription))
+        return Call(method="GET", path=where, read=decode_as(Subscription))
 
     @operation
     def update_subscription(
@@ -138,7 +138,7 @@ class SubscriptionVerbs(ResourceVerbs):
             method="POST",
             path=self._path(_SEGMENT, id, "deliveries", "redrive"),
             body=wire.encode({} if limit is None else {"limit": limit}),
-            read=decoded(Redriven),
+            read=decode_as(Redriven),
             repeat=Repeat.UNSENT,
         )
 

@@ -50,8 +50,8 @@ class QueueFigures(_Reports):
         report = self._figures.topics if kind == "topics" else self._figures.queues
         found = report(req.context.project, ranking)
         given = {"sort": ranking.sort, "order": ranking.order, "name": ranking.name_filter, "limit": ranking.limit}
-        link = query.next_page(found.pop("next"), kind=kind, **given)
-        resp.data = wire.encode(_format_dates(found) | {"links": encoding.links("/v2/figures/queues", link)})
+        link = query.next_page_query(found.pop("next"), kind=kind, **given)
+        resp.data = wire.encode(_format_dates(found) | {"links": encoding.next_links("/v2/figures/queues", link)})
 
 
 class QueuePoints(_Reports):

@@ -21,5 +21,5 @@ class AuditCollection:
         limit, since = query.integer(req, "limit"), query.text(req, "since")
         project = "" if ADMIN in req.context.identity.roles else req.context.project
         page = self._trail.list(project, query.text(req, "marker"), limit, since)
-        link = query.next_page(page.next, limit=limit, since=since)
+        link = query.next_page_query(page.next, limit=limit, since=since)
         resp.data = encoding.page("entries", page.items, "/v2/audit", link)

@@ -94,7 +94,7 @@ class ClaimItem:
 def _page(req: falcon.Request, claims: Claims, queue: str, path: str) -> bytes:
     limit = query.integer(req, "limit")
     seen = claims.list(req.context.project, queue, query.text(req, "marker"), limit)
-    return encoding.claims(path, seen.value.items, seen.now, query.next_page(seen.value.next, limit=limit))
+    return encoding.claims(path, seen.value.items, seen.now, query.next_page_query(seen.value.next, limit=limit))
 
 
 def holder(req: falcon.Request, client: str) -> Holder:

@@ -30,7 +30,7 @@ class QueueHistory:
         weight.admit_page(req, limit)
         seen = self._list(req.context.queue, _marker(query.text(req, "marker")), limit, **given)
         given |= {"limit": limit, "detailed": detailed, "bodies": query.text(req, "bodies")}
-        link = query.next_page(seen.value.next, **given)
+        link = query.next_page_query(seen.value.next, **given)
         resp.data = encoding.history_page(queue, seen.value.items, seen.now, link, bool(detailed), starts)
 
     def _list(

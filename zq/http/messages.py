@@ -112,7 +112,7 @@ class MessageCollection:
         weight.admit_page(req, limit)
         seen = self._browsing.browse(req.context.queue, state, marker, limit, starts)
         bodies = query.text(req, "bodies")
-        link = query.next_page(seen.value.next, state=state, limit=limit, detailed=detailed, bodies=bodies)
+        link = query.next_page_query(seen.value.next, state=state, limit=limit, detailed=detailed, bodies=bodies)
         resp.data = encoding.message_page(queue, seen.value.items, seen.now, link, bool(detailed), starts)
 
     def _list(
@@ -126,7 +126,7 @@ class MessageCollection:
             if listed.delayed:
                 flags["include_delayed"] = True
             given = {"limit": limit, **flags, "detailed": detailed, "bodies": query.text(req, "bodies")}
-            link = query.next_page(listed.page.next, **given)
+            link = query.next_page_query(listed.page.next, **given)
             resp.data = encoding.message_page(queue, listed.page.items, listed.now, link, bool(detailed), starts)
 
         long_poll(req, resp, self._waiters, poll, show, takes=False)

@@ -82,7 +82,7 @@ class TopicMessages:
             resp.set_header("Retry-After", "1")
         found = polled.answer
         marker = str(found.position) if found.messages or found.gap else None
-        link = query.next_page(marker, limit=limit, detailed=detailed)
+        link = query.next_page_query(marker, limit=limit, detailed=detailed)
         gap = (found.gap.after, found.gap.resumes) if found.gap else None
         resp.data = publishing.page(topic, found.messages, found.now, link, gap, found.position if detailed else None)
 

@@ -115,7 +115,7 @@ def format_parameters(given: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def next_page(marker: str | None, **given: Any) -> dict[str, str] | None:
+def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
     """Return the query of the link to the next page, with the parameters of this one; ``None`` without a marker."""
     return None if marker is None else format_parameters(given) | {"marker": marker}
 

@@ -49,10 +49,10 @@ class ResourceCollection:
         if name or filters or visible:
             weight.admit(req, weight.UNKNOWN)
         page = self._resources.list(req.context.project, query.text(req, "marker"), limit, name, filters, visible)
-        link = query.next_page(page.next, limit=limit, detailed=detailed, name=name, **repeated)
+        link = query.next_page_query(page.next, limit=limit, detailed=detailed, name=name, **repeated)
         if link and page.cut:  # the link must keep the filters
             link = {**{key: str(req.params[key]) for key in filters}, **link}
-        links = encoding.links(f"/v2/{self._key}", link)
+        links = encoding.next_links(f"/v2/{self._key}", link)
         return {self._key: [self._entry(*listed, bool(detailed)) for listed in page.items], "links": links}
 
     def _visible(self, req: falcon.Request) -> Callable[[str], bool] | None:

@@ -116,7 +116,7 @@ class _TokenCollection(_TokenResource):
         limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._tokens.list(project or "", query.text(req, "marker"), limit)
         given = {"limit": query.integer(req, "limit"), "project": query.text(req, "project")}
-        items, link = [_document(token) for token in page.items], query.next_page(page.next, **given)
+        items, link = [_document(token) for token in page.items], query.next_page_query(page.next, **given)
         resp.data = encoding.page("tokens", items, self.path, link)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:

@@ -27,8 +27,8 @@ class WorkCollection:
         limit, marker = query.integer(req, "limit"), query.text(req, "marker")
         visible = req.context.allowance.visible(Verb.OBSERVE, Kind.WORK)
         seen = self._transactions.list(req.context.project, self._work, marker, limit, visible)
-        items = [encoding.work(one, seen.now) for one in seen.value.items]
-        link = query.next_page(seen.value.next, limit=limit)
+        items = [encoding.format_work(one, seen.now) for one in seen.value.items]
+        link = query.next_page_query(seen.value.next, limit=limit)
         resp.data = encoding.page(self._word, items, f"/v2/{self._word}", link)
 
 

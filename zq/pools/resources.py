@@ -30,7 +30,7 @@ class PoolCollection(_Resource):
         limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
         page = self._pools.list(query.text(req, "marker"), limit)
         shown = [_format_pool(name, pool, bool(detailed)) for name, pool in page.items]
-        link = query.next_page(page.next, limit=limit, detailed=detailed)
+        link = query.next_page_query(page.next, limit=limit, detailed=detailed)
         resp.set_header("Content-Location", req.relative_uri)
         resp.data = encoding.page("pools", shown, POOLS, link)
 
@@ -65,7 +65,7 @@ class FlavorCollection(_Resource):
         limit, detailed = query.integer(req, "limit"), query.boolean(req, "detailed")
         page = self._pools.list_flavors(req.context.project, query.text(req, "marker"), limit)
         shown = [_list_entry(flavor, bool(detailed)) for flavor in page.items]
-        link = query.next_page(page.next, limit=limit, detailed=detailed)
+        link = query.next_page_query(page.next, limit=limit, detailed=detailed)
         resp.data = encoding.page("flavors", shown, FLAVORS, link)
 
 

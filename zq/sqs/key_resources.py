@@ -45,7 +45,7 @@ class KeyChange(Struct):
     disabled: bool
 
 
-class ShownKey(Struct):
+class KeyAnswer(Struct):
     """An access key without its secret.
 
     Attributes:
@@ -61,7 +61,7 @@ class ShownKey(Struct):
     expires: DateTime | None
 
 
-class MadeKey(ShownKey, kw_only=True):
+class NewKeyAnswer(KeyAnswer, kw_only=True):
     """A new access key with its secret, which is returned only once."""
 
     secret: str
@@ -90,7 +90,7 @@ class SqsKeyCollection(_Keys):
         project = query.text(req, "project")
         limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._keys.list(limits.project_id(project) if project else "", query.text(req, "marker"), limit)
-        link = query.next_page(page.next, limit=query.integer(req, "limit"), project=project)
+        link = query.next_page_query(page.next, limit=query.integer(req, "limit"), project=project)
         resp.data = encoding.page("keys", [_format_key(key) for key in page.items], PATH, link)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -105,7 +105,7 @@ class SqsKeyCollection(_Keys):
         resp.status = falcon.HTTP_201
         resp.set_header("Location", f"{PATH}/{made.key.id}")
         resp.set_header("Cache-Control", "no-store")
-        resp.data = wire.encode(MadeKey(*astuple(_format_key(made.key)), secret=made.secret))
+        resp.data = wire.encode(NewKeyAnswer(*astuple(_format_key(made.key)), secret=made.secret))
 
 
 class SqsKeyItem(_Keys):
@@ -131,9 +131,9 @@ def _check_actions(given: list[str] | None) -> list[str] | None:
     return given
 
 
-def _format_key(key: SqsKey) -> ShownKey:
+def _format_key(key: SqsKey) -> KeyAnswer:
     stored = key.stored
-    return ShownKey(
+    return KeyAnswer(
         id=key.id,
         project=stored.project,
         actions=stored.actions,

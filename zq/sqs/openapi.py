@@ -16,7 +16,7 @@ from zq.http.openapi.operations import (
 )
 from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.limits import DEFAULT_PAGE
-from zq.sqs.key_resources import MAX_DAYS, MAX_PAGE, PATH, KeyChange, KeyTerms, MadeKey, ShownKey
+from zq.sqs.key_resources import MAX_DAYS, MAX_PAGE, PATH, KeyAnswer, KeyChange, KeyTerms, NewKeyAnswer
 from zq.sqs.operations import OPERATIONS
 
 PATH_PARAMETERS: Final[dict[str, Json]] = {
@@ -61,7 +61,7 @@ def operations() -> Json:
 def schemas() -> Json:
     """Return the schemas of the request and response bodies."""
     requests = request_schemas(SqsKeyTerms=KeyTerms, SqsKeyChange=KeyChange)
-    answers = answer_schemas(SqsKey=ShownKey, MadeSqsKey=MadeKey)
+    answers = answer_schemas(SqsKey=KeyAnswer, MadeSqsKey=NewKeyAnswer)
     requests["SqsKeyTerms"]["properties"]["days"] |= {"minimum": 1, "maximum": MAX_DAYS}
     for key in (requests["SqsKeyTerms"], *answers.values()):
         actions = key["properties"]["actions"]["anyOf"][0]

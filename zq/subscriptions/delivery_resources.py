@@ -52,7 +52,7 @@ class DeliveryCollection:
         source, waiting = _source(req, self._kind), _STATES[state or "dead"]
         seen = self._deliveries.list(source, subscription, marker, limit, waiting)
         items = [_format_delivery(each, seen.now) for each in seen.value.items]
-        link = query.next_page(seen.value.next, limit=limit, state=state)
+        link = query.next_page_query(seen.value.next, limit=limit, state=state)
         resp.data = encoding.page("deliveries", items, req.path, link)
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:

@@ -65,7 +65,7 @@ class SubscriptionCollection(_Resource):
         limit, source = query.integer(req, "limit"), self._source(req)
         seen = self._subscriptions.list(source, query.text(req, "marker"), limit)
         items = [_format_subscription(source, each, seen.now) for each in seen.value.items]
-        resp.data = encoding.page("subscriptions", items, req.path, query.next_page(seen.value.next, limit=limit))
+        resp.data = encoding.page("subscriptions", items, req.path, query.next_page_query(seen.value.next, limit=limit))
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **_path: str) -> None:
         terms, connection = _parse_terms(req, needed=False), req.env.get(CONNECTION, "")

@@ -19,7 +19,7 @@ Time = TypeVar("Time")
 M = TypeVar("M")
 
 Count: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0})]
-Batch: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_BATCH})]
+BatchCount: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_BATCH})]
 # A time in the format of the extensions, and one in the format of the contract.
 Timestamp: TypeAlias = Annotated[
     str,
@@ -270,7 +270,7 @@ class Redriven(Struct, frozen=True):
     """
 
     moved: Count
-    remaining: Batch
+    remaining: BatchCount
     lost: list[str] | UnsetType = UNSET
 
 
@@ -286,11 +286,11 @@ class RedriveDryRun(Struct, frozen=True):
         lost: If ids were requested, those of messages that are not ready any more, in request order.
     """
 
-    would_move: Batch
+    would_move: BatchCount
     origins: dict[str, Count]
-    without_origin: Batch
+    without_origin: BatchCount
     missing_origin: dict[str, Count]
-    counted: Batch
+    counted: BatchCount
     lost: list[str] | UnsetType = UNSET
 
 
@@ -307,8 +307,8 @@ class ReplayDryRun(Struct, frozen=True):
         lost: If ids were requested, those without a history entry, in request order.
     """
 
-    would_replay: Batch
-    counted: Batch
+    would_replay: BatchCount
+    counted: BatchCount
     lost: list[str] | UnsetType = UNSET
 
 

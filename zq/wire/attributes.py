@@ -42,7 +42,7 @@ def typed_value(value: JsonValue) -> TypedValue:
     return TypedValue(STRING, value) if isinstance(value, str) else TypedValue(NUMBER, _encode(value).decode())
 
 
-def attribute_members(attributes: Attributes) -> dict[str, Any]:
+def format_attributes(attributes: Attributes) -> dict[str, Any]:
     """Return the members that show attributes in ``answers.Message``."""
     return {
         "attributes": {name: _to_json(value) for name, value in attributes.message_attributes.items()},

@@ -28,7 +28,7 @@ from zq.model.attributes import decode_attributes
 from zq.model.stats import Depth
 from zq.turns import slices
 from zq.wire import answers, encode
-from zq.wire.attributes import attribute_members
+from zq.wire.attributes import format_attributes
 
 # Maximum UTF-8 bytes of a character.
 MAX_CHARACTER_BYTES: Final = 4
@@ -41,10 +41,10 @@ def claim_href(queue: str, claim: str) -> str:
 
 def page(member: str, items: Sequence[object], path: str, query: dict[str, str] | None) -> bytes:
     """Encode a page in one member of the answer, with the link to the next page."""
-    return encode({member: items, "links": links(path, query)})
+    return encode({member: items, "links": next_links(path, query)})
 
 
-def links(path: str, query: dict[str, str] | None) -> list[answers.Link]:
+def next_links(path: str, query: dict[str, str] | None) -> list[answers.Link]:
     """Return the link to the next page, or no link if ``query`` is ``None``.
 
     The last parameter of the query is the one that changes from page to page.
@@ -79,8 +79,8 @@ def message_page(
         query: Parameters of the link to the next page; ``None`` = no link.
         starts: Whether only the start of each body is shown, as in the functions below.
     """
-    shown = _messages(queue, messages, now, detailed, starts)
-    return encode(answers.MessagePage(shown, links(f"/v2/queues/{queue}/messages", query)))
+    shown = _format_messages(queue, messages, now, detailed, starts)
+    return encode(answers.MessagePage(shown, next_links(f"/v2/queues/{queue}/messages", query)))
 
 
 def history_page(
@@ -92,33 +92,33 @@ def history_page(
     starts: bool = False,
 ) -> bytes:
     """Encode a page of history. Live messages have neither ``finished`` nor ``outcome`` (extensions 5)."""
-    shown = [_finished(queue, entry, now, detailed, starts) for part in slices(finished) for entry in part]
-    return encode(answers.HistoryPage(shown, links(f"/v2/queues/{queue}/history", query)))
+    shown = [_format_entry(queue, entry, now, detailed, starts) for part in slices(finished) for entry in part]
+    return encode(answers.HistoryPage(shown, next_links(f"/v2/queues/{queue}/history", query)))
 
 
 def message(queue: str, message: Message, now: Seconds, detailed: bool = False, starts: bool = False) -> bytes:
     """Encode one message (contract 7.1)."""
-    return encode(_messages(queue, [message], now, detailed, starts)[0])
+    return encode(_format_messages(queue, [message], now, detailed, starts)[0])
 
 
 def located(found: Located, now: Seconds, detailed: bool, starts: bool) -> bytes:
     """Encode a message found by id: its queue, its state or "finished", and the message."""
     queue, entry = found.queue.name, found.entry
     state = entry.message.state(now).value if entry.outcome is None else "finished"
-    return encode(answers.Located(queue, state, _finished(queue, entry, now, detailed, starts)))
+    return encode(answers.Located(queue, state, _format_entry(queue, entry, now, detailed, starts)))
 
 
 def messages(
     queue: str, messages: Sequence[Message], now: Seconds, detailed: bool = False, starts: bool = False
 ) -> bytes:
     """Encode messages without links, as read by ids or claimed."""
-    return encode(answers.Messages(_messages(queue, messages, now, detailed, starts)))
+    return encode(answers.Messages(_format_messages(queue, messages, now, detailed, starts)))
 
 
 def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) -> bytes:
     """Encode popped messages (contract 7.7)."""
     if detailed:
-        return encode(answers.Messages([_popped(m, now) for part in slices(messages) for m in part]))
+        return encode(answers.Messages([_format_popped(m, now) for part in slices(messages) for m in part]))
     shown = [
         answers.BriefPoppedMessage(m.id, m.ttl, age(m.created, now), Raw(m.body), None, m.claim_count, m.checksum)
         for part in slices(messages)
@@ -127,9 +127,9 @@ def popped(messages: Sequence[Message], now: Seconds, detailed: bool = False) ->
     return encode(answers.Messages(shown))
 
 
-def _popped(message: Message, now: Seconds) -> answers.PoppedMessage[str]:
+def _format_popped(message: Message, now: Seconds) -> answers.PoppedMessage[str]:
     common = message.id, message.ttl, age(message.created, now), "", Raw(message.body), message.checksum
-    return answers.PoppedMessage(*common, claim_id=None, **_details(message))
+    return answers.PoppedMessage(*common, claim_id=None, **_format_details(message))
 
 
 def post_result(queue: str, ids: Sequence[str]) -> bytes:
@@ -145,8 +145,8 @@ def claim(queue: str, claim: Claim, now: Seconds, detailed: bool = False, starts
             age(claim.created, now),
             claim.ttl,
             claim_href(queue, claim.id),
-            _messages(queue, claim.messages, now, detailed, starts),
-            **(_holding(claim.holder, claim.created, claim.created + claim.ttl) if detailed else {}),
+            _format_messages(queue, claim.messages, now, detailed, starts),
+            **(_format_holding(claim.holder, claim.created, claim.created + claim.ttl) if detailed else {}),
         )
     )
 
@@ -165,14 +165,14 @@ def claims(path: str, found: Sequence[ClaimSummary], now: Seconds, query: dict[s
             age=age(one.created, now),
             ttl=round(one.ends - one.created),
             messages=one.messages,
-            **_holding(one.holder, one.created, one.ends),
+            **_format_holding(one.holder, one.created, one.ends),
         )
         for one in found
     ]
     return page("claims", shown, path, query)
 
 
-def _holding(holder: Holder, created: Seconds, ends: Seconds) -> dict[str, Any]:
+def _format_holding(holder: Holder, created: Seconds, ends: Seconds) -> dict[str, Any]:
     """Return holder, start and end of a claim. An unknown holder is null."""
     return {
         "client": holder.client if holder.is_known else None,
@@ -196,25 +196,25 @@ def stats(path: str, stats: Stats, now: Seconds, detailed: bool) -> bytes:
     """
     ends: list[answers.Edge[str] | None] = [None, None]
     if stats.oldest is not None and stats.newest is not None:
-        ends = [_edge(path, edge, now, detailed) for edge in (stats.oldest, stats.newest)]
+        ends = [_format_edge(path, edge, now, detailed) for edge in (stats.oldest, stats.newest)]
     total, entered = stats.claimed + stats.free, stats.entered if detailed else None
     return encode(answers.StatsDocument(answers.Stats(stats.claimed, stats.free, total, entered, *ends)))
 
 
-def work(one: KnownWork, now: Seconds) -> answers.JobStage | answers.JobFence | answers.JobCommit:
+def format_work(one: KnownWork, now: Seconds) -> answers.JobStage | answers.JobFence | answers.JobCommit:
     """Return a stage, fence or producer as shown in a listing. Unknown times are null."""
     if isinstance(one, KnownStage):
         left = max(0, round(one.expires - now))
         href, expires = f"/v2/stages/{one.name}", timestamp(one.expires)
         return answers.JobStage(one.name, href, one.messages, one.bytes, expires, left)
     if isinstance(one, KnownFence):
-        return answers.JobFence(one.name, f"/v2/fences/{one.name}", one.epoch, *_since(one.advanced, now))
+        return answers.JobFence(one.name, f"/v2/fences/{one.name}", one.epoch, *_format_since(one.advanced, now))
     last, href = one.last, f"/v2/commits/{one.name}"
-    since = _since(one.decided, now)
+    since = _format_since(one.decided, now)
     return answers.JobCommit(one.name, href, last.batch, last.published, last.deleted, last.open, *since)
 
 
-def _since(moment: Seconds | None, now: Seconds) -> tuple[str | None, int | None]:
+def _format_since(moment: Seconds | None, now: Seconds) -> tuple[str | None, int | None]:
     return (None, None) if moment is None else (timestamp(moment), age(moment, now))
 
 
@@ -227,18 +227,18 @@ def timestamp(moment: Seconds) -> str:
     return datetime.fromtimestamp(round(moment, 3), UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
-def _edge(path: str, edge: Edge, now: Seconds, detailed: bool) -> answers.Edge[str]:
+def _format_edge(path: str, edge: Edge, now: Seconds, detailed: bool) -> answers.Edge[str]:
     created = datetime.fromtimestamp(int(edge.created), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     href, sequence = f"{path}/messages/{edge.id}", edge.sequence if detailed else 0
     return answers.Edge(href, age(edge.created, now), created, sequence)
 
 
-def _messages(
+def _format_messages(
     queue: str, messages: Sequence[Message], now: Seconds, detailed: bool, starts: bool
 ) -> list[answers.BriefMessage]:
     prefix = f"/v2/queues/{queue}/messages/"
     if detailed or starts:
-        return [_message(prefix, m, now, detailed, starts) for part in slices(messages) for m in part]
+        return [_format_message(prefix, m, now, detailed, starts) for part in slices(messages) for m in part]
     return [
         answers.BriefMessage(
             m.id,
@@ -253,11 +253,11 @@ def _messages(
     ]
 
 
-def _message(
+def _format_message(
     prefix: str, message: Message, now: Seconds, detailed: bool, starts: bool, **more: Any
 ) -> answers.FinishedMessage[str]:
     """Return the message with details, with the start of its body, or both. ``more``: when and how it finished."""
-    members = _details(message) | more if detailed else more
+    members = _format_details(message) | more if detailed else more
     if starts:
         start = message.body[: MAX_CHARACTER_BYTES * answers.START].decode("utf-8", "ignore")[: answers.START]
         members = members | {"body_start": start, "body_bytes": len(message.body)}
@@ -272,14 +272,14 @@ def _message(
     )
 
 
-def _finished(
+def _format_entry(
     queue: str, entry: HistoryEntry, now: Seconds, detailed: bool, starts: bool
 ) -> answers.FinishedMessage[str]:
     end = {} if entry.outcome is None else {"finished": timestamp(entry.finished), "outcome": entry.outcome}
-    return _message(f"/v2/queues/{queue}/messages/", entry.message, now, detailed, starts, **end)
+    return _format_message(f"/v2/queues/{queue}/messages/", entry.message, now, detailed, starts, **end)
 
 
-def _details(message: Message) -> dict[str, Any]:
+def _format_details(message: Message) -> dict[str, Any]:
     """Return the members that ``detailed`` adds (extensions 7)."""
     details: dict[str, Any] = {
         "sequence": message.sequence,
@@ -293,5 +293,5 @@ def _details(message: Message) -> dict[str, Any]:
     if message.origin:
         details |= {"origin": message.origin, "origin_claim_count": message.origin_claim_count}
     if message.attributes:
-        details |= attribute_members(decode_attributes(message.attributes))
+        details |= format_attributes(decode_attributes(message.attributes))
     return details

@@ -11,7 +11,7 @@ from zq.model import Seconds, age
 from zq.model.topics import Published
 from zq.turns import slices
 from zq.wire import answers, encode
-from zq.wire.encoding import links, timestamp
+from zq.wire.encoding import next_links, timestamp
 
 # Characters that some clients treat as line ends. In JSON, the ASCII ones occur only between tokens.
 LINE_END: Final = re.compile(b"[\r\n]|\xe2\x80[\xa8\xa9]|\xc2\x85")
@@ -49,20 +49,20 @@ def page(
         gap: The sequence before the gap, and the sequence at which the log resumes.
         position: For a detailed page, the log position up to which it was read. An empty page includes the position.
     """
-    shown = [_out(message, now, position is not None) for part in slices(messages) for message in part]
-    next_page = links(f"/v2/topics/{topic}/messages", query)
+    shown = [_format_message(message, now, position is not None) for part in slices(messages) for message in part]
+    next_page = next_links(f"/v2/topics/{topic}/messages", query)
     missing = None if gap is None else answers.Gap(*gap)
     return encode(answers.TopicMessagePage(shown, next_page, missing, None if messages else position))
 
 
 def messages(found: Sequence[Published], now: Seconds, detailed: bool) -> bytes:
     """Encode messages without a link."""
-    return encode(answers.Messages([_out(message, now, detailed) for message in found]))
+    return encode(answers.Messages([_format_message(message, now, detailed) for message in found]))
 
 
 def message(found: Published, now: Seconds, detailed: bool) -> bytes:
     """Encode one message."""
-    return encode(_out(found, now, detailed))
+    return encode(_format_message(found, now, detailed))
 
 
 def events(messages: Sequence[Published], now: Seconds) -> list[bytes]:
@@ -100,7 +100,7 @@ def _in_one_line(end: re.Match[bytes]) -> bytes:
     return b"\\u%04x" % ord(end[0].decode()) if len(end[0]) > 1 else b" "
 
 
-def _out(message: Published, now: Seconds, detailed: bool) -> answers.BriefMessage:
+def _format_message(message: Published, now: Seconds, detailed: bool) -> answers.BriefMessage:
     entry, sequence = message.entry, message.sequence
     common = str(sequence), entry.ttl, age(message.created, now), href(message.topic, sequence)
     body = Raw(entry.body)

@@ -7,7 +7,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from zq.limits import MIN_TTL
 
-Whole: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1 << 53})]
+SafeCount: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1 << 53})]
 Ttl: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": MIN_TTL})]
 
 
@@ -35,7 +35,7 @@ class Subscription(Struct, frozen=True):
     source: str
     subscriber: str
     ttl: Ttl
-    age: Whole
+    age: SafeCount
     options: dict[str, Any]
     confirmed: bool
 
@@ -57,9 +57,9 @@ class Delivery(Struct, frozen=True):
     id: str
     message_id: str
     kind: str = field(name="Message_Type")
-    attempts: Whole
+    attempts: SafeCount
     reason: str
-    age: Whole
+    age: SafeCount
     ttl: Ttl
     raw: Raw | UnsetType = field(name="body", default=UNSET)
 
