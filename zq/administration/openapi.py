@@ -4,7 +4,7 @@
 from zq.http.openapi.access import IDS, STATE, USE, object_of
 from zq.http.openapi.operations import TEXT, Json, answer, body, integer, operation, query, reference
 from zq.http.openapi.structs import page_schema
-from zq.model.quotas import MOST
+from zq.model.quotas import MAX_QUOTA
 
 
 def operations() -> Json:
@@ -75,7 +75,7 @@ def schemas() -> Json:
     return {
         "Project": object_of(said | USE),
         "ProjectPage": page_schema("projects", "Project"),
-        "Rekeyed": object_of({"projects": integer(0, MOST), "left": integer(0, MOST)}),
+        "Rekeyed": object_of({"projects": integer(0, MAX_QUOTA), "left": integer(0, MAX_QUOTA)}),
         "ProjectChange": {
             "type": "object",
             "properties": {"limits": reference("schemas", "OwnLimits"), "state": STATE},

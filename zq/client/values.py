@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments and results of calls as frozen values. The body of a message is decoded on first access."""
+"""Arguments and results of API calls as frozen values."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -19,14 +19,14 @@ T = TypeVar("T")
 # Maximum length of a body in the ``repr`` of a message.
 REPR_BODY: Final = 200
 M_co = TypeVar("M_co", bound="Message", covariant=True)
-# The body of a message of which only the start was requested.
+# Placeholder for the body of a message in a listing with ``bodies="start"``.
 NO_BODY: Final = Raw()
-# The decision on a message. Its id alone means deletion.
+# A consumer's decision on a message. A string is a message id and means deletion.
 Decision = str | Released | Moved | Buried
 
 
 class UndecodableBody(InvalidBody, ValueError):
-    """The error for a body that the client cannot decode. ``Message.content`` has the bytes."""
+    """An error for a message body that the client cannot decode. ``Message.content`` has the bytes."""
 
     def __init__(self, message_id: str, reason: str) -> None:
         super().__init__(f"The body of message {message_id} cannot be decoded: {reason}.")
@@ -35,7 +35,7 @@ class UndecodableBody(InvalidBody, ValueError):
 
 class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
     raw: Raw = field(name="body", default=NO_BODY)
-    """The body as JSON. Empty if only ``body_start`` was requested."""
+    """Body as JSON. Empty in a listing with ``bodies="start"``."""
     sequence: int = 0
     claim_count: int = 0
     origin_claim_count: int = 0
@@ -44,7 +44,6 @@ class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, o
         return hash(self.id)
 
     def __repr__(self) -> str:
-        """Return the shortened body and all fields that are set."""
         body = self.content.decode(errors="replace") or f"{self.body_start}…"
         if len(body) > REPR_BODY:
             body = f"{body[:REPR_BODY]}…"
@@ -56,8 +55,8 @@ class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, o
     def body(self) -> Any:
         """The decoded body.
 
-        Raises ``ValueError`` if only the start was requested, and ``UndecodableBody`` if Python cannot represent the
-        body.
+        Raises ``ValueError`` if the listing has only the start of the body, and ``UndecodableBody`` if Python cannot
+        represent the body.
         """
         if not self.content:
             raise ValueError("Only the start of the body was requested; see body_start.")
@@ -77,32 +76,36 @@ class Message(answers.Message[datetime], kw_only=True, frozen=True, dict=True, o
 
     @property
     def claim(self) -> str:
-        """The claim that held the message when it was read; "" = none."""
+        """Id of the claim that held the message when the server returned it; "" = not claimed."""
         return self.href.partition("?claim_id=")[2]
 
 
-# An alias, because ``list`` is a verb of the handles.
+# An alias for classes that have a method named ``list``.
 Messages = list[Message]
 
 
 class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
-    """A claimed message to be handled. Its last decision is applied when its handling ends."""
+    """A claimed message, passed to a handler. The last decision is applied when the handler returns."""
 
     @cached_property
     def decisions(self) -> list[Any]:
-        """The decisions so far. They are not a field, because an encoded message has the server's fields only."""
-        return []
+        """The decisions so far."""
+        return []  # not a field, because fields are encoded with the message
 
     def done(self) -> None:
-        """Delete the message when its handling ends."""
+        """Delete the message when the handler returns."""
         self.decisions.append(self.id)
 
     def release(self, delay: int | None = None) -> None:
-        """Release the message after ``delay`` seconds; ``None`` = the queue's redelivery rules."""
+        """Return the message to the queue. It is redelivered after ``delay`` seconds.
+
+        Args:
+            delay: Seconds. Default: the delay in the queue's redelivery rules.
+        """
         self._decide(Released(self.id) if delay is None else Released(self.id, delay))
 
     def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
-        """Move the message to another queue atomically, with a new body if one is given."""
+        """Move the message to another queue atomically. If ``body`` is given, it replaces the body."""
         content = body if body is msgspec.UNSET else _move_body(body)
         moved = Moved(self.id, queue, content)
         moved.ttl = msgspec.UNSET if ttl is None else ttl
@@ -119,16 +122,18 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True, gc=True):
 
 
 class Event(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
-    """A message of a topic, received from a stream."""
+    """A message that a stream received from a topic."""
 
     topic: str = ""
 
 
 class Gap(Struct, frozen=True):
-    """A gap in a stream: messages between these two sequences were trimmed before they were read.
+    """A gap in a stream. The messages between ``after`` and ``resumes`` were trimmed before they were read.
 
-    Both are ``None`` in two cases: if the connection was lost before the server sent a position, and if the log no
-    longer exists, for example after the loss of the store. In the second case, all messages of the new log follow.
+    Both sequences are ``None`` in two cases:
+
+    - The connection broke before the server sent a position.
+    - The log was lost, for example with its store. All messages of the new log follow.
     """
 
     after: int | None
@@ -139,19 +144,19 @@ class Stretch(Struct, Generic[M_co], frozen=True):
     """A page of messages with its end position.
 
     Attributes:
-        end: Marker of the last message; ``None`` if the page is empty.
+        end: Marker of the last message; ``None`` for an empty page.
     """
 
     messages: list[M_co]
     end: int | None
     gap: Gap | None = None
-    """The trimmed part of a topic's log before this page."""
+    """Gap in the topic's log before this page."""
     looked: int | None = None
-    """The log position up to which an empty page of a topic was searched."""
+    """End position of the search, for an empty page of a topic."""
 
 
 class Finished(Message, kw_only=True, frozen=True, dict=True, omit_defaults=True, gc=True):
-    """A message in a queue's history; ``outcome`` is "" for a live message."""
+    """A message in a listing of a queue's history. ``outcome`` is "" for a live message."""
 
     finished: datetime | None = None
     outcome: str = ""
@@ -162,15 +167,16 @@ class Located(answers.Located[Finished], frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """Messages reserved for the caller until the claim ends. ``id`` is "" if no message was ready."""
+    """Messages reserved for a consumer for ``ttl`` seconds. ``id`` is "" if no message was ready."""
 
     id: str
     messages: list[Message]
     age: int = 0
     ttl: int = 0
     client: str | None = None
-    """Client id of the holder; ``agent`` is its User-Agent. ``None`` if unknown or not requested."""
+    """Client id of the holder. ``None`` if unknown or not requested."""
     agent: str | None = None
+    """User-Agent of the holder. ``None`` if unknown or not requested."""
 
 
 class LiveClaim(answers.LiveClaim[datetime], frozen=True):
@@ -189,10 +195,12 @@ class Listed(Struct, frozen=True):
 
 
 class Worked(Struct, frozen=True):
-    """The outcome of one ``work``: the number of handlers that returned, and of those that raised.
+    """The outcome of ``work``.
 
     Attributes:
-        unstarted: Number of claimed messages that were released without being handled.
+        done: Number of messages whose handler returned.
+        failed: Number of messages whose handler raised an exception.
+        unstarted: Number of claimed messages that were released without a call of the handler.
     """
 
     done: int
@@ -201,9 +209,10 @@ class Worked(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """A message to be posted with its own ttl, delay, group or attributes.
+    """A message to post, with its own ttl, delay, group or attributes.
 
-    ``attributes``: strings, numbers, bytes or ``TypedValue`` by name.
+    Attributes:
+        attributes: Strings, numbers, bytes or ``TypedValue`` by name.
     """
 
     body: Any
@@ -226,13 +235,11 @@ class ReplayDryRun(answers.ReplayDryRun, frozen=True):
 
 
 class DeadDelivery(subscriptions.Delivery, kw_only=True, frozen=True, dict=True):
-    """A failed or pending delivery. ``reason`` is set only for failed deliveries."""
-
     raw: Raw = field(name="body", default=Raw(b"null"))
 
     @cached_property
     def body(self) -> Any:
-        """The decoded body of the message; ``None`` if it cannot be decrypted."""
+        """The decoded message body; ``None`` if the server could not decrypt it."""
         return _decoded(self.raw, self.id)
 
 

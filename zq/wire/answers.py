@@ -75,8 +75,8 @@ class Message(BriefMessage, Generic[Time], kw_only=True, frozen=True, omit_defau
         attributes: The attributes that the producer set, and the trace context.
         deduplication_id: The deduplication id of a message in a FIFO queue (SQS).
         aws_trace_header: The AWS X-Ray trace header (SQS).
-        body_start: The first 256 characters of the body, if only the start was requested.
-        body_bytes: Size of the whole body in bytes, if only the start was requested.
+        body_start: First 256 characters of the body, in a listing with ``bodies=start``.
+        body_bytes: Size of the whole body in bytes, in a listing with ``bodies=start``.
     """
 
     sequence: Count | UnsetType = UNSET
@@ -200,10 +200,11 @@ class LiveClaim(Struct, Generic[Time], frozen=True):
 
     Attributes:
         age: Seconds since ``created``.
-        messages: Number of messages that the claim holds.
+        messages: Number of messages in the claim.
         client: Client id of the holder; null if unknown.
         agent: First 64 characters of the holder's User-Agent; null if unknown.
-        created: Time of creation or of the last renewal.
+        created: Time of the last renewal, or of the creation.
+        ends: Expiry time.
     """
 
     id: str
@@ -219,7 +220,7 @@ class LiveClaim(Struct, Generic[Time], frozen=True):
 
 
 class Edge(Struct, Generic[Time], frozen=True, omit_defaults=True):
-    """The oldest or newest message."""
+    """The oldest or newest message of a queue or topic."""
 
     href: str
     age: Count
@@ -231,7 +232,7 @@ class Stats(Struct, Generic[Time], frozen=True, omit_defaults=True):
     """The message counts of a queue or topic.
 
     Attributes:
-        entered: Counter of posted messages with an arbitrary start: only differences are meaningful. Absent if unknown.
+        entered: Counter of posted messages with an arbitrary start. Only differences are meaningful. Absent if unknown.
     """
 
     claimed: Count
@@ -247,11 +248,11 @@ class StatsDocument(Struct, Generic[Time]):
 
 
 class Depth(Struct, frozen=True):
-    """The message count per state, each up to the server's ``max_counted``, at most one second old.
+    """The number of messages per state. The counts stop at the server's ``max_counted`` and may be one second old.
 
     Attributes:
         backlog: Number of ready and claimed messages.
-        oldest_ready_seconds: Seconds for which the first ready message has been ready.
+        oldest_ready_seconds: Seconds since the oldest ready message became ready.
     """
 
     ready: Count
@@ -265,8 +266,8 @@ class Redriven(Struct, frozen=True):
     """The result of a redrive.
 
     Attributes:
-        remaining: Number of messages that are still ready, exact up to 10,000.
-        lost: If ids were requested, those of messages that are not ready any more, in request order.
+        remaining: Number of messages left in the queue, exact up to 10,000.
+        lost: The requested ids without a ready message, in request order; absent if no ids were requested.
     """
 
     moved: Count
@@ -278,12 +279,12 @@ class RedriveDryRun(Struct, frozen=True):
     """The expected result of a redrive.
 
     Attributes:
-        would_move: Number of messages that the redrive would move.
-        origins: Number of messages per existing origin queue.
+        would_move: Number of messages that would be moved.
+        origins: Number of messages by origin queue.
         without_origin: Number of messages without an origin.
-        missing_origin: Number of messages per missing origin queue, which the redrive would create.
-        counted: Number of ready messages that were inspected.
-        lost: If ids were requested, those of messages that are not ready any more, in request order.
+        missing_origin: Number of messages by origin queue that does not exist.
+        counted: Number of inspected messages.
+        lost: The requested ids without a ready message, in request order; absent if no ids were requested.
     """
 
     would_move: BatchCount
@@ -302,9 +303,9 @@ class ReplayDryRun(Struct, frozen=True):
     """The expected result of a replay.
 
     Attributes:
-        would_replay: Number of messages that the replay would post.
-        counted: Number of history entries that were inspected.
-        lost: If ids were requested, those without a history entry, in request order.
+        would_replay: Number of copies that would be posted.
+        counted: Number of inspected history entries.
+        lost: The requested ids without a history entry, in request order; absent if no ids were requested.
     """
 
     would_replay: BatchCount
@@ -333,7 +334,12 @@ class Committed(Struct):
 
 
 class LastCommit(Struct, frozen=True):
-    """A producer's last batch and its effect."""
+    """The last committed batch of a producer.
+
+    Attributes:
+        published: Number of published messages.
+        deleted: Number of deleted messages.
+    """
 
     batch: Count
     published: Count
@@ -341,11 +347,11 @@ class LastCommit(Struct, frozen=True):
 
 
 class JobStage(Struct, frozen=True):
-    """A stage that waits for a commit.
+    """A stage in a listing.
 
     Attributes:
-        bytes: Size of the bodies.
-        dropped_in: Seconds until the stage is dropped.
+        bytes: Total size of the message bodies.
+        dropped_in: Seconds until the stage expires.
     """
 
     name: str
@@ -357,10 +363,11 @@ class JobStage(Struct, frozen=True):
 
 
 class JobFence(Struct, frozen=True):
-    """A fence and its last epoch.
+    """A fence in a listing.
 
     Attributes:
-        advanced: Time of that epoch; null if unknown.
+        epoch: Current epoch.
+        advanced: Time at which the epoch began; null if unknown.
         age: Seconds since ``advanced``; null if unknown.
     """
 
@@ -372,10 +379,12 @@ class JobFence(Struct, frozen=True):
 
 
 class JobCommit(Struct, frozen=True):
-    """A producer's last batch.
+    """The last committed batch of a producer, in a listing.
 
     Attributes:
-        open: Whether the commit is not completely applied.
+        published: Number of published messages.
+        deleted: Number of deleted messages.
+        open: Whether the server is still applying the commit.
         decided: Time of the commit; null if unknown.
         age: Seconds since ``decided``; null if unknown.
     """

@@ -18,7 +18,7 @@ from zq.model import (
     KnownFence,
     KnownStage,
     KnownWork,
-    Located,
+    LocatedMessage,
     Message,
     Seconds,
     Stats,
@@ -101,7 +101,7 @@ def message(queue: str, message: Message, now: Seconds, detailed: bool = False, 
     return encode(_format_messages(queue, [message], now, detailed, starts)[0])
 
 
-def located(found: Located, now: Seconds, detailed: bool, starts: bool) -> bytes:
+def located(found: LocatedMessage, now: Seconds, detailed: bool, starts: bool) -> bytes:
     """Encode a message found by id: its queue, its state or "finished", and the message."""
     queue, entry = found.queue.name, found.entry
     state = entry.message.state(now).value if entry.outcome is None else "finished"

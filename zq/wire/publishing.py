@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Raw
 
 from zq.model import Seconds, age
-from zq.model.topics import Published
+from zq.model.topics import PublishedMessage
 from zq.turns import slices
 from zq.wire import answers, encode
 from zq.wire.encoding import next_links, timestamp
@@ -36,7 +36,7 @@ def published(topic: str, sequences: Sequence[int]) -> bytes:
 
 def page(
     topic: str,
-    messages: Sequence[Published],
+    messages: Sequence[PublishedMessage],
     now: Seconds,
     query: dict[str, str] | None,
     gap: tuple[int, int] | None,
@@ -55,17 +55,17 @@ def page(
     return encode(answers.TopicMessagePage(shown, next_page, missing, None if messages else position))
 
 
-def messages(found: Sequence[Published], now: Seconds, detailed: bool) -> bytes:
+def messages(found: Sequence[PublishedMessage], now: Seconds, detailed: bool) -> bytes:
     """Encode messages without a link."""
     return encode(answers.Messages([_format_message(message, now, detailed) for message in found]))
 
 
-def message(found: Published, now: Seconds, detailed: bool) -> bytes:
+def message(found: PublishedMessage, now: Seconds, detailed: bool) -> bytes:
     """Encode one message."""
     return encode(_format_message(found, now, detailed))
 
 
-def events(messages: Sequence[Published], now: Seconds) -> list[bytes]:
+def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
     """Render messages as server-sent events, one per message."""
     parts = []
     batch: tuple[str, Seconds] | None = None
@@ -100,7 +100,7 @@ def _in_one_line(end: re.Match[bytes]) -> bytes:
     return b"\\u%04x" % ord(end[0].decode()) if len(end[0]) > 1 else b" "
 
 
-def _format_message(message: Published, now: Seconds, detailed: bool) -> answers.BriefMessage:
+def _format_message(message: PublishedMessage, now: Seconds, detailed: bool) -> answers.BriefMessage:
     entry, sequence = message.entry, message.sequence
     common = str(sequence), entry.ttl, age(message.created, now), href(message.topic, sequence)
     body = Raw(entry.body)

@@ -12,22 +12,27 @@ Ttl: TypeAlias = Annotated[int, Meta(extra_json_schema={"minimum": MIN_TTL})]
 
 
 class Subscribed(Struct, frozen=True, omit_defaults=True):
-    """The id of a subscription and, if it is new, the ``secret`` that signs its webhooks."""
+    """The result of a request to subscribe.
+
+    Attributes:
+        secret: Key for verifying webhook signatures. An existing subscription shows none.
+    """
 
     id: str = field(name="subscription_id")
     secret: str = ""
 
     def __repr__(self) -> str:
-        """Return the fields without the secret."""
         return f"Subscribed(id={self.id!r})"
 
 
 class Subscription(Struct, frozen=True):
-    """A subscription. Values of headers and the trust id are shown as ``***``.
+    """A subscription. Secret options (headers and trust) are shown as ``***``.
 
     Attributes:
         source: Name of the queue or topic.
-        age: Age in seconds.
+        subscriber: URI to which messages are delivered.
+        ttl: Lifetime in seconds.
+        age: Seconds since creation.
         confirmed: Whether the subscriber has confirmed.
     """
 
@@ -45,10 +50,10 @@ class Secret(Struct):
 
 
 class Delivery(Struct, frozen=True):
-    """A failed or pending delivery, without a body if the body cannot be decrypted.
+    """A failed or pending delivery. It has no body if the server could not decrypt it.
 
     Attributes:
-        Message_Type: ``Notification``, or the name of a confirmation request that did not reach the subscriber.
+        Message_Type: ``Notification``, or the type of a confirmation request that could not be delivered.
         reason: The reason of the failure; empty for a pending delivery.
         age: Seconds since the delivery was stored.
         ttl: Retention in seconds.

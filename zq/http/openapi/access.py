@@ -12,7 +12,7 @@ from zq.http.openapi.structs import answer_schemas, page_schema, request_schemas
 from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.http.tokens import MAX_TEXT
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
-from zq.model.quotas import MOST, Quota, State
+from zq.model.quotas import MAX_QUOTA, Quota, State
 from zq.wire.tokens import Identity, ShareTerms
 
 ASKED: Final = (400, 403, 406, 503)
@@ -51,7 +51,7 @@ def administration() -> Json:
 
 def schemas() -> Json:
     """Return the schemas of quotas, callers, the audit trail and signed URLs."""
-    values = {name: integer(0, MOST) for name in Quota.__struct_fields__} | {"share": integer(1, 100)}
+    values = {name: integer(0, MAX_QUOTA) for name in Quota.__struct_fields__} | {"share": integer(1, 100)}
     own = {"type": "object", "properties": values, "additionalProperties": False}
     return _shares() | {
         "OwnLimits": own,
@@ -115,7 +115,7 @@ def _shares() -> Json:
 def _audit_entry() -> Json:
     texts = object_of(dict.fromkeys((name for name in Entry.__struct_fields__ if name != "messages"), TEXT))
     texts["properties"] |= {"time": TEXT | {"format": "date-time"}}
-    texts["properties"]["messages"] = integer(0, MOST) | {"description": "Number of messages affected, if known."}
+    texts["properties"]["messages"] = integer(0, MAX_QUOTA) | {"description": "Number of messages affected, if known."}
     return texts
 
 

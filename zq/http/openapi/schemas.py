@@ -20,7 +20,7 @@ from zq.limits import (
     MIN_TTL,
     Limits,
 )
-from zq.model import Settled
+from zq.model import SettleResult
 from zq.wire import answers, extensions
 from zq.wire.answers import DateTime, Timestamp
 from zq.wire.numbers import MAX_BODY_NUMBER
@@ -151,13 +151,14 @@ def _answers() -> Json:
         *(Message, Popped, Finished, Published, answers.Messages[Message], answers.MessagePage[Message]),
         *(answers.HistoryPage[Finished], answers.TopicMessagePage[Published], answers.Located[Finished]),
         *(answers.PostedHrefs, answers.Claim[Message, Timestamp], answers.LiveClaim[Timestamp], answers.Depth),
-        *(Settled, answers.Redriven, answers.RedriveDryRun, answers.Replayed, answers.ReplayDryRun, answers.Epoch),
+        *(answers.Redriven, answers.RedriveDryRun, answers.Replayed, answers.ReplayDryRun, answers.Epoch),
         *(answers.Staged, answers.Committed, answers.LastCommit, answers.JobStage, answers.JobFence, answers.JobCommit),
         *(Token, MadeToken, answers.Error),
         PoppedMessages=answers.Messages[Popped],
         Stats=answers.StatsDocument[DateTime],
         MessageCounts=answers.Stats[DateTime],
         Landmark=answers.Edge[DateTime],
+        Settled=SettleResult,
     )
     for name in ("href", "body_start", "body_bytes"):
         del components["PoppedMessage"]["properties"][name]
@@ -174,7 +175,7 @@ def _answers() -> Json:
         },
         "TopicMessage": {"required": [*named, "body"], "dependentRequired": {"sequence": times}},
         "Error": {"required": ["title"]},
-        "Settled": {"required": [*Settled.__struct_fields__]},
+        "Settled": {"required": [*SettleResult.__struct_fields__]},
     }
     for name, condition in conditions.items():
         components[name].update(condition)
