@@ -33,7 +33,7 @@ import msgspec
 from msgspec import Struct
 
 from zq.errors import Invalid, InvalidHeader, InvalidName, Unavailable, ZqError
-from zq.wire import refusals
+from zq.wire import answers, refusals
 
 if TYPE_CHECKING:
     import httpx
@@ -104,6 +104,33 @@ class Page(Struct, Generic[T_co], frozen=True):
 
     items: list[T_co]
     next: "Call[Page[T_co]] | None"
+
+
+def decode_as(kind: type[T]) -> "Callable[[Response], T]":
+    """Return the reader of a response body that has this type."""
+    decoder = msgspec.json.Decoder(kind)
+    return lambda response: decoder.decode(response.body)
+
+
+# The reader of a response body that is any object.
+read_object: Final = decode_as(dict[str, Any])
+
+
+def pages(member: str, kind: type[T], target: str, params: Params) -> "Call[Page[T]]":
+    """Return the call for the first page of a listing in one member of the response body.
+
+    A link shows that more pages follow.
+    """
+
+    def read(response: Response) -> Page[T]:
+        found = msgspec.json.decode(response.body, type=dict[str, msgspec.Raw])
+        items = msgspec.json.decode(found[member], type=list[kind])  # type: ignore[valid-type]
+        links = msgspec.json.decode(found["links"], type=list[answers.Link])
+        # The path of the link is not used, because it does not quote names that consist of dots.
+        following = [f"{target.partition('?')[0]}?{link.href.partition('?')[2]}" for link in links]
+        return Page(items, pages(member, kind, following[0], {}) if following else None)
+
+    return Call(method="GET", path=target, params=params, read=read)
 
 
 class Transport(Protocol):
@@ -319,20 +346,12 @@ class ErrorRecorder:
         return True
 
 
-class ErrorBody(Struct):
-    """The body of an error response."""
-
-    title: str = ""
-    description: str = ""
-    limit: str = ""
-
-
 def error_from(response: "httpx.Response") -> ZqError:
     """Convert an error response into the exception that the server raised."""
     try:
-        body = msgspec.json.decode(response.content, type=ErrorBody)
+        body = msgspec.json.decode(response.content, type=answers.Error)
     except READ_ERRORS:  # a proxy's error page
-        body = ErrorBody()
+        body = answers.Error()
     title = body.title or response.reason_phrase
     reason = title.removeprefix(f"{response.status_code} ")
     sentence = body.description or f"The server answered {response.status_code} {reason}."

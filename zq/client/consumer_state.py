@@ -10,11 +10,10 @@ from collections.abc import Callable
 from math import inf
 from typing import Annotated, Any, Final
 
-import msgspec
 from msgspec import UNSET, Meta, Struct
 from msgspec.structs import replace
 
-from zq.client.calls import Call, may_be_applied
+from zq.client.calls import Call, decode_as, may_be_applied
 from zq.client.claims import ClaimedDeliveries, claim_call, read_deliveries, renew_call, settle_call
 from zq.client.values import Decision, Delivery
 from zq.errors import ClaimLapsed, Invalid, NotFound, TooManyRequests
@@ -42,9 +41,7 @@ class ConsumerLimits(Struct):
 
 
 # The call that gets the server limits.
-LIMITS: Final = Call(
-    method="GET", path="/v2/limits", read=lambda response: msgspec.json.decode(response.body, type=ConsumerLimits)
-)
+LIMITS: Final = Call(method="GET", path="/v2/limits", read=decode_as(ConsumerLimits))
 
 
 class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

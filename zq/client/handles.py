@@ -27,7 +27,7 @@ from zq.client.posting import (
     with_first_id,
 )
 from zq.client.queues import QueueOperations
-from zq.client.resources import Ids, ResourceOperations, message_pages, message_stretch
+from zq.client.resources import MESSAGES, Ids, ResourceOperations, message_pages, stretch_call
 from zq.client.streams import EventReader, stream, stream_async
 from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import Delivery, Event, Gap, Message, Stretch, Worked
@@ -68,12 +68,12 @@ class TopicOperations(SubscriptionOperations):
             page: Number of messages per request.
         """
         params = {"marker": after, "limit": page, "detailed": True}
-        return message_pages(self._path("messages"), params)
+        return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
         """Return a page of messages after the sequence ``after``, with the end position and any gap before the page."""
-        return message_stretch(self._path("messages"), {"marker": after, "limit": page, "detailed": True})
+        return stretch_call(MESSAGES, self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 
 
 class Publishing(TypedDict, total=False):

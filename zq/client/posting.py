@@ -25,6 +25,7 @@ from zq.client.calls import (
 )
 from zq.client.values import Draft
 from zq.errors import InvalidBody, ZqError
+from zq.wire.answers import PostedHrefs, Staged
 from zq.wire.attributes import Attribute, json_values
 from zq.wire.numbers import check_finite, check_numbers
 
@@ -231,7 +232,7 @@ def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str)
         params={"stage": stage},
         headers=idempotency_header(key),
         body=batch,
-        read=lambda response: msgspec.json.decode(response.body, type=dict[str, int])["staged"],
+        read=lambda response: msgspec.json.decode(response.body, type=Staged).staged,
     )
 
 
@@ -306,11 +307,7 @@ BATCH_LIMITS_CALL: Final = Call(method="GET", path="/v2/limits", read=lambda res
 
 
 def _ids(response: Response) -> list[str]:
-    return [href.rpartition("/")[2] for href in msgspec.json.decode(response.body, type=_Posted).resources]
-
-
-class _Posted(Struct):
-    resources: list[str]
+    return [href.rpartition("/")[2] for href in msgspec.json.decode(response.body, type=PostedHrefs).resources]
 
 
 def _merge_ranges(ranges: list[range]) -> list[range]:

@@ -10,20 +10,24 @@ from msgspec import UNSET
 
 from zq import wire
 from zq.client import claims, posting
-from zq.client.calls import EMPTY_RESPONSE, Call, Page, Params, Repeat, listing, operation, read_empty
-from zq.client.resources import (
-    Ids,
-    finished_pages,
-    finished_stretch,
-    id_list,
-    message_pages,
-    message_stretch,
-    messages_call,
+from zq.client.calls import (
+    EMPTY_RESPONSE,
+    Call,
+    Page,
+    Params,
+    Repeat,
+    Response,
+    decode_as,
+    listing,
+    operation,
+    pages,
+    read_empty,
+    read_object,
 )
+from zq.client.resources import FINISHED, MESSAGES, Ids, id_list, message_pages, messages_call, stretch_call
 from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import (
     Claim,
-    Depth,
     Draft,
     Finished,
     LiveClaim,
@@ -37,6 +41,7 @@ from zq.client.values import (
 from zq.errors import Invalid
 from zq.model import Fence, SettleResult
 from zq.wire import extensions
+from zq.wire.answers import Depth, Replayed
 from zq.wire.attributes import Attribute
 
 T = TypeVar("T")
@@ -162,7 +167,7 @@ class QueueOperations(SubscriptionOperations):
             method="POST",
             path=self._path("share"),
             body=wire.encode(terms),
-            read=lambda response: msgspec.json.decode(response.body, type=dict[str, Any]),
+            read=read_object,
         )
 
     @operation
@@ -171,7 +176,7 @@ class QueueOperations(SubscriptionOperations):
         return Call(
             method="GET",
             path=self._path("depth"),
-            read=lambda response: msgspec.json.decode(response.body, type=Depth),
+            read=decode_as(Depth),
         )
 
     @operation
@@ -184,7 +189,7 @@ class QueueOperations(SubscriptionOperations):
             method="GET",
             path=self._path("figures"),
             params={"window": window},
-            read=lambda response: msgspec.json.decode(response.body, type=dict[str, Any]),
+            read=read_object,
         )
 
     @operation
@@ -246,7 +251,7 @@ class QueueOperations(SubscriptionOperations):
         Args:
             page: Number of claims per request.
         """
-        return claims.list_call(self._path("claims"), page)
+        return pages("claims", LiveClaim, self._path("claims"), {"limit": page})
 
     @operation
     def renew(
@@ -294,26 +299,24 @@ class QueueOperations(SubscriptionOperations):
             limit: Maximum number of messages, oldest first. Default: the server's limit.
             ids: Ids of the messages to move. Default: the oldest messages.
         """
-        return self._redrive_call(_redrive_terms(to, limit, ids), Redriven)
+        return self._replay_call(self._path("redrive"), _redrive_terms(to, limit, ids), decode_as(Redriven))
 
     @operation
     def redrive_dry_run(
         self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
     ) -> Call[RedriveDryRun]:
         """Predict the result of ``redrive`` without moving messages."""
-        return self._redrive_call(_redrive_terms(to, limit, ids, dry_run=True), RedriveDryRun)
-
-    def _redrive_call(self, terms: extensions.RedriveTerms, kind: type[T]) -> Call[T]:
-        return self._replay_call(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=kind))
+        terms = _redrive_terms(to, limit, ids, dry_run=True)
+        return self._replay_call(self._path("redrive"), terms, decode_as(RedriveDryRun))
 
     def _replay_call(
-        self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[bytes], T]
+        self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[Response], T]
     ) -> Call[T]:
         return Call(
             method="POST",
             path=path,
             body=wire.encode(terms),
-            read=lambda response: read(response.body),
+            read=read,
             repeat=Repeat.SAFE if terms.dry_run else Repeat.UNSENT,
         )
 
@@ -329,7 +332,9 @@ class QueueOperations(SubscriptionOperations):
         """Post copies of finished messages, selected by id or by time. Return the number of copies."""
         terms = _replay_terms(ids, since, until, limit)
         path = self._path("history", "replay")
-        return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=dict[str, int])["replayed"])
+        return self._replay_call(
+            path, terms, lambda response: msgspec.json.decode(response.body, type=Replayed).replayed
+        )
 
     @operation
     def replay_dry_run(
@@ -343,7 +348,7 @@ class QueueOperations(SubscriptionOperations):
         """Predict the result of ``replay`` without posting messages."""
         terms = _replay_terms(ids, since, until, limit, dry_run=True)
         path = self._path("history", "replay")
-        return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=ReplayDryRun))
+        return self._replay_call(path, terms, decode_as(ReplayDryRun))
 
     @listing
     def history(
@@ -363,7 +368,7 @@ class QueueOperations(SubscriptionOperations):
             page: Number of messages per request.
         """
         params = _history_params(since, until, living, page)
-        return finished_pages(self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
+        return message_pages(FINISHED, self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
 
     @listing
     def list(
@@ -391,13 +396,15 @@ class QueueOperations(SubscriptionOperations):
         flags: Params = {"echo": own, "include_claimed": claimed, "include_delayed": delayed}
         shown: Params = flags if state is None else {"state": state}
         params = {**shown, "limit": page, "bodies": _bodies_parameter(bodies), "detailed": True}
-        return message_pages(self._path("messages"), params)
+        return message_pages(MESSAGES, self._path("messages"), params)
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
         """Return a page of live messages after the sequence ``after``, with the page's end position."""
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
-        return message_stretch(self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True})
+        return stretch_call(
+            MESSAGES, self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True}
+        )
 
     @operation
     def history_stretch(
@@ -411,7 +418,7 @@ class QueueOperations(SubscriptionOperations):
     ) -> Call[Stretch[Finished]]:
         """Return a page of ``history`` after the marker ``after``, with the page's end position."""
         params = _history_params(since, until, living, page)
-        return finished_stretch(self._path("history"), {**params, "marker": after})
+        return stretch_call(FINISHED, self._path("history"), {**params, "marker": after})
 
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         given = [*bodies]

@@ -80,11 +80,10 @@ class TopicMessages:
     ) -> None:
         if polled.turned_away:
             resp.set_header("Retry-After", "1")
-        found, link, gap = polled.answer, None, None
-        if found.messages or found.gap:
-            link = query.format_parameters({"limit": limit, "detailed": detailed}) | {"marker": str(found.position)}
-        if found.gap:
-            gap = found.gap.after, found.gap.resumes
+        found = polled.answer
+        marker = str(found.position) if found.messages or found.gap else None
+        link = query.next_page_query(marker, limit=limit, detailed=detailed)
+        gap = (found.gap.after, found.gap.resumes) if found.gap else None
         resp.data = publishing.page(topic, found.messages, found.now, link, gap, found.position if detailed else None)
 
     def _look(

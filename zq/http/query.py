@@ -127,6 +127,11 @@ def format_parameters(given: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
+    """Return the query of the link to the next page, with the parameters of this one; ``None`` without a marker."""
+    return None if marker is None else format_parameters(given) | {"marker": marker}
+
+
 def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:
     """Read and return the body, ``b""`` if there is none.
 
