@@ -165,7 +165,7 @@ class Authorization:
         return allotment.state
 
     def resume(self, req: falcon.Request) -> None:
-        """Count a long poll as a running request again."""
+        """Count a long poll as a running request, because it has stopped waiting."""
         account: Account | None = getattr(req.context, "account", None)
         if account is not None:
             account.resume()

@@ -126,7 +126,7 @@ class SocketEdge(Protocol):
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await with a deadline in monotonic time. Raises ``TimeoutError`` at most a fraction of a second later."""
+        """Await ``awaited``. Raises ``TimeoutError`` soon after the monotonic time that ``deadline`` returns."""
         ...
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

@@ -41,7 +41,7 @@ def integer(req: falcon.Request, name: str) -> int | None:
 
 
 def as_integer(name: str, value: str) -> int:
-    """Parse an integer with an optional sign. Raises ``InvalidParameter`` if the value is not an integer."""
+    """Parse an integer with an optional sign. Raises ``InvalidParameter`` for any other text."""
     match = _INTEGER.fullmatch(value)
     if match is None:
         raise InvalidParameter(f"{name} must be an integer.")
@@ -68,9 +68,9 @@ def boolean(req: falcon.Request, name: str) -> bool | None:
 
 
 def starts(req: falcon.Request) -> bool:
-    """Return whether the parameter ``bodies=start`` requests truncated message bodies.
+    """Return whether the request has ``bodies=start``, which requests truncated bodies.
 
-    Raises ``InvalidParameter`` for any other value of ``bodies``.
+    Raises ``InvalidParameter`` if ``bodies`` is neither "start" nor "whole".
     """
     value = text(req, "bodies") if "bodies" in req.params else ""
     if value not in ("", "start", "whole"):
@@ -104,7 +104,7 @@ def fence(req: falcon.Request) -> Fence | None:
 def hops(req: falcon.Request) -> int:
     """Return the number of zq deliveries that led to this request, from the header ``Zq-Hops``.
 
-    Raises ``InvalidHeader`` if the header is not a number of at most 3 digits.
+    Raises ``InvalidHeader`` if the header is not a number of up to three digits.
     """
     given: str = req.env.get("HTTP_ZQ_HOPS", "0")
     if not (given.isascii() and given.isdigit() and len(given) <= 3):
@@ -125,6 +125,11 @@ def format_parameters(given: dict[str, Any]) -> dict[str, str]:
         for name, value in given.items()
         if value not in (None, "")
     }
+
+
+def next_page_query(marker: str | None, **given: Any) -> dict[str, str] | None:
+    """Return the query of the link to the next page, with the parameters of this one; ``None`` without a marker."""
+    return None if marker is None else format_parameters(given) | {"marker": marker}
 
 
 def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool = False) -> bytes:

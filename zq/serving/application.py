@@ -62,8 +62,8 @@ class Application:
         tls: Certificates to reload together with the options.
 
     Raises:
-        StartRefused: The settings are not valid, or the store cannot be used with them.
-        Unavailable: The store is unavailable and ``wait_for_store`` is off.
+        StartRefused: The settings or the store do not permit a start.
+        Unavailable: The store is unavailable.
     """
 
     def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
@@ -225,14 +225,14 @@ def open_store(chosen: Settings) -> Storage:
 def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
     """Open the store of a pool.
 
-    Raises ``StartRefused`` if the store cannot be used with these settings, ``Unavailable`` if it is unavailable.
+    Raises ``StartRefused`` if the store cannot be used, and ``Unavailable`` if the store is unavailable.
     """
     options = chosen.pooling.options if chosen.pooling else {}
     return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
 
 
 def _probe(chosen: Settings, uri: str) -> None:
-    """Check that the store at ``uri`` is usable. If it is not, raise the errors of ``_open_pool``."""
+    """Open the store at ``uri``, check it and close it. Raises the errors of ``_open_pool``."""
     storage = _open_pool(chosen, uri, None)
     try:
         storage.ping()

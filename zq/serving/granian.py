@@ -167,9 +167,10 @@ class Worker:
         self._servers.pop(server, None)
 
     async def _drain(self) -> None:
-        """Serve all clients for ``drain_delay`` seconds, then only connected clients until their requests cease.
+        """Drain the worker, then let it end.
 
-        If the requests do not cease, end after ``LINGER`` seconds.
+        The worker accepts new connections for ``drain_delay`` seconds. After that, the worker serves the existing
+        connections until no request has arrived for ``QUIET`` seconds, but for at most ``LINGER`` seconds.
         """
         if lifecycle.is_stopping():
             return

@@ -144,10 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
-    """Serve until a signal ends the server. Return the exit code.
-
-    Raises ``StartRefused`` if the settings are not valid, and the errors of ``Application``.
-    """
+    """Serve until a signal ends the server. Return the exit code. Raises the errors of ``_check_start``."""
     chosen = configuration.current
     tls = ServerTls(chosen.server) if chosen.server.tls_cert else None
     _check_start(chosen)
@@ -202,9 +199,9 @@ def _connect(chosen: Settings) -> SendRequest:
 
 
 def _rekey(chosen: Settings) -> int:
-    """Wrap all data keys with the first master key; return the exit code.
+    """Wrap all data keys with the first master key. Return the exit code.
 
-    Raises ``StartRefused`` if a data key cannot be rewrapped, ``Unavailable`` if the store is unavailable.
+    Raises ``StartRefused`` if a data key cannot be rewrapped, and ``Unavailable`` if the store is unavailable.
     """
     done = request(_connect(chosen), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are wrapped with the first master key of the file.")  # noqa: T201
@@ -217,9 +214,9 @@ def _rekey(chosen: Settings) -> int:
 
 
 def _check_start(chosen: Settings) -> None:
-    """Check the settings and a shared store, and log the startup messages.
+    """Check the settings and log the startup messages.
 
-    Raises ``StartRefused`` if the settings are not valid, and the errors of ``open_store``.
+    Raises ``StartRefused`` if a setting prevents a start, and ``Unavailable`` if a shared store is unavailable.
     """
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
     find(chosen.storage.uri)

@@ -294,7 +294,7 @@ class Metrics(Events):
             self._flush()
 
     def _tally(self) -> None:
-        """Add the increase of each store total to its counter. If a total decreased, it has restarted at zero."""
+        """Add the increase of each store total to its counter. If a total has decreased, count it from zero."""
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:
