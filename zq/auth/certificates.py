@@ -45,7 +45,7 @@ class Certificates:
         self._holders = read_holders(path())
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former content."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous content."""
         self._holders = read_holders(self._path())
 
     def identity(self, env: Mapping[str, Any]) -> Identity | None:

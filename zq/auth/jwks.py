@@ -127,7 +127,7 @@ class KeySet:
         return found
 
     def refresh(self) -> bool:
-        """Read the key set again. On failure, keep the former one and return ``False``."""
+        """Read the key set again. On failure, keep the previous one and return ``False``."""
         self._asked = self._monotonic()
         self._wanted.clear()
         try:

@@ -71,7 +71,7 @@ class JwtVerifier:
     def read_denied(self) -> None:
         """Read the list of revoked tokens and remove these tokens from caches.
 
-        Each call removes all revoked tokens, not only the new ones, because a concurrent ``verify`` may use the former
+        Each call removes all revoked tokens, not only the new ones, because a concurrent ``verify`` may use the old
         list and cache a revoked token after this call. Raises ``Unavailable`` if the store is unavailable.
         """
         found: set[str] = set()

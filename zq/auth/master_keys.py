@@ -28,7 +28,7 @@ class MasterKeys:
         self._option = option
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former keys."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous keys."""
         self._use(read_keys(self._path, self._option))
 
 

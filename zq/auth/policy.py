@@ -116,9 +116,9 @@ class Policy:
         self._listeners.append(changed)
 
     def load(self, path: str) -> bool:
-        """Load the rules. Return whether they differ from the former rules.
+        """Load the rules. Return whether they differ from the previous rules.
 
-        If the file is invalid, raise ``StartRefused`` and keep the former rules.
+        If the file is invalid, raise ``StartRefused`` and keep the previous rules.
         """
         texts = _read(path) if path else None
         decide = _by_table if texts is None else _by_file(path, texts)
@@ -129,7 +129,7 @@ class Policy:
         return former != texts
 
     def reload(self, path: str, audit: Audit) -> None:
-        """Load the rules again and audit a change. If the file is invalid, keep the former rules and log the error."""
+        """Load the rules again and audit a change. If the file is invalid, keep the current rules and log the error."""
         try:
             changed = self.load(path)
         except StartRefused as refusal:

@@ -26,7 +26,7 @@ class ProxySecrets:
         self._secrets = read_secrets(path())
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former secrets."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous secrets."""
         self._secrets = read_secrets(self._path())
 
     def check(self, env: Mapping[str, Any], peer: str) -> None:

@@ -133,8 +133,8 @@ class Quotas:
     def allotment(self, project: str, moment: float | None = None) -> Allotment:
         """Return the project's allotment, cached for ten seconds.
 
-        While the store is unavailable, the last known allotment stays valid. If none is known, ``Unavailable`` is
-        raised, because the project may be suspended.
+        While the store is unavailable, the last allotment stays valid. If there is none, ``Unavailable`` is raised,
+        because the project may be suspended.
 
         Args:
             moment: Current monotonic time, if the caller has read the clock.
@@ -223,8 +223,8 @@ class Quotas:
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
         """Reserve quota for missing target queues while the caller moves messages to them.
 
-        For most moves, a cache of existing queues saves the round trip and the lock. Raises ``QuotaExceeded`` if the
-        project has reached its queue limit.
+        A cache of queue names avoids a round trip and the lock for most moves. Raises ``QuotaExceeded`` if the project
+        has reached its queue limit.
         """
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING

@@ -49,7 +49,7 @@ class Listing(Struct, frozen=True):
 
     Attributes:
         next: Marker of the next page; ``None`` on the last page.
-        cut: Whether the page ended early. Such a page may be empty.
+        cut: Whether the page is incomplete because the work budget was used up. Such a page may be empty.
     """
 
     items: list[NamedMetadata]

@@ -211,7 +211,7 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Make the target queues accept unencrypted bodies if the moves bring them a ready, unencrypted message.
+        """Make each target queue accept unencrypted bodies if a move would put a ready, unencrypted message into it.
 
         Raises ``MetadataConflict`` if concurrent changes to a target make every attempt fail.
         """

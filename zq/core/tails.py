@@ -302,7 +302,7 @@ class Tails:
 
     @contextmanager
     def following(self, project: str) -> Iterator[Tail]:
-        """Acquire the tail of a project's log, and release the tail on exit; a context manager."""
+        """Acquire the tail of a project's log, and release it when the context ends; a context manager."""
         tail = self.join(project)
         try:
             yield tail

@@ -83,7 +83,7 @@ class Reloadable(Protocol):
     """A configuration file that can be read again at runtime."""
 
     def reload(self) -> None:
-        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the former content."""
+        """Read the file again. If it is invalid, raise ``StartRefused`` and keep the previous content."""
         ...
 
 

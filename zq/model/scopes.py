@@ -157,7 +157,7 @@ def overlap(one: Pattern, other: Pattern) -> bool:
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether ``wanted`` accepts the two match results of any text; ``None`` if undecided.
+    """Return whether there is a text whose two match results ``wanted`` accepts; ``None`` if undecided.
 
     Both patterns are simulated simultaneously. All letters that occur in neither pattern are equivalent, so only one
     of them is tried.

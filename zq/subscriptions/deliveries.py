@@ -65,7 +65,7 @@ class Deliveries:
     def list(
         self, source: Source, id: str, marker: int, limit: int | None, waiting: bool
     ) -> ReadResult[Page[Delivery]]:
-        """Return a page of deliveries, oldest first: pending ones if ``waiting``, and dead-lettered ones if not.
+        """Return a page of pending deliveries, or of dead-lettered ones if ``waiting`` is false; oldest first.
 
         Raises ``Invalid`` if ``limit`` is out of range.
         """

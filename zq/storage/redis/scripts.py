@@ -41,7 +41,7 @@ class Script:
     """A script, which consists of parts and its own text.
 
     Args:
-        parts: Names of the parts, in order.
+        parts: Names of the parts to put before the script's own text, in this order.
         alone: Whether to omit the part ``shared``, which comes first in all other scripts.
         confirmed: Whether a write waits for replicas if ``wait_replicas`` is set.
     """
