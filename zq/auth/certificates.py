@@ -26,7 +26,7 @@ OPTION: Final = "[auth] certificates"
 
 
 class CertificateEntry(Struct, frozen=True, forbid_unknown_fields=True):
-    """An entry of the file. Without ``scopes``, the certificate grants access to the whole project."""
+    """The identity of a certificate subject in the file. Without ``scopes``, it has access to the whole project."""
 
     project: str
     roles: tuple[str, ...] = (MEMBER,)

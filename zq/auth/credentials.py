@@ -35,7 +35,7 @@ class CachedLookup(Struct, frozen=True):
     Attributes:
         identity: The identity, or ``None`` if the credential is not valid.
         until: Monotonic time at which the entry expires.
-        why: The reason if the credential is not valid.
+        why: Reason why the credential is not valid; "" if it is valid.
     """
 
     identity: Identity | None

@@ -168,7 +168,8 @@ class Messages:
     ) -> WriteResult[int]:
         """Add all messages of a JSON body to a stage atomically and return their number (extensions 9).
 
-        Staged messages are invisible until a commit publishes them. A missing queue is created by the commit.
+        Staged messages are invisible until a commit publishes them. A missing queue is created by the commit. For
+        ``hops`` and ``trace``, see ``post``.
 
         Raises:
             Invalid: The body, a message or the name of the stage is not valid.

@@ -26,7 +26,8 @@ def read_page(
     Args:
         read: Reads one slice. Its arguments are a marker, a maximum number of items and a maximum number of body bytes.
             It returns at least one item, if any exists, and the marker of the last item.
-        most_bytes: Maximum number of body bytes in the page. A single item may exceed it.
+        most_bytes: Maximum number of body bytes in the page. The first item may exceed it.
+        body_of: Returns the body of an item.
     """
     if size <= turns.SLICE:
         found, following = read(marker, size, most_bytes)

@@ -375,7 +375,12 @@ class MetadataResource(Generic[R, T]):
 
 
 def _next_read(count: int, read: Sequence[StoredResource]) -> int:
-    """Return how many resources to read next, given the size of the last read."""
+    """Return how many resources to read next.
+
+    Args:
+        count: Number of resources that the last read requested.
+        read: Resources that the last read returned.
+    """
     mean = 1 + sum(len(stored.metadata) for stored in read) // len(read)
     return max(1, min(2 * count, READ_AHEAD, READ_BYTES // mean))
 

@@ -58,7 +58,12 @@ class DefaultTtls:
         return self._table[1](queue)
 
     def replace(self, default: int, by_name: Patterns) -> None:
-        """Replace all ttls, for messages that are posted from now on."""
+        """Replace all default ttls. Messages that are already posted keep their ttl.
+
+        Args:
+            default: Ttl in seconds of queues that match no pattern.
+            by_name: Ttl in seconds by pattern of queue names. The first match applies.
+        """
         self._table = default, _finder(default, by_name)
 
 

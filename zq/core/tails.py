@@ -130,7 +130,7 @@ class Tail:
             self.start = self.position = last
 
     def on_published(self, batch: Batch | None, before: int) -> None:
-        """Handle the store's notification of a batch or a purge."""
+        """Handle the store's notification of a batch or a purge. For the arguments, see ``Listener``."""
         with self._changed:
             if batch is None and before:
                 self._stale = self._stale or before > self.position

@@ -59,7 +59,7 @@ def embedded(address: Address) -> Iterable[Address]:
 
 
 def is_public(address: str | Address) -> bool:
-    """Return whether the address, and each address that it embeds, is public. Return ``False`` for other text."""
+    """Return whether an address and all addresses that it embeds are public. ``False`` if the text is no address."""
     if isinstance(address, str):
         try:
             address = ipaddress.ip_address(address.partition("%")[0])

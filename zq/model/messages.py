@@ -148,7 +148,7 @@ class HistoryEntry(Struct, frozen=True):
     """A history entry, or a live message if ``outcome`` is ``None``.
 
     Attributes:
-        message: The message as it was when it finished, without its claim id.
+        message: State of the message at the finish time, without its claim id.
         finished: Finish time. Entries with a higher ``position`` never have an earlier time.
         position: Position in the order of finishing.
     """

@@ -173,7 +173,11 @@ class Client:
             raise
 
     def _follow(self, key: bytes, command: Command, confirm: bool, deadline: float) -> Reply:
-        """Send a command to the key's server, follow redirects, and return the reply."""
+        """Send a command to the key's server, follow redirects, and return the reply.
+
+        Args:
+            confirm: Whether the command is a write whose durability must be confirmed.
+        """
         pool, asking = self.network.pool(key), False
         for _ in range(MOVES):
             try:

@@ -157,7 +157,11 @@ def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.
 
 
 def _is_usable(connection: Any, released: float) -> bool:
-    """Return whether the connection is open and has no unexpected input."""
+    """Return whether the connection is open and has no unexpected input.
+
+    Args:
+        released: Monotonic time at which the connection was last released.
+    """
     try:
         return connection.is_connected and (time.monotonic() - released < FRESH or not connection.can_read())
     except VENDOR:

@@ -332,7 +332,7 @@ class SentinelNetwork:
             sentinel.close()
 
     def _poll(self, began: float) -> Mapping[Host, MasterReport]:
-        """Poll the Sentinels and return their reports by host. Add their peers for the next poll."""
+        """Poll the Sentinels and return their reports by host. The next poll includes newly discovered Sentinels."""
         for host in self._hosts:
             self._add(host)
         sent = [sentinel for sentinel in self._sentinels.values() if sentinel.send()]
@@ -349,7 +349,11 @@ class SentinelNetwork:
             self._announcements.append(Announcements(pool, host, self._master, self.on_announcement))
 
     def _apply_reports(self, reports: Mapping[Host, MasterReport], began: float) -> None:
-        """Pause operations, resume them, or switch to another master, depending on the reports."""
+        """Pause operations, resume them, or switch to another master, depending on the reports.
+
+        Args:
+            began: Monotonic time at which the poll began.
+        """
         if not reports:
             if self._paused and self._is_overdue() and self._address is not None:
                 self._resume(self._address)
