@@ -180,7 +180,7 @@ class Publishing:
             fresh = (message for batch in reading.batches for message in batch.messages(position, now))
             found += islice(fresh, size - len(found))
             position = max(position, reading.position)
-            shown = list(take_portion(found, self._limits.max_answer_bytes, lambda message: message.entry.body))
+            shown = list(take_portion(found, self._limits.max_answer_bytes, lambda message: len(message.entry.body)))
             if len(shown) == size or len(shown) < len(found) or not reading.more:
                 end = shown[-1].sequence if shown else position
                 return TopicPage(self._sealing.decrypt_published(topic.project, shown), end, now, gap)

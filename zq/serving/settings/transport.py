@@ -27,8 +27,8 @@ LIMIT_HELP: Final = {
     "Zaqar's limit is 20.",
     "max_messages_per_claim_or_pop": "Maximum number of messages per claim, pop or settlement. Default: 1000. Zaqar's "
     "limit is 20.",
-    "max_answer_bytes": "Maximum bytes of message bodies per response: a claim or pop returns fewer messages and a "
-    "page is shorter, but each has at least one message.",
+    "max_answer_bytes": "Maximum bytes of bodies and attributes per response: a claim or pop returns fewer messages "
+    "and a page is shorter, but each has at least one message.",
     "max_queue_metadata": "Maximum size of queue metadata in bytes.",
     "max_messages_post_size": "Maximum body size of a post in bytes.",
     "max_messages_per_post": "Maximum number of messages per post, stage request or publish request.",

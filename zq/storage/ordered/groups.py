@@ -23,7 +23,7 @@ def take(
 ) -> list[ReadyMessage]:
     """Return up to ``limit`` ready messages, line by line. The caller must claim or remove all of them in ``change``.
 
-    The search ends before the bodies exceed ``most_bytes`` in total, but it returns at least one message if it can.
+    The search ends before the messages exceed ``most_bytes`` in total, but it returns at least one message if it can.
     """
     taken: list[ReadyMessage] = []
     scan = LineScan(store, state, now)
@@ -32,7 +32,7 @@ def take(
         size, scanned = len(taken), ScannedRecords(head)
         found = scan.ready(line, scanned, limit - len(taken))
         for sequence, record, body in _read_contents(store, state, found, limit - len(taken)):
-            most_bytes -= len(body)
+            most_bytes -= len(body) + len(record.attributes)
             if most_bytes < 0 and taken:
                 break
             taken.append(ReadyMessage(sequence, record, body))
