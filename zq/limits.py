@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
 from zq.model import QueueRef
-from zq.model.attributes import TRACE_NAMES, AttributeValue
+from zq.model.attributes import TRACE_NAMES, AttributeValue, value_size
 from zq.model.topics import PATTERN, Pattern, Retention, TopicRef
 
 # Minimum ttl or grace in seconds.
@@ -272,14 +272,10 @@ def check_attributes(values: Mapping[str, AttributeValue]) -> None:
     """Raise ``Invalid`` if a message's attributes break a rule or limit of SQS."""
     if (count := sum(name not in TRACE_NAMES for name in values)) > MAX_ATTRIBUTES:
         raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES} members; it has {count}.")
-    if (size := sum(_attribute_size(name, value) for name, value in values.items())) > MAX_ATTRIBUTES_SIZE:
+    if (size := sum(value_size(name, value) for name, value in values.items())) > MAX_ATTRIBUTES_SIZE:
         raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES_SIZE} characters together; it has {size}.")
     for name, value in values.items():
         _check_attribute(f"attributes.{name}", name, value)
-
-
-def _attribute_size(name: str, value: AttributeValue) -> int:
-    return len(name) + len(value.data_type) + len(value.string_value or value.binary_value or "")
 
 
 def _check_attribute(field: str, name: str, value: AttributeValue) -> None:

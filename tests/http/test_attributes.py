@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attributes of messages over REST, and the trace context that zq keeps among them."""
 
+import json
 from typing import Any
 
 import pytest
@@ -147,6 +148,32 @@ def test_a_post_keeps_the_trace_context_of_its_request(
     assert shown(api) == expected
     [message] = api.post(f"{JOBS}/claims?detailed=true", 201).json["messages"]
     assert message.get("attributes") == expected
+
+
+@pytest.mark.parametrize(
+    ("room", "expected"),
+    [
+        (2 * 127, ("traceparent", "tracestate")),
+        (2 * 127 - 1, ("traceparent",)),
+        (2 * 72, ("traceparent",)),
+        (2 * 72 - 1, ()),
+    ],
+)
+@pytest.mark.parametrize("stage", [False, True])
+def test_a_trace_context_without_room_in_the_size_of_the_post_is_omitted(
+    api: Api, room: int, expected: tuple[str, ...], stage: bool
+) -> None:
+    """The context counts for each message, with names and types; the post is not refused."""
+    body = json.dumps({"messages": [{"body": "x" * 200}, {"body": "x" * 200}]}).encode()
+    api.put(JOBS, 201, {"_max_messages_post_size": len(body) + room})
+    headers = {"traceparent": PARENT, "tracestate": STATE}
+    if stage:
+        api.post(f"{URL}?stage=s", 202, body, headers)
+        api.post("/v2/commits", 200, {"producer": "p", "batch": 1, "publish": ["s"]})
+    else:
+        api.post(URL, 201, body, headers)
+    for message in api.get(f"{URL}?echo=true&detailed=true", 200).json["messages"]:
+        assert tuple(message.get("attributes", {})) == expected
 
 
 def test_a_message_may_have_a_trace_context_of_its_own(api: Api) -> None:

@@ -45,7 +45,7 @@ from zq.limits import (
 )
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
-from zq.model.attributes import Attributes, AttributeValue, encode_attributes, with_trace
+from zq.model.attributes import Attributes, AttributeValue, encode_attributes, trim_trace, with_trace
 from zq.model.hidden import copies_of
 from zq.model.quotas import Work
 from zq.storage.api import Storage
@@ -123,7 +123,8 @@ class Messages:
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
             rules: The result of ``rules`` for this post, if the caller has it.
-            trace: Attributes for messages without a trace context of their own.
+            trace: Attributes for messages without a trace context of their own. What exceeds the queue's size limit is
+                omitted.
 
         Raises ``Invalid``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
         """
@@ -134,7 +135,8 @@ class Messages:
             check_body_size(len(raw), rules.max_post_size)
             now = self._clock.now()
             try:
-                drafts = self._drafts(posted, client, queue, rules, now, trace)
+                own_trace = trim_trace(trace, (rules.max_post_size - len(raw)) // len(posted))
+                drafts = self._drafts(posted, client, queue, rules, now, own_trace)
             except Invalid:
                 former, rules = rules, self._creation.rules(queue)
                 if rules == former:
@@ -176,7 +178,7 @@ class Messages:
             rules = self._rules_cache.fresh(queue)
         self._quotas.check_targets([queue])
         check_body_size(len(raw), rules.max_post_size)
-        now = self._clock.now()
+        now, trace = self._clock.now(), trim_trace(trace, (rules.max_post_size - len(raw)) // len(posted))
         drafts = self._drafts(posted, client, queue, rules, now, trace)
         try:
             with self._quotas.admit_work(queue.project, Work.STAGE, stage) as refusal:
