@@ -10,6 +10,7 @@ from tests.http.api import Api
 
 JOBS = "/v2/queues/jobs"
 URL = f"{JOBS}/messages"
+NEWS = "/v2/topics/news"
 NO_HEADERS: dict[str, str] = {}
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 OTHER = "00-11111111111111111111111111111111-2222222222222222-00"
@@ -120,9 +121,29 @@ def test_attributes_count_towards_the_size_of_the_post(api: Api) -> None:
     post(api, 400, {"a": "x" * 500})
 
 
-def test_topics_refuse_attributes(api: Api) -> None:
-    refused = api.post("/v2/topics/t/messages", 400, {"messages": [{"body": 1, "attributes": {"a": "x"}}]})
-    assert "attributes must not be given" in refused.json["description"]
+def test_a_topic_shows_the_attributes_of_its_messages_with_details(api: Api) -> None:
+    """Those of the message, and the trace context of the request."""
+    body = {"messages": [{"body": 1, "attributes": ATTRIBUTES}, {"body": 2}]}
+    hrefs = api.post(f"{NEWS}/messages", 201, body, {"traceparent": PARENT}).json["resources"]
+    expected = [ATTRIBUTES | {"traceparent": PARENT}, {"traceparent": PARENT}]
+    page = api.get(f"{NEWS}/messages?detailed=true", 200).json["messages"]
+    assert [message["attributes"] for message in page] == expected
+    assert [api.get(f"{href}?detailed=true", 200).json["attributes"] for href in hrefs] == expected
+    assert "attributes" not in api.get(hrefs[0], 200).json
+    api.post(f"{NEWS}/messages", 201, {"messages": [{"body": 3}]})
+    assert "attributes" not in api.get(f"{NEWS}/messages?detailed=true", 200).json["messages"][2]
+
+
+def test_an_attribute_beyond_a_bound_refuses_the_publish(api: Api) -> None:
+    """The bounds are those of queues, and attributes count towards the size of the post."""
+    api.put(NEWS, 201, {"_max_messages_post_size": 300})
+    body: dict[str, Any] = {"messages": [{"body": 1, "attributes": {"a b": "x"}}]}
+    assert "attributes.a b: a name must be" in api.post(f"{NEWS}/messages", 400, body).json["description"]
+    body = {"messages": [{"body": 1, "attributes": {"a": "x" * 200}}]}
+    api.post(f"{NEWS}/messages", 201, body, {"traceparent": PARENT})
+    [message] = api.get(f"{NEWS}/messages?detailed=true", 200).json["messages"]
+    assert message["attributes"] == {"a": "x" * 200}
+    api.post(f"{NEWS}/messages", 400, {"messages": [{"body": 1, "attributes": {"a": "x" * 300}}]})
 
 
 @pytest.mark.parametrize(

@@ -458,13 +458,13 @@ class Messages:
                 group = "" if message.group is UNSET else check_group_name(message.group)
                 attributes = b""
                 if trace or message.attributes is not UNSET:
-                    attributes = _attributes(message, trace)
+                    attributes = build_attributes(message, trace)
                     attributes = self._sealing.encode_attributes(queue.project, id, attributes, seals=rules.encrypts)
                 drafts.append(Draft(id, body, ttl, delay, client, checksum, attributes, group))
         return drafts
 
 
-def _attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
+def build_attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
     """Encode the attributes of a posted message for storage. Raises ``Invalid`` if an attribute is not valid."""
     values: Mapping[str, AttributeValue] = {}
     if posted.attributes is not UNSET:

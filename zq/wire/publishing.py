@@ -9,10 +9,12 @@ from msgspec import Raw
 from msgspec.structs import asdict
 
 from zq.model import Seconds, age
-from zq.model.topics import PublishedMessage
+from zq.model.attributes import decode_attributes
+from zq.model.topics import Entry, PublishedMessage
 from zq.turns import slices
 from zq.wire import encode
 from zq.wire.answers import MessageOut, next_link, timestamp
+from zq.wire.attributes import JsonValue, attributes_out
 
 # Characters that some clients treat as line ends. In JSON, the ASCII ones occur only between tokens.
 LINE_END: Final = re.compile(b"[\r\n]|\xe2\x80[\xa8\xa9]|\xc2\x85")
@@ -21,8 +23,9 @@ FRAME: Final = (
     b"id: %%b\nevent: message\n"
     b'data: {"id":"%%b","href":"/v2/topics/%b/messages/%%b","ttl":%%d,"age":%d,"body":%%b%%b,"topic":"%b"}\n\n'
 )
-# Template of the checksum in an event.
+# Templates of the checksum and the attributes in an event.
 CHECKSUM: Final = b',"checksum":"%b"'
+ATTRIBUTES: Final = b',"attributes":%b'
 
 
 def href(topic: str, sequence: int) -> str:
@@ -80,8 +83,10 @@ def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
             frame = FRAME % (name, age(message.created, now), name)
         entry, sequence = message.entry, b"%d" % message.sequence
         body = LINE_END.sub(_in_one_line, entry.body)
-        checksum = CHECKSUM % entry.checksum.encode() if entry.checksum else b""
-        parts.append(frame % (sequence, sequence, sequence, entry.ttl, body, checksum))
+        more = CHECKSUM % entry.checksum.encode() if entry.checksum else b""
+        if entry.attributes:
+            more += ATTRIBUTES % LINE_END.sub(_in_one_line, encode(_attributes(entry)))
+        parts.append(frame % (sequence, sequence, sequence, entry.ttl, body, more))
     return parts
 
 
@@ -111,8 +116,14 @@ def _out(message: PublishedMessage, now: Seconds, detailed: bool) -> Any:
     if not detailed:
         return out
     members = {name: value for name, value in asdict(out).items() if name != "checksum" or value}
+    if entry.attributes:
+        members["attributes"] = _attributes(entry)
     expires = timestamp(message.created + entry.ttl)
     return members | {"sequence": sequence, "created": timestamp(message.created), "expires": expires}
+
+
+def _attributes(entry: Entry) -> dict[str, JsonValue]:
+    return attributes_out(decode_attributes(entry.attributes)).attributes
 
 
 def _gap(after: int, resumes: int) -> dict[str, int]:

@@ -213,7 +213,8 @@ def _messages() -> Json:
 
 
 def _published() -> Json:
-    details = {"sequence": COUNT, "created": MOMENT, "expires": MOMENT}
+    attributes = {"attributes": _struct(AttributesOut)["properties"]["attributes"]}
+    details = {"sequence": COUNT, "created": MOMENT, "expires": MOMENT, **attributes}
     gap = _record(after=COUNT, resumes=COUNT)
     return {
         "TopicMessage": _also(_struct(answers.MessageOut), details, {"sequence": ["created", "expires"]}),

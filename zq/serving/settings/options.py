@@ -293,7 +293,7 @@ OPTIONS: Final[dict[str, list[cfg.Opt]]] = {
             DEFAULT_KEEP.size,
             MIN_KEEP.size,
             1 << 50,
-            "Maximum bytes of message bodies in the topic log of a project; the oldest messages are trimmed. At least "
+            "Maximum bytes of messages in the topic log of a project; the oldest messages are trimmed. At least "
             "twice max_messages_post_size.",
         ),
         _integer(
