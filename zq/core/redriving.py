@@ -98,7 +98,7 @@ class Routes:
                 if target not in self._targets:
                     self._targets[target] = self._rules_cache.fresh(QueueRef(self._project, target))
                 if not self._targets[target].posts_paused:
-                    moves.append(Move(message.id, target, delay=self._targets[target].default_delay))
+                    moves.append(Move(message.id, target, delay=self._targets[target].default_message_delay))
         return moves
 
     def check_paused(self) -> None:
