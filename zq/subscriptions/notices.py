@@ -12,7 +12,7 @@ from zq.core.encryption import Sealing, id_in_topic, id_of_attributes
 from zq.model import Draft, Seconds, new_ids
 from zq.model.attributes import decode_attributes
 from zq.subscriptions.model import Notice
-from zq.wire.attributes import attributes_out
+from zq.wire.attributes import format_values
 
 _notice_decoder: Final = msgspec.msgpack.Decoder(Notice)
 # The placeholder in a ``post_data`` template that the notification replaces (contract 9.8). The quotes are part of it.
@@ -50,7 +50,7 @@ def build_notification(notice: Notice, *, is_mail: bool = False) -> bytes:
     if notice.delay is not None:
         shown["delay"] = notice.delay
     if notice.attributes and not is_mail:
-        shown["attributes"] = attributes_out(decode_attributes(notice.attributes)).attributes
+        shown["attributes"] = format_values(decode_attributes(notice.attributes))
     return wire.encode(shown | {"Message_Type": "Notification", f"{notice.kind}_name": notice.name})
 
 
