@@ -6,7 +6,7 @@ A batch has a header and its messages (MessagePack). The header consists of:
 - length of the topic's name, and the name;
 - last sequence, in 16 digits;
 - number of messages, publication time, first and last expiry of a message;
-- numbers of messages and of body bytes that were published in the log before the batch.
+- numbers of messages and of their bytes that were published in the log before the batch.
 
 The sorted sets ``topics`` and ``fading`` contain only the header, and the stream contains the header and the messages
 (see ``layout``). In replies and on the channel, a batch consists of the length of the messages, the header, and the
