@@ -123,12 +123,8 @@ class Messages:
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
             rules: The result of ``rules`` for this post, if the caller has it.
-<<<<<<< HEAD
-            trace: Trace context to add to each message that has none.
-=======
-            trace: Attributes for messages without a trace context of their own. What exceeds the queue's size limit is
+            trace: Trace context to add to each message that has none. Parts that exceed the queue's size limit are
                 omitted.
->>>>>>> origin/main
 
         Raises:
             Invalid: The body or a message is not valid.

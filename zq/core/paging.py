@@ -24,16 +24,10 @@ def read_page(
     """Return up to ``size`` items after ``marker``, and the last item's marker (``None`` if there is no item).
 
     Args:
-<<<<<<< HEAD
-        read: Reads one slice. Its arguments are a marker, a maximum number of items and a maximum number of body bytes.
-            It returns at least one item, if any exists, and the marker of the last item.
-        most_bytes: Maximum number of body bytes in the page. The first item may exceed it.
-        body_of: Returns the body of an item.
-=======
         read: Reads one slice. Its arguments are a marker, a maximum number of items and their maximum total size in
             bytes. It returns at least one item, if any exists, and the marker of the last item.
-        most_bytes: Maximum total size of the items in bytes. A single item may exceed it.
->>>>>>> origin/main
+        most_bytes: Maximum total size of the items in bytes. The first item may exceed it.
+        size_of: Returns the size of an item in bytes.
     """
     if size <= turns.SLICE:
         found, following = read(marker, size, most_bytes)

@@ -97,7 +97,7 @@ class Publishing:
 
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
-            trace: Attributes for messages without a trace context of their own. What exceeds the topic's size limit is
+            trace: Trace context to add to each message that has none. Parts that exceed the topic's size limit are
                 omitted.
 
         Raises:

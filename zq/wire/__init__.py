@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Conversion between JSON on the wire and values of the model, for server and client.
 
-This module decodes JSON in general and the requests of the contract. ``answers`` encodes responses; other modules
-cover the extensions. Defaults and limits are applied elsewhere.
+This module decodes JSON in general and the requests of the contract. ``answers`` declares responses, and ``encoding``
+encodes them. Other modules cover the extensions. Defaults and limits are applied elsewhere.
 
 Message bodies are checked for encoding, syntax and numbers, but are not decoded: they stay raw bytes.
 """

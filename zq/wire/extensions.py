@@ -36,7 +36,10 @@ class Buried(Struct):
 
 
 class SettleTerms(Struct):
-    """The body of a settle request. In ``delete``, ``"*"`` means all messages of the claim without another action."""
+    """The body of a settle request.
+
+    In ``delete``, ``"*"`` means all messages of the claim that no other member of the request names.
+    """
 
     delete: list[str] | Literal["*"] = []
     release: list[Released] = []

@@ -36,8 +36,8 @@ Reply = Any
 class Pool(BlockingConnectionPool):
     """The connections to one server. A retired pool provides no connections.
 
-    ``retire`` closes idle connections at once, and all other connections when they are released. redis-py's
-    ``disconnect`` would close them while threads use them, which breaks TLS connections.
+    ``retire`` closes idle connections immediately, and each busy connection when it is released. redis-py's
+    ``disconnect`` would close connections while threads use them, which breaks TLS connections.
 
     Open idle connections are kept in a stack without a lock, because redis-py's queue would make a small command 10 %
     slower. The queue contains only slots for connections that are closed or were never opened.
