@@ -142,7 +142,7 @@ def parse(texts: Sequence[str] | None) -> Scopes | None:
 
 
 def scopes_exceed(asked: Scopes | None, own: Scopes | None) -> bool:
-    """Return whether the requested scopes permit anything that ``own`` does not permit, or if undecided."""
+    """Return ``True`` if the requested scopes permit anything that ``own`` does not permit, or if undecided."""
     return own is not None and not own.allow_all_of(asked)
 
 

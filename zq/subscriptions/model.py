@@ -146,8 +146,8 @@ class Subscription(Struct, frozen=True, omit_defaults=True):
     def receives(self, notice: Notice, confirm: bool) -> bool:
         """Return whether the notice is delivered to the subscriber. ``confirm`` is the option ``require_confirmation``.
 
-        Before the confirmation, only confirmation requests are delivered. After it, only messages that were posted
-        after the confirmation are delivered.
+        Before the confirmation, only confirmation requests are delivered. Messages that were posted before the
+        confirmation are never delivered.
         """
         if notice.confirmation:
             return not self.has_agreed

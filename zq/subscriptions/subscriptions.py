@@ -280,7 +280,7 @@ class Subscriptions:
         return secret
 
     def delete(self, source: Source, id: str) -> None:
-        """Delete the subscription and its deliveries, if it exists."""
+        """Delete the subscription and its deliveries. Do nothing if the subscription does not exist."""
         if self._stored.get(source).find(id) is not None:
             self._change(source, lambda all: (all.replace(without=id), None))
             self._stored.drop_deliveries(source, id)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection pools of redis-py, one per server.
 
-An operation must complete within ``timeout`` seconds. At most a quarter of this time is for each of three steps:
-waiting for a free connection, connecting over TCP, and the handshake. The reply may take all of the remaining time.
+An operation must complete within ``timeout`` seconds. Waiting for a free connection may take at most a quarter of this
+time. Connecting over TCP and the handshake have the same limit each. The reply may take all of the remaining time.
 redis-py's own retries are disabled.
 """
 

@@ -50,8 +50,9 @@ MAX_KNOWN: Final = 100_000
 class Store:
     """A runner of queue scripts that also maintains the expiry schedule.
 
-    The time of a schedule entry is when a queue may have expired data. The entry and the queue are in different cluster
-    slots, so the entry is created before the message that needs it. One entry covers all later expiries.
+    A schedule entry contains a queue and the time from which the queue may have expired data. The entry and the queue
+    are in different cluster slots, so the entry is created before the message that needs it. One entry covers all later
+    expiries.
     """
 
     def __init__(self, client: Client) -> None:
