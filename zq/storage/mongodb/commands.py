@@ -25,7 +25,7 @@ TRANSIENT: Final = "TransientTransactionError"
 
 
 class RemovalPending(OperationFailure):
-    """Raised if a queue still stores messages that a purge or deletion has removed."""
+    """Raised if a purge or deletion of a queue has not yet deleted all of the removed messages."""
 
 
 def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:

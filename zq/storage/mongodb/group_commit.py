@@ -122,7 +122,7 @@ def select_admitted(requests: Iterable[Item], refusals: Iterable[Exception | Non
 
 
 def find_refusal(request: KeyedRequest, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
-    """Return the error for a request whose idempotency key is stored, or None if the key is new or missing.
+    """Return the error for a request whose idempotency key is stored, or None if it has no key or a new one.
 
     ``known`` is the result of ``recall``.
     """

@@ -118,7 +118,7 @@ def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
 def count_ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
     """Count the ready messages in ordered groups that a claim could take, up to ``most``.
 
-    In each group, only messages before the first one that is not ready count.
+    In each group, counting stops at the first message that is not ready.
     """
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0

@@ -134,7 +134,7 @@ class QueueClaimer:
         return SearchResult(ready, metadata)
 
     def claim_statement(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
-        """Return the update statement that claims those candidates that have not changed since the search."""
+        """Return the update statement that claims the candidates that have not changed since the search."""
         ids = [found["_id"] for found in candidates]
         unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
         return {"q": unchanged, "u": layout.claim_update(request, now), "multi": True, "hint": "_id_"}
@@ -214,9 +214,9 @@ class QueueClaimer:
         self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
     def _claim(self, claims: Sequence[tuple[ClaimAttempt, ClaimRequest, Choice]]) -> set[str]:
-        """Claim the chosen messages of all claims in one update command.
+        """Claim the messages chosen for each claim request, in one update command.
 
-        Return the ``_id`` of each claimed message, without those that another process took first.
+        Return the ``_id`` of each claimed message; omit messages that another process took first.
         """
         if not claims:
             return set()

@@ -85,9 +85,10 @@ class StageResult(NamedTuple):
     expired: BsonDocument | None
 
     def trace(self) -> BsonDocument:
-        """Return a filter that matches the first draft if the transaction was committed; empty without drafts.
+        """Return a filter that matches the first stored draft. If no drafts were stored, the filter is empty.
 
-        The filter includes the message id, because another request's draft may have the same ``_id``.
+        A match proves that the transaction was committed. The filter includes the message id,
+        because another request's draft may have the same ``_id``.
         """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 

@@ -7,7 +7,7 @@ of document and the project. Document bodies are read only for a sample.
 - A small project is counted on each query.
 - A large project is counted in the next maintenance round of the server that received the query. The count is stored in
   the document ``("", "usage", project)``. Until the next count, the growth of the queues' counters is added to it.
-- Projects without queries are never counted.
+- If the usage of a project is never queried, the project is never counted.
 - Stages store their sizes, which are read on each query.
 
 The document is also a lease, so only one server counts at a time. If this server dies, another server may count after
@@ -54,9 +54,9 @@ MIN_SAMPLE: Final = 100
 
 
 class Totals(Struct, frozen=True):
-    """A number of messages, and their total size in bytes with ``OVERHEAD`` for each message.
+    """A message count, and the total size in bytes of all data that counts as usage.
 
-    The size includes other data that counts as usage.
+    The size includes ``OVERHEAD`` for each message.
     """
 
     messages: int = 0
@@ -161,9 +161,9 @@ class UsageEstimates:
         return None
 
     def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:
-        """Return the live messages of a project and the size of all its data, and whether both numbers are complete.
+        """Return the message count and data size of a project, and whether both numbers are complete.
 
-        If there are more than ``most`` documents of a type (0 = no limit), the numbers are lower bounds.
+        If there are more than ``most`` documents of a type (0 = no limit), both numbers are lower bounds.
         """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Totals()
@@ -209,7 +209,7 @@ class UsageEstimates:
         return int(found[0]["size"]) * number // int(found[0]["n"]) if found else 0
 
     def _posted(self, project: str) -> Totals:
-        """Return the messages and bytes that were ever posted to the project's existing queues."""
+        """Return the number of messages and bytes ever posted to the queues that the project has now."""
         prefix = layout.project_prefix(project)
         named = {"$match": {"n": {"$gt": prefix, "$lt": layout.after(prefix)}}}
         sums = {"$group": {"_id": None, "messages": {"$sum": "$n1"}, "bytes": {"$sum": "$w1"}}}
@@ -217,7 +217,7 @@ class UsageEstimates:
         return Totals(int(found[0]["messages"]), int(found[0]["bytes"])) if found else Totals()
 
     def _staged(self, project: str) -> Totals:
-        """Return the messages and bytes in stages. For a stage that is being published, count the remaining drafts."""
+        """Return the number of messages and bytes in stages. Published drafts are not counted."""
         prefix = layout.project_prefix(project)
         within = {"_id": {"$gt": "s" + prefix, "$lt": "s" + layout.after(prefix)}}
         stages = self._client.find(within, hint="_id_", fields={"_id": 0, "s": 1, "token": 1, "count": 1, "bytes": 1})
