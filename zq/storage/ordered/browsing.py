@@ -61,7 +61,7 @@ def page(
 
 
 def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Match]:
-    """Yield claimed messages by sequence. The cost grows with the number of the queue's claimed messages."""
+    """Yield claimed messages in order of sequence. The cost grows with the number of the queue's claimed messages."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.decode_group(value)

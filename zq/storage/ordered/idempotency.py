@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idempotency keys of queues and logs. A key and the request's result are written atomically with its effect."""
+"""Idempotency keys of queues and logs.
+
+A key and the result of its request are written atomically with the effect of the request.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -188,7 +188,10 @@ class Log:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Return the last sequence that was passed to ``cache_head`` for a topic or the whole log (None), or 0."""
+        """Return the last sequence that was passed to ``cache_head`` for this topic, or 0 if there is none.
+
+        The topic None stands for the whole log.
+        """
         try:  # not a check followed by a read, because another thread may remove the entry in between
             return self._heads[topic]
         except KeyError:

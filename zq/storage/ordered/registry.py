@@ -32,7 +32,7 @@ RESERVED = 1 << 62
 class EngineContext:
     """The state that all queues share: expiry options, listener, and queue for lazy expiry.
 
-    The object is kept when the store is reopened.
+    The same object is used after the store is reopened.
     """
 
     def __init__(self, expiry: Expiry, housekeeping: Housekeeping) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The salvage of open commits, stages, producers, fences, idempotency keys and documents.
 
-The messages in a stage are never published yet, because a commit publishes a message and removes it from the stage in
+No message in a stage has been published yet, because a commit publishes a message and removes it from the stage in
 one write. Messages that an open commit will delete stay reserved, so that they are not delivered again.
 """
 

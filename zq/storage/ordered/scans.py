@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings of messages by sequence, and lookups by id.
+"""Listings of messages in order of sequence, and lookups by id.
 
 A caller of ``locate`` that changes the messages holds the queue's lock. Listings acquire the lock only to record hints.
 """

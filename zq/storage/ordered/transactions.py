@@ -239,7 +239,10 @@ class CommitAttempt:
         ]
 
     def _commit_small(self) -> CommitResult:
-        """Complete the whole batch in one change. Create missing target queues first."""
+        """Publish and delete all messages of the batch in one change.
+
+        Missing target queues are created before this change.
+        """
         store, registry = self._session
         staged = [item for _, stage in self._stages for item in stages.messages(store, stage)]
         targets = [QueueRef(self._commit.project, name) for name in dict.fromkeys(item.queue for item in staged)]
@@ -310,7 +313,10 @@ def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitRe
 
 
 def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
-    """Describe an open commit. The progress is the entry's length and checksum, because each slice changes them."""
+    """Describe an open commit by its project, its producer and its progress.
+
+    The progress is the length and the checksum of the stored entry ``value``, because each slice changes them.
+    """
     prefix = layout.prefix_of(producer)
     return UnfinishedCommit(
         layout.decode_project(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}"
