@@ -121,7 +121,7 @@ def object_names(files: Sequence[File]) -> list[str]:
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
     """Upload the files whose content is not in the manifest.
 
-    Before each upload, this function calls ``prove``, which can stop it with an exception.
+    The function calls ``prove`` before each upload. To stop the upload, ``prove`` raises an exception.
     """
 
     def one(file: File) -> None:

@@ -81,7 +81,7 @@ class Opening(RestorePoints, frozen=True, kw_only=True):
     Attributes:
         owner: The name of the server that opened the epoch.
         moment: The start of the epoch, in milliseconds.
-        chain: The spans of the log from ``removed`` up to the epoch.
+        chain: The spans of the log from the position ``removed`` (see ``RestorePoints``) to the start of this epoch.
         by_position: Whether the epoch is fenced by position.
         layout: The layout number of the log and the checkpoints.
     """
@@ -169,9 +169,9 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence the epochs before ``below``, from the last one back to the newest that was opened.
+    """Fence the newest opened epoch before ``below``, and all epochs between the two.
 
-    Return that opened epoch and its opening, or (0, None) if no epoch was opened.
+    Later epochs are fenced first. Return the newest opened epoch and its opening, or (0, None) if no epoch was opened.
     """
     for epoch in range(below - 1, 0, -1):
         objects.put(fence_name(epoch), b"")
@@ -274,7 +274,8 @@ class Proof:
     def check(self) -> None:
         """Check that this server still owns the store, and wait for a new proof if necessary.
 
-        Raises ``Deposed``, or ``Unavailable`` if there is no proof after ``PATIENCE`` seconds.
+        Raises ``Deposed`` if another server has taken over, or ``Unavailable`` if there is no proof after ``PATIENCE``
+        seconds.
         """
         if not self.valid:
             self._request_check(lambda: self.valid)

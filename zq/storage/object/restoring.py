@@ -154,5 +154,5 @@ def seal(
 
 
 def acknowledged_position(kept: object) -> int:
-    """Return the last acknowledged position according to ``kept`` if this is a head, or else 0."""
+    """Return the last acknowledged position in ``kept`` if it is a ``Head``, otherwise 0."""
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

@@ -189,7 +189,11 @@ class LogFile:
                 found = self.batch(found.end)
 
     def _possible_starts(self, at: int) -> Iterator[int]:
-        """Yield possible offsets of writes: all offsets of the damaged block, and the records of later blocks."""
+        """Yield the offsets at which a write may start.
+
+        These are each remaining offset in the damaged block, then the start of each first or only record in later
+        blocks.
+        """
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))
         while block < self.size:
