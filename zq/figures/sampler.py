@@ -110,7 +110,7 @@ class Sampler:
     ) -> None:
         """Create the sampler.
 
-        ``max_counted`` returns a limit: in each state of a queue, only this number of messages is counted.
+        ``max_counted`` returns the maximum number of messages to count in each state of a queue.
         """
         self._storage, self.clock, self._counts, self._monotonic, self.max_counted = (
             storage,
