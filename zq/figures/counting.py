@@ -29,7 +29,7 @@ Tally = dict[tuple[str, str], list[int]]
 
 
 class IntervalCounts(Struct, frozen=True):
-    """The counts of this process in an interval. ``times`` contains the number of requests in each histogram bucket."""
+    """The counts of this process in one interval. ``times`` has the number of requests in each histogram bucket."""
 
     queues: Tally
     topics: Tally

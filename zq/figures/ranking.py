@@ -76,7 +76,7 @@ class Ranking:
 
         Args:
             figures: Returns a mapping from name to metric.
-            order: ``asc`` or ``desc``; ``names`` or ``-names`` for an ascending or descending order by name.
+            order: ``asc`` or ``desc`` to sort by metric; ``names`` (ascending) or ``-names`` to sort by name.
 
         Raises ``InvalidParameter`` if the marker is malformed.
         """

@@ -284,7 +284,7 @@ class Sampler:
         }
 
     def _get_series(self, queue: QueueRef, now: Seconds) -> Series:
-        """Return the time series of a queue. If it does not exist, create it and evict the least recently used one."""
+        """Return the time series of a queue, or create it. If there are too many, evict the least recently used one."""
         series = self.series.get(queue)
         if series is None:
             self.series[queue] = series = Series(now)

@@ -172,7 +172,7 @@ class MessageController(Protocol):
     ) -> None:
         """Delete messages by id, and ignore missing ones (contract 7.6).
 
-        ``claims`` has the claims of the caller:
+        ``claims`` has the ids of the caller's claims:
 
         - If ``claims`` is None, the messages are deleted whether they are claimed or not.
         - If ``claims`` is empty, each message must be unclaimed.
@@ -293,7 +293,9 @@ class DocumentController(Protocol):
     def put(
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
     ) -> bool:
-        """Store the value under a new version, in one step. If the version is not ``expected``, return False.
+        """Store the value under a new version, in one step.
+
+        If the stored version is not ``expected``, change nothing and return False.
 
         Args:
             expected: "" if the document must not exist; None to store unconditionally.
@@ -392,7 +394,7 @@ class Storage(Protocol):
         """
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """Return the metrics of the store, without those of queues, at low cost; see ``api-ref/metrics.md``."""
+        """Return the metrics of the store, except queue metrics; see ``api-ref/metrics.md``. The cost must be low."""
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         """Notify the listener, within milliseconds, of each queue to which any process of the store adds a message.

@@ -56,7 +56,7 @@ class Ticket:
         return True
 
     def release(self) -> None:
-        """Allow the store to be closed again. The edge calls this method after the wait, even if the wait failed."""
+        """Allow the store to close. The edge calls this method after the wait, even if the wait failed."""
         if self._release is not None:
             self._release()
 

@@ -100,7 +100,7 @@ class ShardGroups(Generic[Request, Answer]):
 
 
 def key_ids(request: KeyedRequest) -> Sequence[str]:
-    """Return the ``_id`` of the request's idempotency key as a list, which is empty without a key."""
+    """Return a list with the ``_id`` of the request's idempotency key, or an empty list if it has no key."""
     return [request.key.named("o", request.idempotency_key.key)] if request.idempotency_key else ()
 
 

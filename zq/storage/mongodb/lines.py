@@ -203,7 +203,7 @@ def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | 
 
 
 def _entry(shard: str, line: str) -> BsonDocument:
-    """Return the filter for the entry of a group, also for an upsert."""
+    """Return a filter that matches the entry of a group, and with which an upsert creates it."""
     return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
 
 

@@ -235,7 +235,7 @@ class Stages:
             self._client.delete_all({**self._within(stage), "k": {"$gt": begin, "$lte": end}}, hint=layout.OBSERVERS)
 
     def forget(self, stage: BsonDocument) -> None:
-        """Remove the document of a stage whose drafts are removed."""
+        """Remove the document of a stage whose drafts have been removed."""
         with self._client.verb():
             self._client.delete([{"q": exact_filter(stage), "limit": 1}])
 

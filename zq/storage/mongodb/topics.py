@@ -136,7 +136,7 @@ class LogTrimmer:
         self._counter = counter
 
     def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Trim the log to the retention ``keep``, if it may exceed the retention by an eighth.
+        """If the log may exceed the retention ``keep`` by more than an eighth, trim it to this retention.
 
         ``newest`` is the position of the newest batch, which is never trimmed.
         """

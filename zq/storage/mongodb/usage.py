@@ -98,7 +98,7 @@ class UsageEstimates:
         self._queried: set[str] = set()
 
     def usage(self, project: str, now: Seconds) -> Usage:
-        """Return the project's estimated usage, which is never ``exact``."""
+        """Return the project's estimated usage. Its field ``exact`` is False."""
         count = _decoded(self._documents.get(_ref(project), now))
         found, due = count.found, not count.moment <= now < count.due
         with self._client.verb():

@@ -115,7 +115,7 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 def ship(uri: str, to: str) -> int:
     """Upload the embedded store at ``uri`` to the object store at ``to``, and return the number of its files.
 
-    Raises ``StartRefused`` if there is no store at ``uri`` or already one at ``to``.
+    Raises ``StartRefused`` if there is no store at ``uri``, or if there is already a store at ``to``.
     """
     moment = layout.ms(StorageClock().now())
     return offline.ship(rocksdb.parse_path(uri), objects_of(to), SHAPE, moment)

@@ -81,7 +81,7 @@ class Directory(Protocol):
     """The local directory of the store."""
 
     def snapshot(self, folder: Path) -> LogCut:
-        """Link the current files into a new folder, and return the log position that they correspond to."""
+        """Link the current files into a new folder, and return the point in the log at which they were linked."""
         ...
 
 
@@ -170,7 +170,7 @@ class Checkpointer:
         rules: CheckpointRules,
         now: Callable[[], float],
     ) -> None:
-        """Initialize.
+        """Prepare the threads. ``start`` starts them.
 
         Args:
             folder: The path of a temporary folder for hard links to the store's files, on the same file system.

@@ -94,7 +94,7 @@ class Opening(RestorePoints, frozen=True, kw_only=True):
 
 
 class Head(RestorePoints, frozen=True, kw_only=True):
-    """The progress of an epoch's owner, which it regularly writes to ``head/<epoch>``.
+    """The progress of an epoch's owner. The owner regularly writes this record to ``head/<epoch>``.
 
     Attributes:
         acknowledged: The last acknowledged position.
@@ -206,7 +206,10 @@ class Proof:
     """This server's proof of ownership. Each check that finds no fence extends it."""
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
-        """Initialize. ``clock`` must be monotonic and must continue while the machine is suspended."""
+        """Create a proof that is not valid yet.
+
+        ``clock`` must be monotonic and must run while the machine is suspended.
+        """
         self.epoch = epoch
         self.fenced = False
         self._objects = objects

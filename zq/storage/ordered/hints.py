@@ -131,7 +131,7 @@ FilterKind = tuple[bool, bool, str]
 
 
 class VisibilityIndex:
-    """The blocks of one queue that have no visible message for some time, so that a listing can skip them.
+    """An index of the blocks of one queue that will have no visible message for some time. A listing skips them.
 
     Without the index, a listing might read a million claimed or delayed messages to find the ten messages of a page.
 

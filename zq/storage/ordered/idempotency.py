@@ -25,7 +25,7 @@ class Owner(Protocol):
 
 
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-    """Check that the owner does not have the key yet. ``answer`` is the type of the stored result.
+    """Check that the key is new to the owner. ``answer`` is the type of the stored result.
 
     Raises:
         Repeated: The request was already applied. The error contains the request's result.
@@ -45,7 +45,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
 def check_keys(
     store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
 ) -> None:
-    """Check that the owner does not have the keys of a post and of its drafts yet.
+    """Check that the idempotency keys of a post and of its drafts are new to the owner.
 
     Raises:
         Repeated: The post was already applied. The error contains its result.

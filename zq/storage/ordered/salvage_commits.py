@@ -53,7 +53,7 @@ class CommitSalvage:
         """The numbers of the stages that open commits own."""
 
     def batch(self, producer: bytes) -> Batch | None:
-        """Return the producer's last batch from its open commit, or ``None`` without an open commit."""
+        """Return the producer's last batch from its open commit, or None if it has no open commit."""
         commit = self._open.get(producer)
         return None if commit is None else Batch(commit.batch, commit.published, commit.deleted)
 

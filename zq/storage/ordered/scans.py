@@ -88,7 +88,7 @@ def _advance(
 ) -> int | None:
     """Add the records that match the filter to ``found``, up to the limit or the end of the queue.
 
-    If the scan stops early because it has read ``blocks`` blocks, return the position from which to continue, or else
+    Return the position from which to continue if the scan stops early because it has read ``blocks`` blocks, otherwise
     None.
     """
     while len(found) < limit:

@@ -256,7 +256,7 @@ class Directory(Housekeeping):
         stamped: str,
         trimmed: str,
     ) -> None:
-        """Initialize.
+        """Create the object without opening the directory.
 
         Args:
             sync: The sync mode and its interval; see ``Store``.

@@ -207,7 +207,7 @@ class LogFile:
             block += BLOCK
 
     def read_content(self, batch: Batch) -> bytes:
-        """Return a write as RocksDB encoded it."""
+        """Return the bytes of a write in RocksDB's encoding."""
         return b"".join(self._content[each.content : each.end] for each in batch.fragments)
 
 
@@ -287,7 +287,7 @@ def copy_intact(file: Path, to: Path) -> None:
 
 
 def _records(content: bytes, at: int) -> bytes:
-    """Encode a write as the records that begin at an offset of a log file."""
+    """Encode a write as log records. The first record begins at the offset ``at``."""
     written, kind = b"", 0
     while not kind or content:
         rest = -(at + len(written)) % BLOCK or BLOCK
