@@ -223,7 +223,7 @@ class Pools:
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
-        """Replace the pools of the flavor by those in the body, and return the changed flavor.
+        """Replace the pools of the flavor with those in the body, and return the updated flavor.
 
         Raises:
             InvalidBody: The body is malformed.

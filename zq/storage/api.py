@@ -272,7 +272,7 @@ class ClaimController(Protocol):
 
         In these cases, the message is unchanged:
 
-        - ``LOST``: the grip does not have the current claim and claim count of the message.
+        - ``LOST``: the grip's claim or claim count is not the current one of the message.
         - ``EXPIRED``: the claim has lapsed.
         - ``TOO_LONG``: the new expiry would exceed ``Grip.max_hold``.
 
@@ -374,7 +374,7 @@ class Storage(Protocol):
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the depths of queues of all projects, for at most ``queues`` queues.
+        """Return the depths of the queues of all projects. At most ``queues`` queues are included.
 
         In each state of a queue, at most ``most`` messages are counted.
 

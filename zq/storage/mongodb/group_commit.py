@@ -122,9 +122,9 @@ def select_admitted(requests: Iterable[Item], refusals: Iterable[Exception | Non
 
 
 def find_refusal(request: KeyedRequest, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
-    """Return the error for a request whose idempotency key is stored, or None if it has no key or a new one.
+    """Return the error for a request whose idempotency key is stored, or None if the key is new.
 
-    ``known`` is the result of ``recall``.
+    A request without a key has no error either. ``known`` is the result of ``recall``.
     """
     return next((known[key_id] for key_id in key_ids(request) if key_id in known), None)
 

@@ -105,7 +105,7 @@ def write_entries(
 def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
     """Rewrite up to ``most`` entries that refer to deleted messages, and return their number.
 
-    All messages up to ``sequence`` are deleted.
+    All messages up to ``sequence`` have been deleted.
     """
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
     found = client.find(due, limit=min(most, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})

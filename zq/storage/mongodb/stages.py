@@ -134,7 +134,7 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
-        """Increase the stage's counts by those of the drafts, and return the stage before the change.
+        """Add the drafts to the counts of the stage, and return the stage before the change.
 
         A missing stage is created. The second result is an expired stage that must be dropped first, or None.
         """

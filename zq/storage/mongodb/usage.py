@@ -184,7 +184,7 @@ class UsageEstimates:
         return within | ({"$nor": removed} if removed else {})
 
     def _number(self, where: BsonDocument, most: int) -> int:
-        """Count documents with the index only, up to ``most`` + 1 (0 = no limit)."""
+        """Count the matching documents, up to ``most`` + 1 (0 = no limit). Only the index is read."""
         limit = [{"$limit": most + 1}] if most else []
         found = self._client.aggregate([{"$match": where}, *limit, {"$count": "n"}], layout.OBSERVERS)
         return int(found[0]["n"]) if found else 0
@@ -192,8 +192,8 @@ class UsageEstimates:
     def _sizes(self, kind: str, where: BsonDocument, number: int, mean: int) -> int:
         """Return the total size of the bodies, extrapolated from a sample if there are many.
 
-        The sample has every n-th message or history entry by sequence. Idempotency keys are not spread over the
-        sequences, so the sample has the first ones.
+        The sample has every n-th message or history entry, in order of sequence. Idempotency keys are not spread over
+        the sequences, so the sample has the first ones.
         """
         sample = max(MIN_SAMPLE, min(MAX_SAMPLE, MAX_SAMPLE_BYTES // max(1, mean)))
         every = -(-number // sample)

@@ -159,7 +159,7 @@ def win_election(objects: Objects) -> int:
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
     """Return the newest opened epoch and its opening, or (0, None). The epoch may already be deposed.
 
-    ``known`` is the number of an earlier election. Its only use is to shorten the search for the newest election.
+    ``known`` is the number of an earlier election. It only shortens the search for the newest election.
     """
     for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)

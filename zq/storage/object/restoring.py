@@ -96,7 +96,7 @@ def read_records(
 def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
     """Return whether one of the records states that this position was acknowledged.
 
-    If not, a missing record at the position is no damage, because concurrent uploads may be stored in any order.
+    If not, a missing record at this position does not mean damage: concurrent uploads may be stored in any order.
     """
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)

@@ -169,8 +169,8 @@ class Change:
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when the change is committed.
 
-        Claims still find entries before the cursors if this change adds them. If only the fresh cursor moves, the store
-        is not written.
+        Claims still find entries that this change adds before the cursors. If only the fresh cursor moves, nothing is
+        written to the store.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:

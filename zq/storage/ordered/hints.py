@@ -53,7 +53,7 @@ class LazyExpiryQueue:
             return not self._closed
 
     def take(self, most: int) -> dict[bytes, int]:
-        """Remove and return up to ``most`` of the oldest keys, each with a time at which its message had expired."""
+        """Remove up to ``most`` keys, oldest first. Return a mapping from key to a time after the message's expiry."""
         with self._changed:
             taken = dict(islice(self._keys.items(), most))
             for key in taken:

@@ -46,7 +46,7 @@ def line_entry(line: bytes, head: bytes) -> tuple[bytes, bytes]:
 
 
 class ScannedRecords:
-    """The records of a line that a claim has read, by slot in ascending order.
+    """The records of a line that a claim has read, in ascending order of slots.
 
     A record is None if the message was removed or is unreadable. ``is_all`` is true if the whole line was read.
     """

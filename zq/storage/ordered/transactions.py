@@ -201,7 +201,7 @@ class CommitAttempt:
         return self._decide_large() or self._commit_small()
 
     def _decide_large(self) -> CommitResult | None:
-        """Decide a batch that is too large for one write, and return the result of a commit that is still open.
+        """Decide a batch that is too large for one write, and return the result of the open commit.
 
         If one write suffices, do nothing and return None.
         """
@@ -358,7 +358,7 @@ def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: i
 
 
 def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Publish the next staged messages. Create missing target queues first."""
+    """Create missing target queues, then publish the next staged messages."""
     store, registry = session
     keys, items = _next_staged(store, commit.rests[0], most)
     project = layout.decode_project(layout.prefix_of(producer))

@@ -164,7 +164,7 @@ class Bindings:
         self.forget(queue)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
-        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not created again."""
+        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not recreated since."""
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
