@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reading of the log, and the closing of a deposed owner's log.
+"""Functions that read the log, and that close the log of a deposed owner.
 
 A restore reads the newest checkpoint and then the log, epoch by epoch in the order of the chain.
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of messages in one state, read without locks.
 
-Ready and delayed messages are listed in claim order, claimed messages by sequence. Claim order merges the index
-``available`` with the fresh messages, as in ``ready``; a ``Position`` is a cursor in both.
+Ready and delayed messages are listed in claim order, claimed messages by sequence. For claim order, the index
+``available`` and the fresh messages are merged, as in ``ready``. A ``Position`` is a cursor in both.
 """
 
 from collections.abc import Iterator

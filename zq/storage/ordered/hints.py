@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints in memory that speed up claims, listings and expiry. They are never wrong, and may be dropped at any time.
+"""Hints in memory that speed up claims, listings and expiry. Hints are always correct, and may be dropped at any time.
 
 - ``ReadyCursor``: the position from which claims search for ready messages.
-- ``VisibilityIndex``: the ranges of a queue without visible messages, which a listing can skip.
+- ``VisibilityIndex``: the ranges of sequences that have no visible messages, so that a listing can skip them.
 - ``LazyExpiryQueue``: expired messages that readers have found.
 """
 
