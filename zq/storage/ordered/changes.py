@@ -58,11 +58,11 @@ class Change:
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
         self._claimed: dict[bytes, tuple[int, list[int]]] = {}
-        """Completion and sequences of each new claim group, by key."""
+        """End and sequences of each new claim group, by key."""
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
         """Number and sequences of the last claim group, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
-        """Holders of new claims by ``layout.claim_prefix``; b"" means an unknown holder. Other claims keep theirs."""
+        """Holders of new claims by ``layout.claim_prefix``; b"" means an unknown holder. Other holders do not change."""
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
         """Sequences that leave a claim group, by queue number, claim and group."""
 

@@ -89,7 +89,7 @@ class LineChanges:
         self._store = store
         self._lines: dict[bytes, _LineChange] = {}
         self._groups: dict[tuple[int, str], _LineChange] = {}
-        """LineChanges by queue number and group."""
+        """The changed lines, by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
         """Add a message to its line."""
