@@ -62,7 +62,7 @@ class Change:
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
         """Number and sequences of the last claim group, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
-        """Holders of new claims by ``layout.claim_prefix``; b"" means an unknown holder. Other holders do not change."""
+        """Holders of new claims by ``layout.claim_prefix``; b"" means an unknown holder. Others do not change."""
         self._left: defaultdict[tuple[int, str, int], set[int]] = defaultdict(set)
         """Sequences that leave a claim group, by queue number, claim and group."""
 
