@@ -19,8 +19,8 @@ Arguments that several verbs share:
   the key, the verb changes nothing. It raises ``Repeated`` with the result of the first request or, if the digest
   differs, ``KeyReused``.
 - ``fence``: if the epoch is not the last one issued, the verb changes nothing and raises ``Fenced``.
-- ``most_bytes``: the maximum total size of the returned bodies. The verb returns fewer messages than ``limit`` to stay
-  within this size, but at least one message if there is one.
+- ``most_bytes``: the maximum total size of the returned bodies and attributes. The verb returns fewer messages than
+  ``limit`` to stay within this size, but at least one message if there is one.
 """
 
 from collections.abc import Callable, Sequence

@@ -53,7 +53,7 @@ class HistoryController:
                     most_bytes=most_bytes,
                     floor_of=history_floor_of,
                 )
-        items = [_to_entry(key, one, moment) for one in take_portion(found, most_bytes, layout.body_of)]
+        items = [_to_entry(key, one, moment) for one in take_portion(found, most_bytes, layout.size_of)]
         if not items:
             return Page([], None)
         return Page(items, str(items[-1].message.sequence if span is None else items[-1].position))

@@ -252,9 +252,9 @@ def new_document(
     return made
 
 
-def body_of(found: Mapping[str, Any]) -> bytes:
-    body: bytes = found["b"]
-    return body
+def size_of(found: Mapping[str, Any]) -> int:
+    """Return the size in bytes of a message's body and attributes, or 0 for other documents."""
+    return len(found.get("b", b"")) + len(found.get("v", b""))
 
 
 def doc_ids(key: QueueKey, ids: Sequence[str]) -> list[str]:

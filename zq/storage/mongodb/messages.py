@@ -336,7 +336,7 @@ class MessageController:
         if expected is not None and (metadata := counter.get("b", NO_METADATA)) != expected:
             return Page([], None, metadata)
         messages = [
-            layout.to_message(key, document, moment) for document in take_portion(found, most_bytes, layout.body_of)
+            layout.to_message(key, document, moment) for document in take_portion(found, most_bytes, layout.size_of)
         ]
         return Page(messages, str(messages[-1].sequence) if messages else None)
 

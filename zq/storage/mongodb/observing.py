@@ -68,7 +68,7 @@ def browse(
             floors.append(floor_of(counter))
     if floors:
         found = [one for one in found if one["k"] > floors[-1]]
-    items = [layout.to_message(key, document, now) for document in take_portion(found, most_bytes, layout.body_of)]
+    items = [layout.to_message(key, document, now) for document in take_portion(found, most_bytes, layout.size_of)]
     if not items:
         return BrowsePage([], None)
     last = found[len(items) - 1]

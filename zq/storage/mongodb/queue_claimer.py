@@ -30,7 +30,7 @@ from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
 from zq.storage.mongodb.floors import counters_of, floor_of, search
 from zq.storage.mongodb.head_hint import HeadHint
-from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, QueueKey, body_of
+from zq.storage.mongodb.layout import CLAIM_ORDER, IN_NO_LINE, BsonDocument, QueueKey, size_of
 from zq.storage.mongodb.line_claimer import LineClaimer
 from zq.storage.mongodb.unions import FLOORS
 
@@ -116,12 +116,12 @@ class QueueClaimer:
     def search_messages(self, want: int, now: int, most_bytes: int) -> SearchResult:
         """Return ready messages from the head of the queue, and the queue's metadata.
 
-        The result ends after ``want`` messages, or when the total size of the bodies reaches ``most_bytes``. If the
+        The result ends after ``want`` messages, or when their total size reaches ``most_bytes``. If the
         search finds expired messages, it deletes some of them.
         """
         head, skip, token = self._head_hint.get_start(want)
         ready, metadata = self._ready(head, now, want, most_bytes, skip)
-        if (head or skip) and len(ready) < want and sum(map(len, map(body_of, ready))) < most_bytes:
+        if (head or skip) and len(ready) < want and sum(map(size_of, ready)) < most_bytes:
             head, skip, token = 0, 0, self._head_hint.invalidate()
             ready, metadata = self._ready(head, now, want, most_bytes)
         if any(int(found["e"]) <= now for found in ready):

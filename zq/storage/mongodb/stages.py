@@ -306,11 +306,7 @@ def to_draft(document: BsonDocument) -> Draft:
     )
 
 
-def _size(document: BsonDocument) -> int:
-    return len(document["b"]) + len(document.get("v", b""))
-
-
-# Maximum size of the bodies in one slice, in bytes.
+# Maximum size of the messages in one slice, in bytes.
 BYTES_AT_ONCE: Final = 4 << 20
 
 # The progress of a commit: the index of the first incompletely published stage, and the position reached in this stage.
@@ -342,7 +338,7 @@ def next_drafts(
         usual = BYTES_AT_ONCE * stage["count"] // max(1, stage["bytes"])
         found = stage_store.drafts(stage, order, min(most - len(chosen), 1 + usual), session)
         for one in found:
-            weight += _size(one)
+            weight += layout.size_of(one)
             if chosen and weight > BYTES_AT_ONCE:
                 return chosen, [index, order]
             chosen.append(one)
@@ -374,5 +370,5 @@ def publish(
 
 
 def _entry(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
-    number, size = len(drafts), sum(map(_size, drafts))
+    number, size = len(drafts), sum(map(layout.size_of, drafts))
     return Arrivals(number, now if any(not one["l"] for one in drafts) else None, number, size + OVERHEAD * number)

@@ -128,7 +128,7 @@ def to_batch(found: BsonDocument) -> Batch:
 def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     start = weight = 0
     for at, entry in enumerate(entries):
-        more = len(entry.body) + len(entry.checksum) + OVERHEAD
+        more = entry.size + len(entry.checksum) + OVERHEAD
         if weight + more > MAX_DOCUMENT_BYTES and at > start:
             yield entries[start:at]
             start, weight = at, 0

@@ -54,8 +54,8 @@ class Publication(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The total size of the bodies in bytes."""
-        return sum(len(entry.body) for entry in self.entries)
+        """The total size of the messages in bytes."""
+        return sum(entry.size for entry in self.entries)
 
 
 class PublishResult(NamedTuple):

@@ -40,7 +40,7 @@ def page(
 ) -> BrowsePage:
     """Return up to ``limit`` messages in the state ``wanted`` after a position.
 
-    The page ends before its bodies exceed ``most_bytes`` in total, but it has at least one message if any exists.
+    The page ends before its messages exceed ``most_bytes`` in total, but it has at least one message if any exists.
     """
     matches = (
         _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
@@ -52,7 +52,7 @@ def page(
         for one, body in zip(some, texts, strict=True):
             if not body:  # the message was removed or has expired in the meantime, or its body is unreadable
                 continue
-            most_bytes -= len(body)
+            most_bytes -= len(body) + len(one.record.attributes)
             if most_bytes < 0 and items:
                 return BrowsePage(items, position)
             items.append(layout.build_message(one.position.sequence, one.record, body, now))
