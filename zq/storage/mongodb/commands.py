@@ -29,7 +29,7 @@ class RemovalPending(OperationFailure):
 
 
 def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
-    """Return documents of the cursor until their total size reaches ``most_bytes``.
+    """Return documents of the cursor until the total size of the documents reaches ``most_bytes``.
 
     After the first ``PORTION`` documents, their average size determines the size of the next batch. Small documents
     then arrive in a single further reply.

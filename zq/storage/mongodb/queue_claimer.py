@@ -116,8 +116,8 @@ class QueueClaimer:
     def search_messages(self, want: int, now: int, most_bytes: int) -> SearchResult:
         """Return ready messages from the head of the queue, and the queue's metadata.
 
-        The result ends after ``want`` messages, or when their total size reaches ``most_bytes``. If the
-        search finds expired messages, it deletes some of them.
+        The result ends after ``want`` messages, or when their total size reaches ``most_bytes``. If the search finds
+        expired messages, it deletes some of them.
         """
         head, skip, token = self._head_hint.get_start(want)
         ready, metadata = self._ready(head, now, want, most_bytes, skip)

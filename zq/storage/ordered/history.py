@@ -98,8 +98,8 @@ def _read_stretch(
 ) -> tuple[list[HistoryEntry], int]:
     """Return messages and history entries of a locked queue, and the sequence from which to continue.
 
-    The list has up to ``want`` items in order of sequence. It ends before they exceed ``most_bytes`` in total, but it
-    has at least one item if there is any.
+    The list has up to ``want`` items in order of sequence. It ends before the items exceed ``most_bytes`` in total,
+    but it has at least one item if there is any.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
