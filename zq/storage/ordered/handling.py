@@ -13,7 +13,7 @@ from zq.storage.ordered.store import Store
 
 
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: Completion) -> list[HandleOutcome]:
-    """Apply the operations ``grips``, which are on different messages, in one change.
+    """Apply the operations ``grips`` in one change. Each grip must be for a different message.
 
     Return the outcomes in the order of ``grips``.
     """
