@@ -21,6 +21,7 @@ ROOT = Path(__file__).parent.parent
 VALUES = ["zq.errors", "zq.model"]
 ABOVE_STORES = [
     *VALUES,
+    "zq.cache",
     "zq.turns",
     "zq.limits",
     "zq.wire",
@@ -46,6 +47,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     # module, with all below it: what of zq it may import besides itself. The longest name that fits decides.
     "zq": [],
     "zq.errors": [],
+    "zq.cache": ["zq.errors"],
     "zq.model": ["zq.errors"],
     "zq.events": VALUES,
     "zq.limits": VALUES,
