@@ -58,12 +58,17 @@ class ReadThroughCache(Generic[K, V]):
         self._entries: dict[K, tuple[float, V]] = {}
         self._flights: dict[K, _Flight[V]] = {}
 
-    def get(self, key: K) -> V:
-        """Return the cached value of the key. If there is none, load it."""
-        entry = self._entries.get(key)
-        if entry is not None and self._monotonic() < entry[0]:
-            return entry[1]
-        return self._load_once(key)
+    def get(self, key: K, now: float | None = None) -> V:
+        """Return the cached value of the key. If there is none, load it.
+
+        Args:
+            now: Current monotonic time, if the caller has read the clock.
+        """
+        try:
+            until, value = self._entries[key]
+        except KeyError:
+            return self._load_once(key)
+        return value if (now or self._monotonic()) < until else self._load_once(key)
 
     def peek(self, key: K, default: D, *, expired: bool = False) -> V | D:
         """Return the cached value of the key without loading it, or ``default``.

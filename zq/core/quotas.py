@@ -16,6 +16,7 @@ import msgspec
 from cachetools import FIFOCache
 from msgspec import structs
 
+from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.core.rates import Account, Rates
 from zq.core.stored import FRESH, MAX_PROJECTS, RETRY, MetadataQuotas, StorageQuotas, beyond_free, exceeded
@@ -52,10 +53,10 @@ class Allotment(msgspec.Struct, frozen=True):
     """The cached quota, state and rate limiter of one project.
 
     Attributes:
-        until: Monotonic time at which the allotment expires.
+        ttl: Seconds for which the allotment is cached.
     """
 
-    until: float
+    ttl: float
     quota: Quota
     state: State
     account: Account
@@ -116,7 +117,11 @@ class Quotas:
         self._rates = rates
         self._lock = threading.Lock()
         self._creation_locks = StripedLocks(CREATION_WAIT)
-        self._known: dict[str, Allotment] = {}
+        self._allotments = ReadThroughCache(
+            self._load_allotment, MAX_PROJECTS, lambda allotment: allotment.ttl, rates.now
+        )
+        self.allotment = self._allotments.get
+        """Returns the project's allotment, cached for ten seconds."""
         # Expiry of the knowledge that a queue, stage, fence, producer or list entry of a project exists.
         self._existing: FIFOCache[tuple[str, ...], float] = FIFOCache(MAX_PROJECTS)
         self.now = rates.now
@@ -126,40 +131,26 @@ class Quotas:
 
     def configure(self, defaults: Quota) -> None:
         """Apply new defaults and drop cached allotments."""
-        with self._lock:
-            self.defaults = defaults
-            self._known.clear()
+        self.defaults = defaults
+        self._allotments.clear()
 
-    def allotment(self, project: str, moment: float | None = None) -> Allotment:
-        """Return the project's allotment, cached for ten seconds.
+    def _load_allotment(self, project: str) -> Allotment:
+        """Read the project's allotment.
 
         While the store is unavailable, the last known allotment stays valid. If none is known, ``Unavailable`` is
         raised, because the project may be suspended.
-
-        Args:
-            moment: Current monotonic time, if the caller has read the clock.
         """
-        known = self._known.get(project)
-        if known is not None and (moment or self.now()) < known.until:
-            return known
+        began = self.now()
         try:
             settings = self.read(project)
         except Unavailable as absence:
+            known = self._allotments.peek(project, None, expired=True)
             if known is None:
                 raise
             LOG.debug("The cached quotas stay in use, because the store is unavailable: %s", absence)
-            return self._remember(project, structs.replace(known, until=self.now() + RETRY))
+            return structs.replace(known, ttl=self.now() - began + RETRY)
         quota = self.defaults.with_own(settings.limits)
-        account = self._rates.account(project, quota)
-        return self._remember(project, Allotment(self.now() + FRESH, quota, settings.state, account))
-
-    def _remember(self, project: str, allotment: Allotment) -> Allotment:
-        with self._lock:
-            self._known.pop(project, None)
-            if len(self._known) >= MAX_PROJECTS:
-                del self._known[next(iter(self._known))]  # the oldest
-            self._known[project] = allotment
-        return allotment
+        return Allotment(FRESH, quota, settings.state, self._rates.account(project, quota))
 
     # Settings of projects, which administrators write.
 
@@ -191,8 +182,7 @@ class Quotas:
 
     def forget(self, project: str) -> None:
         """Drop the project's cached settings and usage."""
-        with self._lock:
-            self._known.pop(project, None)
+        self._allotments.forget(project)
         self._storage_quotas.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
