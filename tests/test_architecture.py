@@ -90,7 +90,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     ],
     "zq.auth.tokens": [*VALUES, "zq.clock", "zq.storage.api", "zq.storage.capabilities"],
     "zq.auth.signatures": [
-        *(*VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
+        *(*VALUES, "zq.cache", "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities", "zq.auth"),
     ],
     "zq.auth": [
         *("zq.audit", "zq.auth.tokens", *VALUES, "zq.limits", "zq.clock", "zq.storage.api", "zq.storage.capabilities"),
