@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "zq.storage.browsing": [*VALUES, "zq.storage.api", "zq.storage.capabilities"],
     "zq.storage.capabilities": VALUES,
     "zq.storage.concurrency": ["zq.errors"],
-    "zq.storage": [*VALUES, "zq.storage.api", "zq.storage.browsing", "zq.storage.capabilities"],
+    "zq.storage": [*VALUES, "zq.cache", "zq.storage.api", "zq.storage.browsing", "zq.storage.capabilities"],
     "zq.storage.inline": [],
     "zq.storage.memory": [*PROMISE, "zq.storage.ordered", "zq.storage.ordered.store"],
     "zq.storage.mongodb": PROMISE,
