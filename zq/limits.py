@@ -167,7 +167,7 @@ def check_body_size(size: int, bound: int) -> None:
 
 
 def check_nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
-    """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth``, where later decoders might fail."""
+    """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth``, because other decoders might fail."""
     if depth < 0:
         raise InvalidBody(f"{field} must be nested at most {MAX_NESTING} deep.")
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -193,12 +193,14 @@ def queue_ref(project: str, name: str) -> QueueRef:
 
 
 def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> QueueRef:
-    """Return the full name of an existing queue, or of a queue that REST can create. Raises ``InvalidName``.
+    """Return the full name of a queue that exists or that the REST API can create.
 
     A name of more than ``MAX_NAME`` characters is valid only for an existing queue.
 
     Args:
-        find: Looks up a queue with such a name; ``None`` = accept the name, because the request creates no queue.
+        find: Looks up a queue with a long name; ``None`` = accept the name, because the request creates no queue.
+
+    Raises ``InvalidName`` if the project id or the name is not valid.
     """
     if len(name) > MAX_NAME and is_long_queue_name(name):
         queue = QueueRef(project_id(project), name)
@@ -220,7 +222,7 @@ def _check_ref(thing: str, project: str, name: str, error: type[InvalidName]) ->
 
 
 def pattern(text: str) -> Pattern:
-    """Parse the parameter ``match``, a topic pattern (extensions 8). Raises ``Invalid``."""
+    """Parse the parameter ``match``, a topic pattern (extensions 8). Raises ``Invalid`` if it is not valid."""
     if PATTERN.fullmatch(text) is None or "***" in text:
         raise Invalid(
             f"match must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - the dot and *, at most two * in a row."
@@ -253,7 +255,10 @@ def is_long_queue_name(value: object) -> TypeGuard[str]:
 
 
 def check_free_name(field: str, name: str) -> str:
-    """Return ``name`` if it is a valid name of a claim, stage, fence or producer (extensions 9). Raises ``Invalid``."""
+    """Return ``name`` if it is a valid name of a claim, stage, fence or producer (extensions 9).
+
+    Raises ``Invalid`` if it is not.
+    """
     if FREE_NAME.fullmatch(name) is None:
         raise Invalid(
             f"{field}: a name must be 1 to {MAX_FREE_NAME} characters from A-Z a-z 0-9 _ - and the dot, not dots alone."
@@ -262,7 +267,7 @@ def check_free_name(field: str, name: str) -> str:
 
 
 def check_group_name(name: str) -> str:
-    """Return ``name`` if it is a valid name of a message group. Raises ``Invalid``."""
+    """Return ``name`` if it is a valid name of a message group. Raises ``Invalid`` if it is not."""
     if not 1 <= len(name) <= MAX_GROUP:
         raise Invalid(f"group must be 1 to {MAX_GROUP} characters; it has {len(name)}.")
     return name
@@ -309,7 +314,7 @@ def _check_attribute(field: str, name: str, value: AttributeValue) -> None:
 
 
 def is_allowed_text(text: str) -> bool:
-    """Return whether the text has no forbidden character. The first check is faster and accepts most texts."""
+    """Return whether the text has no forbidden character."""
     return text.isprintable() or FORBIDDEN_CHARACTER.search(text) is None
 
 
@@ -330,7 +335,7 @@ def is_base64(text: str) -> bool:
 
 
 def check_claim_name(name: str) -> str:
-    """Return ``name`` if it is a valid name of a claim. Raises ``Invalid``.
+    """Return ``name`` if it is a valid name of a claim. Raises ``Invalid`` if it is not.
 
     A name contains a dot, unlike the ids that the server assigns.
     """

@@ -104,11 +104,11 @@ class TopicCreation:
         self._sealed.forget(topic)
 
     def sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted, from a cache; 0 = not all are."""
+        """Return the cached time since which all bodies of the topic are encrypted; 0 = not all are."""
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the time since which all bodies of the topic are encrypted, from the store; 0 = not all are."""
+        """Read from the store the time since which all bodies of the topic are encrypted; 0 = not all are."""
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 

@@ -95,8 +95,13 @@ class History:
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         """Post copies of finished messages, with ``client`` as the sender. Return the number of copies.
 
-        Up to ``CHUNK`` copies at a time are posted atomically. Raises ``Invalid``, ``MessageNotFound``,
-        ``QueuePaused``.
+        Up to ``CHUNK`` copies at a time are posted atomically.
+
+        Raises:
+            Invalid: The terms are out of range or contradict each other.
+            MessageNotFound: The history has no message with any of the requested ids.
+            QueuePaused: Posts to the queue are paused.
+            QuotaExceeded: The project has reached its storage quota.
         """
         self._check(terms)
         if terms.ids is not UNSET:

@@ -98,7 +98,7 @@ class Messages:
         """Return the rules for a post of ``size`` bytes (contract 7.2, step 1). Create the queue if it does not exist.
 
         Cached rules that allow the post are used as they are, because the store checks them during the post. If the
-        cached rules refuse the post, the current rules are read from the store.
+        cached rules do not allow the post, the current rules are read from the store.
         """
         remembered = self._rules_cache.remembered(queue)
         if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
@@ -125,7 +125,11 @@ class Messages:
             rules: The result of ``rules`` for this post, if the caller has it.
             trace: Attributes for messages without a trace context of their own.
 
-        Raises ``Invalid``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
+        Raises:
+            Invalid: The body or a message is not valid.
+            KeyReused: The idempotency key was used for a different request.
+            QueuePaused: Posts to the queue are paused.
+            QuotaExceeded: The project has reached its queue or storage quota.
         """
         rules = rules or self.rules(queue, len(raw))
         posted = wire.parse_post(raw)
@@ -166,7 +170,12 @@ class Messages:
 
         Staged messages are invisible until a commit publishes them. A missing queue is created by the commit.
 
-        Raises ``Invalid``, ``StageFull``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
+        Raises:
+            Invalid: The body, a message or the name of the stage is not valid.
+            StageFull: The stage would exceed its limit of bytes or messages.
+            KeyReused: The idempotency key was used for a different request.
+            QueuePaused: Posts to the queue are paused.
+            QuotaExceeded: The project has reached a quota.
         """
         posted = wire.parse_post(raw)
         stage = check_free_name("stage", stage)
@@ -272,7 +281,12 @@ class Messages:
             rules = self._rules_cache.remember(queue, page.metadata)
 
     def get(self, queue: QueueRef, message: str) -> ReadResult[Message]:
-        """Return one message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
+        """Return one message.
+
+        Raises:
+            MessageNotFound: The message does not exist.
+            MessageUnreadable: The message cannot be decrypted.
+        """
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
             return ReadResult(self._sealing.decrypt(queue, found), now)
@@ -309,10 +323,14 @@ class Messages:
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
         """Delete messages by id.
 
-        If the server requires claim ids, each message must belong to one of ``claims``. If it does not, ``claims`` is
-        ignored and claimed messages are deleted too.
+        If the server does not require claim ids, ``claims`` is ignored and claimed messages are deleted too.
 
-        Raises ``Invalid``, ``ClaimNotHeld``.
+        Args:
+            claims: Ids of claims. If the server requires claim ids, each message must belong to one of these claims.
+
+        Raises:
+            Invalid: There are no ids or too many, or the server requires claim ids and ``claims`` is empty.
+            ClaimNotHeld: The server requires claim ids, and a message does not belong to one of ``claims``.
         """
         check_count("ids", len(ids), self._limits.max_messages_per_page)
         if self._delete_with_claim_id and not claims:
@@ -331,8 +349,11 @@ class Messages:
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
         """Delete and return up to ``limit`` ready messages, as many as fit in a response.
 
-        A message that cannot be decrypted is posted again. If the queue keeps a history, the message stays there
-        instead and can be replayed.
+        A message that cannot be decrypted is posted again, unless the queue keeps a history: then the message stays in
+        the history and can be replayed.
+
+        Args:
+            claims: Ids of claims. If the server requires claim ids for deletions, any id raises ``Invalid``.
         """
         check_range("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
@@ -442,7 +463,7 @@ class Messages:
 
 
 def _attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
-    """Encode the attributes of a posted message for storage. Raises ``Invalid``."""
+    """Encode the attributes of a posted message for storage. Raises ``Invalid`` if an attribute is not valid."""
     values: Mapping[str, AttributeValue] = {}
     if posted.attributes is not UNSET:
         values = attribute_values(posted.attributes)

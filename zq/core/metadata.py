@@ -145,7 +145,7 @@ def check_operations(operations: Sequence[wire.Operation]) -> None:
 
 
 def find_assigned_values(operations: Sequence[wire.Operation], key: str) -> list[object]:
-    """Return the values that the operations assign to the key, in order."""
+    """Return the values that the operations assign to the key, in the order of the operations."""
     return [operation.value for operation in operations if operation.op != "remove" and _key(operation) == key]
 
 

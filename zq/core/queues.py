@@ -91,7 +91,10 @@ class Queues(MetadataResource[QueueRef, Queue]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Change the metadata and wake the queue's long polls, because the change may end a pause."""
+        """Change the metadata like ``MetadataResource.change``.
+
+        Then wake the queue's long polls, because the change may end a pause.
+        """
         shown = super().change(ref, edit, named, allowance)
         self._waiters.wake(ref)
         return shown

@@ -171,9 +171,9 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Make the target queues accept unencrypted bodies if moves of ready messages bring such bodies.
+        """Make the target queues accept unencrypted bodies if the moves bring them a ready, unencrypted message.
 
-        Raises ``MetadataConflict``.
+        Raises ``MetadataConflict`` if concurrent changes to a target make every attempt fail.
         """
         by_id = self._moves_to_sealed(source, moves)
         if by_id:
@@ -182,10 +182,10 @@ class RulesCache:
             self.admit_plain(_plain_targets(source, ready, by_id))
 
     def plain_targets(self, source: QueueRef, claim: str, moves: Sequence[Move], now: Seconds) -> Collection[QueueRef]:
-        """Return the encrypted-only target queues to which the moves would bring unencrypted bodies.
+        """Return the targets that accept only encrypted bodies, but would receive unencrypted bodies.
 
-        Only messages of ``claim`` count. The store refuses moves of other messages, so they must not change their
-        targets.
+        Only messages of ``claim`` count. The store rejects moves of other messages, so such moves must not change the
+        target queues.
         """
         by_id = self._moves_to_sealed(source, moves)
         if not by_id:
@@ -210,7 +210,8 @@ class RulesCache:
     def admit_plain(self, targets: Iterable[QueueRef]) -> None:
         """Make the queues accept unencrypted bodies, before such bodies are moved into them.
 
-        Drivers move messages without inspecting bodies. Raises ``MetadataConflict``.
+        Drivers move messages without inspecting bodies. Raises ``MetadataConflict`` if concurrent changes to a queue
+        make every attempt fail.
         """
         for target in targets:
             for _ in range(MAX_ATTEMPTS):

@@ -71,8 +71,15 @@ class Settling:
     ) -> WriteResult[SettleResult]:
         """Delete, release, move or bury messages of the claim atomically.
 
-        If an error is raised, nothing has changed. Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``,
-        ``KeyReused``, ``Fenced``, ``QuotaExceeded``.
+        If an error is raised, nothing has changed.
+
+        Raises:
+            Invalid: The terms are not valid.
+            NotAuthorized: The caller may not post to a target queue.
+            ClaimNotFound: The claim does not exist or has expired.
+            KeyReused: The idempotency key was used for a different request.
+            Fenced: The epoch of ``fence`` is outdated.
+            QuotaExceeded: A target queue does not exist, and the project has reached its queue limit.
         """
         self._check(terms)
         targets = {move.queue for move in terms.move}
@@ -110,8 +117,12 @@ class Settling:
     ) -> None:
         """Make the target queues accept unencrypted bodies if the settlement moves such bodies to them.
 
-        Before a target changes, the idempotency key and the fence are checked. Raises ``Repeated``, ``KeyReused``,
-        ``Fenced``.
+        Before a target changes, the store checks the idempotency key and the fence.
+
+        Raises:
+            Repeated: The request repeats an earlier request.
+            KeyReused: The idempotency key was used for a different request.
+            Fenced: The epoch of ``fence`` is outdated.
         """
         targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now)
         if targets and (idempotency_key is not None or fence is not None):
@@ -132,7 +143,7 @@ class Settling:
         )
 
     def _check(self, terms: extensions.SettleTerms) -> None:
-        """Check the terms that do not depend on queue rules. Raises ``Invalid``."""
+        """Raise ``Invalid`` if the terms are not valid, regardless of the queue's rules."""
         limits, fields = self._limits, "delete, release, move and bury"
         ids = [] if isinstance(terms.delete, str) else list(terms.delete)
         ids += [released.id for released in terms.release]

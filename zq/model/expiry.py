@@ -37,7 +37,11 @@ class Pace(Protocol):
         ...
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
-        """Record the removal of ``count`` expired messages of the queue; ``None`` = of other items."""
+        """Record the removal of ``count`` expired items.
+
+        Args:
+            queue: Queue whose messages were removed; ``None`` = the items are not messages.
+        """
         ...
 
 

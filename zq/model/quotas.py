@@ -96,7 +96,7 @@ class Project(Struct, frozen=True):
 
 
 def validate_limits(limits: Mapping[str, Any]) -> dict[str, int]:
-    """Validate the limits that an administrator has set for a project. Raises ``Invalid``."""
+    """Return the limits that an administrator has set for a project. Raises ``Invalid`` if a limit is not valid."""
     for name, value in limits.items():
         if name not in Quota.__struct_fields__:
             known = ", ".join(Quota.__struct_fields__)

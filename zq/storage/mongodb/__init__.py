@@ -5,8 +5,8 @@
 - ``startup`` connects to the database and creates its collections and indexes.
 - ``client`` sends the commands.
 
-Concurrent posts, publishes, settlements and deletions share a ``GroupCommit``. Concurrent claims of one queue also
-share one.
+Concurrent requests of the same type share a ``GroupCommit``: posts, publishes, settlements and deletions, and claims in
+the same queue.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,10 +69,10 @@ class MongoStorage(Defaults):
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the epoch.
 
-        The time never decreases for any zq server. Exception: if the stored time is more than ``FALSE_FUTURE`` seconds
-        ahead of MongoDB's clock, it is considered wrong and replaced.
+        The time never decreases for any zq server, with one exception: if the stored time is more than ``FALSE_FUTURE``
+        seconds ahead of MongoDB's clock, it is considered wrong and replaced.
 
-        The command waits for the primary only, because a shorter round trip gives a more accurate time.
+        The command does not wait for secondaries, because a shorter round trip gives a more accurate time.
         """
         return self._tell_time(durable=False)
 
