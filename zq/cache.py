@@ -21,13 +21,12 @@ EVICTION_DIVISOR: Final = 8
 class _Flight(Generic[V]):
     """A load in progress. It ends with a value, with an error, or with neither if ``load`` failed unexpectedly."""
 
-    __slots__ = ("ended", "error", "value")
+    value: V
+    error: ZqError | None = None
 
     def __init__(self) -> None:
         self.ended = threading.Lock()
         self.ended.acquire()
-        self.value: V
-        self.error: ZqError | None = None
 
 
 class ReadThroughCache(Generic[K, V]):
@@ -50,10 +49,8 @@ class ReadThroughCache(Generic[K, V]):
         ttl: float | Callable[[V], float],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._load = load
-        self._size = size
-        self._ttl = ttl
-        self._monotonic = monotonic
+        self._load, self._size, self._monotonic = load, size, monotonic
+        self._ttl: Callable[[V], float] = ttl if callable(ttl) else lambda _: ttl
         self._lock = threading.Lock()
         self._entries: dict[K, tuple[float, V]] = {}
         self._flights: dict[K, _Flight[V]] = {}
@@ -71,11 +68,7 @@ class ReadThroughCache(Generic[K, V]):
         return value if (now or self._monotonic()) < until else self._load_once(key)
 
     def peek(self, key: K, default: D, *, expired: bool = False) -> V | D:
-        """Return the cached value of the key without loading it, or ``default``.
-
-        Args:
-            expired: Whether to return an expired value too.
-        """
+        """Return the cached value of the key, or ``default``. If ``expired``, return an expired value too."""
         entry = self._entries.get(key)
         return entry[1] if entry is not None and (expired or self._monotonic() < entry[0]) else default
 
@@ -114,20 +107,17 @@ class ReadThroughCache(Generic[K, V]):
             flight.error = error
             raise
         finally:
-            self._end(key, flight, began)
+            with self._lock:
+                if self._flights.get(key) is flight:  # otherwise the value may be older than a change
+                    del self._flights[key]
+                    if hasattr(flight, "value"):
+                        self._store(key, flight.value, began)
+            flight.ended.release()
         return flight.value
 
-    def _end(self, key: K, flight: _Flight[V], began: float) -> None:
-        with self._lock:
-            if self._flights.get(key) is flight:  # otherwise the value may be older than a change
-                del self._flights[key]
-                if hasattr(flight, "value"):
-                    self._store(key, flight.value, began)
-        flight.ended.release()
-
     def _store(self, key: K, value: V, began: float) -> None:
-        ttl = self._ttl(value) if callable(self._ttl) else self._ttl
         self._entries.pop(key, None)
+        ttl = self._ttl(value)
         if ttl > 0:
             if len(self._entries) >= self._size:
                 for oldest in list(islice(self._entries, 1 + self._size // EVICTION_DIVISOR)):

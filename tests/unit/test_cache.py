@@ -198,6 +198,21 @@ def test_a_failed_load_fails_all_lookups_that_share_it_and_is_not_cached(source:
     assert cache.get("a") == 0
 
 
+def test_a_failed_load_keeps_the_expired_value(source: Source) -> None:
+    """A caller may fall back to it."""
+    now = [0.0]
+    cache = ReadThroughCache(source, 10, 1.0, lambda: now[0])
+    cache.get("a")
+
+    def fail() -> None:
+        raise Unavailable("down")
+
+    now[0], source.during_load = 1.0, fail
+    with pytest.raises(Unavailable):
+        cache.get("a")
+    assert cache.peek("a", None, expired=True) == 0
+
+
 def test_after_an_unexpected_error_a_waiting_thread_loads_by_itself(source: Source) -> None:
     """The error may concern only the thread that loads, for example the event loop's thread."""
     gate = Gate()
