@@ -48,8 +48,8 @@ def connect(
 ) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``cache`` is a local directory, the content of which is deleted. The other options are those of ``TakeoverTerms``,
-    ``Shipper`` and ``CheckpointRules``. Raises ``StartRefused``.
+    ``cache`` is a local directory whose content is deleted first. For the other options, see ``TakeoverTerms``,
+    ``Shipper`` and ``CheckpointRules``. Raises ``StartRefused`` if an option is invalid or the takeover is not allowed.
     """
     if takeover not in TAKEOVERS:
         raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
@@ -80,7 +80,12 @@ def connect(
 
 
 def objects_of(uri: str) -> Objects:
-    """Connect to the object store at a URI and prepare it. Raises ``StartRefused`` or ``Unavailable``."""
+    """Return a client for the object store at a URI, after preparing the store for its first use.
+
+    Raises:
+        StartRefused: The URI is invalid, a package is missing, or the object store is unsuitable.
+        Unavailable: The object store does not respond.
+    """
     if store_uri.split(uri).scheme == "swift":
         swift = SwiftObjects(uri, os.environ)
         swift.prepare()
@@ -95,7 +100,10 @@ def objects_of(uri: str) -> Objects:
 
 
 def prepare(uri: str, **_: object) -> None:
-    """Prepare the object store for its first use and test its leader election. Raises ``StartRefused``."""
+    """Prepare the object store for its first use and test leader election.
+
+    Raises ``StartRefused`` if the URI is invalid or the object store is unsuitable.
+    """
     objects_of(uri)
 
 
@@ -105,25 +113,33 @@ def _default_cache(uri: str) -> Path:
 
 
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
-    """Restore the store to a new embedded store, as of the time ``at``, the log position ``position``, or now.
+    """Restore the object store at ``uri`` to a new embedded store at ``to``, and return its log position and time.
 
-    Return the restored log position and its time in seconds. Raises ``StartRefused`` or ``Unavailable``.
+    The restored state is that at the time ``at`` or at the log position ``position``; by default, the latest state.
+    All times are in seconds since the Unix epoch.
+
+    Raises:
+        StartRefused: The state is not available, or ``to`` exists.
+        Unavailable: The object store does not respond.
     """
     restored = offline.restore(objects_of(uri), rocksdb.parse_path(to), SHAPE, at, position)
     return restored.position, restored.moment / 1000
 
 
 def ship(uri: str, to: str) -> int:
-    """Upload the embedded store ``uri`` to the object store ``to``, and return the number of files.
+    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the number of its files.
 
-    Raises ``StartRefused``.
+    Raises ``StartRefused`` if there is no store at ``uri`` or already one at ``to``.
     """
     moment = layout.ms(StorageClock().now())
     return offline.ship(rocksdb.parse_path(uri), objects_of(to), SHAPE, moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Return a description of the store's owner and its progress. Raises ``StartRefused`` or ``Unavailable``."""
+    """Return a description of the store's owner and of its progress, for operators.
+
+    Raises ``StartRefused`` if there is no store, or ``Unavailable`` if the object store does not respond.
+    """
     epoch, opening, head = offline.owner(objects_of(uri))
     now = layout.ms(StorageClock().now())
     return {

@@ -100,7 +100,7 @@ class PendingDeletes:
 
 
 def delete_unused_hidden(session: Session) -> None:
-    """Delete the hidden states that have no idempotency keys any more."""
+    """Delete the hidden states that no longer have idempotency keys."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:

@@ -60,7 +60,8 @@ def connect(
         sync: The sync mode; see ``Store``.
         max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 for no limit.
 
-    Raises ``StartRefused``.
+    Raises:
+        StartRefused: The sync mode or the URI is invalid, or the directory is in use, damaged or unsuitable.
     """
     if sync not in SYNC_MODES:
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
@@ -149,7 +150,7 @@ def _replacement(path: Path, to: Path) -> Iterator[Path]:
             raise StartRefused(f"{target} is there already: a salvage makes a new store. Name another, or remove it.")
     if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
         raise StartRefused(f"There is no store in {path}.")
-    hold_lock(path).close()  # refuse a store that is in use before anything is created
+    hold_lock(path).close()  # reject a store that is in use before anything is created
     try:
         unfinished.mkdir(mode=0o700, parents=True)
     except OSError as error:
@@ -166,7 +167,7 @@ class Backups:
 
     @staticmethod
     def check_target(target: Path, uri: str) -> None:
-        """Check that a folder is suitable for backups of this store. Raises ``StartRefused``."""
+        """Check that ``target`` is suitable for backups of the store. Raises ``StartRefused`` if it is not."""
         backups.check_target(target, parse_path(uri))
 
     @staticmethod
@@ -201,7 +202,8 @@ class Backups:
             use: A function that processes the restored store and returns its number of tokens.
 
         Raises:
-            StartRefused: No store was created.
+            StartRefused: The backup is incomplete or damaged, the target exists or is not writable, or the machine's
+                clock is implausible. No store was created.
         """
         path, manifest = parse_path(uri), backups.read(folder)
         with create_directory(path) as unfinished:
@@ -288,7 +290,7 @@ class Directory(Housekeeping):
         """Seconds for which the last snapshot has blocked all threads."""
 
     def open(self) -> Store:
-        """Open the store. Raises ``StartRefused`` and ``Unavailable``."""
+        """Open the store. Raises ``StartRefused`` if it is in use or cannot be opened for writing."""
         if self._store is not None:
             self._former += self._store.totals()
         filtered = self._stamped if self._expiry.compaction_filter else ""
@@ -348,7 +350,7 @@ class Directory(Housekeeping):
                 shutil.rmtree(left, ignore_errors=True)
 
     def forget_snapshots(self) -> None:
-        """Remove the snapshots of servers that were killed."""
+        """Remove the snapshots that killed servers have left behind."""
         for left in self._path.glob(f"{SNAPSHOT}*"):
             shutil.rmtree(left, ignore_errors=True)
 
