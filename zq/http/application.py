@@ -11,6 +11,7 @@ from zq import turns
 from zq.http import faults
 from zq.http.authentication import Authentication
 from zq.http.authorization import Authorization, Response
+from zq.http.context import Request
 from zq.http.pending import HANDOVER, Handover, PendingRequest
 from zq.storage.api import Storage
 from zq.storage.inline import LongScan
@@ -76,7 +77,7 @@ class App(falcon.App[Any, Any]):
     ) -> None:
         self._failures: dict[type[BaseException], Callable[..., Any]] = {}
         self._short = ShortRoutes()
-        super().__init__(response_type=Response, middleware=list(middleware))
+        super().__init__(request_type=Request, response_type=Response, middleware=list(middleware))
         self.head_authenticator = authentication if authentication.authenticates else None
         """Authenticates a request before the edge reads its body. ``None`` if callers are not authenticated."""
         self.checks = authentication.checks
