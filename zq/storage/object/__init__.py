@@ -131,8 +131,8 @@ def owner(uri: str) -> Mapping[str, str | int]:
     return {
         "epoch": epoch,
         "owner": opening.owner,
-        "state": "released" if head.released >= 0 else "serving, or gone without a word",
-        "seconds since its last word": (now - (head.moment or opening.moment)) // 1000,
+        "state": "released" if head.released >= 0 else "serving or stopped without releasing the store",
+        "seconds since the last report": (now - (head.moment or opening.moment)) // 1000,
         "position": max(head.acknowledged, head.released),
         "position of the newest checkpoint": head.checkpoints[-1].position if head.checkpoints else 0,
         "log removed up to position": head.removed,
