@@ -130,7 +130,7 @@ class StoreClient:
         return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
 
     def shards(self, shards: Iterable[str]) -> BsonDocument:
-        """Return the condition that routes a command by these shard keys; empty without a sharded cluster."""
+        """Return a condition that routes a command to these shard keys. It is empty if the store is not sharded."""
         return {"s": {"$in": list(dict.fromkeys(shards))}} if self.sharded else {}
 
     def find(

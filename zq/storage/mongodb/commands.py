@@ -25,11 +25,11 @@ TRANSIENT: Final = "TransientTransactionError"
 
 
 class RemovalPending(OperationFailure):
-    """Raised if a queue still stores messages that a purge or deletion has removed."""
+    """Raised if a purge or deletion of a queue has not yet deleted all of the removed messages."""
 
 
 def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
-    """Return documents of the cursor until their total size reaches ``most_bytes``.
+    """Return documents of the cursor until the total size of the documents reaches ``most_bytes``.
 
     After the first ``PORTION`` documents, their average size determines the size of the next batch. Small documents
     then arrive in a single further reply.

@@ -110,5 +110,5 @@ def _message_id(record: BsonDocument) -> str:
 
 
 def _bounded(moment: Seconds) -> int:
-    """Convert seconds to milliseconds. The result is limited to ``FOREVER``, also for infinite values."""
+    """Convert seconds to milliseconds. The result is at most ``FOREVER``, even if the argument is infinite."""
     return round(max(-FOREVER, min(1000 * moment, FOREVER)))

@@ -394,8 +394,8 @@ WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 def release_update(now: int, delay: int | None = None) -> list[BsonDocument]:
     """Return the update that releases messages, which become available after ``delay`` seconds.
 
-    If ``delay`` is None, each message becomes available after its back-off. A message without a back-off gets the
-    available-at from before the claim.
+    If ``delay`` is None, each message becomes available after its back-off. A message without a back-off gets
+    back the available-at that it had before the claim.
     """
     after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
     return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

@@ -99,7 +99,7 @@ class LineClaimer:
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
-        """Serve the attempts with ready messages of these groups, in one transaction.
+        """Give the ready messages of these groups to the attempts, in one transaction.
 
         If the transaction conflicts with another process, the outcomes are empty.
         """
@@ -115,7 +115,7 @@ class LineClaimer:
         return taken.outcomes
 
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> ServeResult:
-        """Serve the attempts with ready messages of these groups in the session's transaction.
+        """Give the ready messages of these groups to the attempts, in the session's transaction.
 
         The same transaction rewrites the entries of the groups. Raises ``Aborted`` if a message has changed since it
         was read.

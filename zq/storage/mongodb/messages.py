@@ -122,7 +122,10 @@ class PostResult(NamedTuple):
     documents: Sequence[BsonDocument]
 
     def trace(self) -> BsonDocument:
-        """Return a filter that matches the first message if the transaction was committed; empty without messages."""
+        """Return a filter that matches the first stored message. If no messages were stored, the filter is empty.
+
+        A match proves that the transaction was committed.
+        """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s")}
 
 
@@ -215,7 +218,7 @@ def _documents(
 ) -> tuple[list[BsonDocument], list[tuple[KeyedRequest, Sequence[str], int]]]:
     """Return the documents to store, and the arguments of ``remember``.
 
-    Posts that expect other metadata of the queue are left out.
+    Posts whose expected metadata differs from the queue's metadata are omitted.
     """
     documents: list[BsonDocument] = []
     key_answers: list[tuple[KeyedRequest, Sequence[str], int]] = []

@@ -85,9 +85,10 @@ class StageResult(NamedTuple):
     expired: BsonDocument | None
 
     def trace(self) -> BsonDocument:
-        """Return a filter that matches the first draft if the transaction was committed; empty without drafts.
+        """Return a filter that matches the first stored draft. If no drafts were stored, the filter is empty.
 
-        The filter includes the message id, because another request's draft may have the same ``_id``.
+        A match proves that the transaction was committed. The filter includes the message id,
+        because another request's draft may have the same ``_id``.
         """
         return {field: one[field] for one in self.documents[:1] for field in ("_id", "s", "w")}
 
@@ -133,7 +134,7 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
-        """Increase the stage's counts by those of the drafts, and return the stage before the change.
+        """Add the drafts to the counts of the stage, and return the stage before the change.
 
         A missing stage is created. The second result is an expired stage that must be dropped first, or None.
         """
@@ -234,7 +235,7 @@ class Stages:
             self._client.delete_all({**self._within(stage), "k": {"$gt": begin, "$lte": end}}, hint=layout.OBSERVERS)
 
     def forget(self, stage: BsonDocument) -> None:
-        """Remove the document of a stage whose drafts are removed."""
+        """Remove the document of a stage whose drafts have been removed."""
         with self._client.verb():
             self._client.delete([{"q": exact_filter(stage), "limit": 1}])
 

@@ -86,7 +86,7 @@ def project_of(shard: str) -> str:
 
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
-    """Return the filter for the purge record of a topic, also for an upsert."""
+    """Return a filter that matches the purge record of a topic, and with which an upsert creates it."""
     return {"_id": PURGE + key.project + encode_text(topic), "s": key.shard}
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of messages in one state, read without locks.
 
-Ready and delayed messages are listed in claim order, claimed messages by sequence. Claim order merges the index
-``available`` with the fresh messages, as in ``ready``; a ``Position`` is a cursor in both.
+Ready and delayed messages are listed in claim order, claimed messages by sequence. For claim order, the index
+``available`` and the fresh messages are merged, as in ``ready``. A ``Position`` is a cursor in both.
 """
 
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def page(
 
 
 def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Match]:
-    """Yield claimed messages by sequence. The cost grows with the number of the queue's claimed messages."""
+    """Yield claimed messages in order of sequence. The cost grows with the number of the queue's claimed messages."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.decode_group(value)

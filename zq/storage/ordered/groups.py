@@ -101,7 +101,7 @@ class LineScan:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield the lines in claim order: the key of the entry in ``available``, and the line's key and head."""
+        """Yield (key of the entry in ``available``, line key, line head) for each line, in claim order."""
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):

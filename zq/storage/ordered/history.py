@@ -73,7 +73,7 @@ class HistoryController:
 
 
 def _scan_entries(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
-    """Yield the unexpired history entries at or above the position ``start`` of messages finished before ``until``."""
+    """Yield unexpired history entries at or above the position ``start`` that finished before ``until``."""
     end = layout.ms(min(until, FAR))
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     for key, value in store.scan("history", lower, upper):
@@ -96,10 +96,10 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
 def _read_stretch(
     store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
-    """Return messages and history entries of a locked queue by sequence, and the sequence from which to continue.
+    """Return messages and history entries of a locked queue, and the sequence from which to continue.
 
-    The result has up to ``want`` items. It ends before they exceed ``most_bytes`` in total, but it has at least
-    one item if there is any.
+    The list has up to ``want`` items in order of sequence. It ends before the items exceed ``most_bytes`` in total,
+    but it has at least one item if there is any.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)

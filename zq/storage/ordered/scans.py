@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Listings of messages by sequence, and lookups by id.
+"""Listings of messages in order of sequence, and lookups by id.
 
 A caller of ``locate`` that changes the messages holds the queue's lock. Listings acquire the lock only to record hints.
 """
@@ -88,7 +88,7 @@ def _advance(
 ) -> int | None:
     """Add the records that match the filter to ``found``, up to the limit or the end of the queue.
 
-    If the scan stops early because it has read ``blocks`` blocks, return the position from which to continue, or else
+    Return the position from which to continue if the scan stops early because it has read ``blocks`` blocks, otherwise
     None.
     """
     while len(found) < limit:
