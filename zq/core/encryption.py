@@ -231,5 +231,8 @@ def is_plain(message: Message | Entry) -> bool:
 
 
 def _associated_data(key: str, project: str, id: str) -> bytes:
-    """Return the additional authenticated data of a body. No part can contain the separator."""
+    """Return the additional authenticated data of a body.
+
+    The parts are separated by a zero byte, which no part can contain.
+    """
     return MARK + b"\x00".join(part.encode() for part in (key, project, id))

@@ -224,7 +224,7 @@ class Quotas:
         return self._reserve_queues(missing) if missing else NOTHING
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if the project has no quota for the queues that are missing."""
+        """Raise ``QuotaExceeded`` if the project has no quota for those of the queues that do not exist."""
         if missing := self._missing(queues):
             self._registered.get(missing[0].project)
             self._check_queues(missing)
@@ -350,7 +350,7 @@ class Quotas:
         return self._storage.usage(project, self._clock.now())
 
     def used(self, project: str) -> Mapping[str, int]:
-        """Return how many queues, topics, tokens and transaction objects the project has."""
+        """Return the number of the project's queues, topics, tokens and transaction objects, by quota name."""
         used = {
             "queues": self._storage.queues.count(project),
             "topics": self._count(project, TOPIC, 1 << 53),

@@ -97,7 +97,8 @@ class Waiters:
             check: Called before each poll, and at least every ``RECHECK`` seconds. If it raises an error, the long poll
                 ends.
             paused: Whether to delay the response if no slot is free, because the client would poll again immediately.
-                Such a request waits for up to ``RESERVE_WAIT`` seconds if the reserve has a free slot.
+                Further slots are reserved for such requests. A request in such a slot waits for up to ``RESERVE_WAIT``
+                seconds.
         """
         if not check_range("wait", wait or 0, 0, self._limits.max_wait):
             return QueuePoll(self, queue, None, 0.0)

@@ -29,7 +29,10 @@ class WaitRegistration(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Begin to wait. Call ``notify`` when the request should poll again, on any thread and possibly immediately."""
+        """Begin to wait. Call ``notify`` when the request should poll again.
+
+        The call may occur on any thread, and before this method returns.
+        """
         ...
 
     def end(self) -> None:
@@ -53,7 +56,10 @@ class Feed(Protocol):
         ...
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Call ``notify`` once when a part may be available, on any thread and possibly immediately."""
+        """Call ``notify`` once when a part may be available.
+
+        The call may occur on any thread, and before this method returns.
+        """
         ...
 
     def send_timeout(self) -> float:

@@ -226,9 +226,9 @@ class Client:
 
 
 def _retry(ask: Callable[[float], T], deadline: float) -> T:
-    """Repeat a request until the deadline while its cluster slot is moving. Return the reply.
+    """Send a request and return the reply. While the request's cluster slot is moving, repeat until the deadline.
 
-    Such a request has not been executed: some keys are missing or already on the other server.
+    A request to a moving slot has not been executed: some of its keys are missing or already on the other server.
     """
     pause = FIRST_PAUSE
     while True:

@@ -20,7 +20,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
     """Decode the message at offset ``at`` as of ``now``.
 
     Returns:
-        The message, the ttl and start of its claim, and the end offset.
+        The message, the claim's ttl in seconds, the claim's start in milliseconds, and the end offset of the message.
     """
     length = FRONT.unpack_from(blob, at)[0]
     first = at + FRONT.size
