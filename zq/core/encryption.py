@@ -50,8 +50,8 @@ class Sealing:
     """Encryption and decryption of message bodies.
 
     Args:
-        queue_since: Returns the time since which all bodies of a queue are encrypted; 0 = not all are. It may be
-            cached.
+        queue_since: Returns the time since which all bodies of a queue are encrypted; 0 = not all are. The time
+            may be cached.
         topic_since: Like ``queue_since``, for a topic.
         stored_queue_since: Like ``queue_since``, but read from the store, because another server may have disabled
             encryption.

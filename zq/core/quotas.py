@@ -193,7 +193,7 @@ class Quotas:
         self._storage_quotas.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """Return a page of projects, ordered by id.
+        """Return a page of project ids and project settings, ordered by id.
 
         A project is listed if it has settings or has created something.
         """

@@ -113,8 +113,8 @@ class Removal:
     def _step_documents(self, project: str, owned: OwnedDocuments) -> bool:
         """Delete a page of the project's documents of one kind. Return whether there were any.
 
-        Documents of ``owned.deployment_kinds`` belong to no project. Those with the name of a deleted document are
-        deleted too.
+        Documents of ``owned.deployment_kinds`` belong to no project. They are deleted too if they have the name of a
+        deleted document.
         """
         now = self._clock.now()
         found = self._documents.list(project, owned.kind, "", "", DOCUMENT_PAGE, now).items

@@ -160,7 +160,11 @@ class Handover:
         """Whether the client has disconnected."""
 
     def defer(self, pending: PendingRequest, *, needs_thread: bool = False) -> None:
-        """Pass a long poll to the edge."""
+        """Pass a long poll to the edge.
+
+        Args:
+            needs_thread: Whether the next poll must run at once on a worker thread, because it may block.
+        """
         self.pending, self.needs_thread = pending, needs_thread
 
     def send(self, feed: Feed) -> None:
@@ -218,7 +222,7 @@ def defer(
 
 
 def respond(req: Request, resp: falcon.Response, fetch: Callable[[], Any], show: Callable[[Any], object]) -> None:
-    """Respond with ``show(fetch())``. If ``fetch`` would block the event loop, call it again on a worker thread."""
+    """Respond with ``show(fetch())``. If ``fetch`` would block the event loop, repeat ``fetch`` on a worker thread."""
     try:
         found = fetch()
     except LongScan:
