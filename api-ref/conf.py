@@ -39,7 +39,7 @@ nitpick_ignore_regex = [("py:.*", ".*")]
 SECTION = re.compile(r"^## (.+)\n((?:(?!## ).*\n)*)", re.MULTILINE)
 ENTRY = re.compile(r"^\| \[[^\]]+\]\(([^)#]+)\.md\)", re.MULTILINE)
 OUTSIDE = re.compile(r"\]\(((?:(?:\.\./)+|decisions/)[\w./-]+\.md)\)")
-SIGNATURES = "They stand here on the site that is [made of these pages](index.md)."
+SIGNATURES = "The documentation [site](index.md) lists all signatures here."
 KEYWORDS = ("Publishing", "Posting", "Consuming")
 """What stands behind ``**options`` in signatures."""
 
@@ -68,8 +68,8 @@ def complete(_app: Sphinx, page: str, source: list[str]) -> None:
     source[0] = OUTSIDE.sub(r"](path:\1)", source[0])
     if page == root_doc:
         source[0] += navigation(source[0])
-    if page == "client-api":
-        source[0] = source[0][: source[0].index(SIGNATURES)] + signatures()
+    if page == "client":
+        source[0] = source[0].replace(SIGNATURES, signatures())
 
 
 def as_method(verb: Any) -> Callable[..., Any]:
