@@ -8,10 +8,10 @@ from msgspec import Struct
 
 
 class ProtocolKey(Struct, frozen=True):
-    """A reserved metadata key that holds a protocol's own attributes of a queue.
+    """A reserved metadata key for queue attributes of another protocol, such as SQS.
 
-    A queue with such a key may be its own dead-letter queue, and may name a dead-letter queue that does not exist yet.
-    Its dead letters take the default ttl of their dead-letter queue.
+    A queue with such a key may be its own dead-letter queue, or name a dead-letter queue that does not exist yet. Its
+    dead letters take the default ttl of the dead-letter queue.
 
     Args:
         name: The metadata key.
@@ -31,7 +31,7 @@ class OwnedDocuments(Struct, frozen=True):
 
     Args:
         kind: Kind of the project's documents.
-        deployment_kinds: Kinds of deployment documents with the same names, which are deleted with them.
+        deployment_kinds: Kinds of deployment documents to delete under the same names.
     """
 
     kind: str

@@ -184,7 +184,7 @@ class Figures:
         quotas = self._quotas
         if quotas is None:
             return []
-        bounds, used = asdict(quotas.of(project).quota), dict(quotas.used(project))
+        bounds, used = asdict(quotas.allotment(project).quota), dict(quotas.used(project))
         if (stored := quotas.stored(project)) is not None:
             used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
         near = [

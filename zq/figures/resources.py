@@ -95,7 +95,7 @@ def _ranking_query(req: falcon.Request, sorts: Sequence[str], allowance: Allowan
     sort = _choice(req, "sort", sorts)
     order = _choice(req, "order", ("asc", "desc") if sort == "name" else ("desc", "asc"))
     given = query.integer(req, "limit")
-    limit = limits.DEFAULT_PAGE if given is None else limits.within("limit", given, 1, MAX_PAGE)
+    limit = limits.DEFAULT_PAGE if given is None else limits.check_range("limit", given, 1, MAX_PAGE)
     kind = Kind.TOPIC if sorts is TOPIC_SORTS else Kind.QUEUE
     visible = allowance.visible(Verb.OBSERVE, kind)
     return RankingQuery(sort, order, query.text(req, "name"), query.text(req, "marker"), limit, visible)

@@ -25,7 +25,7 @@ from zq.errors import (
     StartRefused,
     Unavailable,
 )
-from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, store_uri
 from zq.model.documents import Document, DocumentRef
 from zq.model.pools import BOUND, FLAVOR, POOL, Pool, bound_prefix, each, flavor_ref, pool_ref, read_pool
@@ -132,7 +132,7 @@ class Pools:
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Pool]]:
         """Return a page of pools, sorted by name, that starts after ``marker``. Raises ``InvalidParameter``."""
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_pools_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_pools_per_page)
         page = self._documents.list("", POOL, "", marker, size, self._clock.now())
         return Page([(document.ref.name, read_pool(document)) for document in page.items], page.next)
 
@@ -190,7 +190,7 @@ class Pools:
 
         Raises ``InvalidParameter``.
         """
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_flavors_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_flavors_per_page)
         page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
         known = self._all()
         return Page([_make_flavor(document.ref.name, known) for document in page.items], page.next)

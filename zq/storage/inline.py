@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Support for short verbs on the event loop's thread, which must not wait for the disk or read many entries.
 
-The server's edge runs a short request within ``with Ticket() as ticket``. A store that would wait for the disk leaves
-this wait in the ticket instead. The edge runs the wait on another thread and then sends the answer. On all other
+The server's edge runs a short request within ``with Ticket() as ticket``. The store does not wait for the disk, but
+leaves this wait to the ticket. The edge then waits on another thread before it sends the response. On all other
 threads, verbs wait for the disk themselves.
 """
 
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 
 
-class LongWalk(Exception):
+class LongScan(Exception):
     """Raised if a verb would read too many entries on the event loop's thread.
 
     The store raises it before it changes anything, so that the request can be run again on a worker thread.
@@ -18,7 +18,7 @@ class LongWalk(Exception):
 
 
 class Ticket:
-    """The pending durability wait of one request that runs on the event loop's thread."""
+    """The pending disk sync of one request that runs on the event loop's thread."""
 
     __slots__ = ("_release", "wait")
 
@@ -38,11 +38,11 @@ class Ticket:
         _thread.ticket = None
 
     def defer(self, wait: Callable[[], object]) -> None:
-        """Set the wait. A later wait replaces an earlier one, because it covers the earlier writes too."""
+        """Set the function that waits. It replaces an earlier one, because it covers the earlier writes too."""
         self.wait = wait
 
     def keep_open(self, release: Callable[[], object]) -> bool:
-        """Arrange for ``release`` to be called by the ticket's ``release`` method, so that the store stays open.
+        """Keep the store open until the ticket is released, and then call ``release``.
 
         Return False, without an effect, if the ticket has no wait or already has such a function.
         """
@@ -52,7 +52,7 @@ class Ticket:
         return True
 
     def release(self) -> None:
-        """Allow the store to be closed again. Call this method after the wait, even if the wait failed."""
+        """Allow the store to be closed again. The edge calls this method after the wait, even if the wait failed."""
         if self._release is not None:
             self._release()
 

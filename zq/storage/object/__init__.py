@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver for stores in an object store: the queue engine over a local RocksDB directory with a remote log.
+"""The driver for object stores: the queue engine over a local RocksDB directory whose log is in an object store.
 
-One server owns the store. Another server with an empty disk can take it over. This module creates the objects, the
-owner and the engine for a URI.
+One server owns the store. Another server with an empty disk can take it over.
 """
 
 import hashlib
@@ -18,9 +17,9 @@ from zq.model.expiry import Expiry
 from zq.model.stats import Report
 from zq.storage import rocksdb
 from zq.storage.object import offline
-from zq.storage.object.checkpoints import Rules
+from zq.storage.object.checkpoints import CheckpointRules
 from zq.storage.object.objects import Objects
-from zq.storage.object.owner import Owner, Terms
+from zq.storage.object.owner import Owner, TakeoverTerms
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.swift import SwiftObjects
 from zq.storage.ordered import layout
@@ -28,7 +27,7 @@ from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 
 TAKEOVERS: Final = ("wait", "refuse", "now")
-SHAPE: Final = offline.Shape(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
+SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
 
 
 def connect(
@@ -49,8 +48,8 @@ def connect(
 ) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``cache`` is a local directory, whose content is deleted. See ``Terms``, ``Shipper`` and ``Rules`` for the other
-    options. Raises ``StartRefused``.
+    ``cache`` is a local directory, the content of which is deleted. The other options are those of ``TakeoverTerms``,
+    ``Shipper`` and ``CheckpointRules``. Raises ``StartRefused``.
     """
     if takeover not in TAKEOVERS:
         raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
@@ -68,8 +67,10 @@ def connect(
         stamped=layout.STAMPED,
         trimmed=layout.TRIMMED,
         name=f"{socket.gethostname()}:{os.getpid()}",
-        terms=Terms(lease, takeover, owner_timeout, by_position),
-        rules=Rules(checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3, 10 * lease),
+        terms=TakeoverTerms(lease, takeover, owner_timeout, by_position),
+        rules=CheckpointRules(
+            checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3, 10 * lease
+        ),
         ship=lambda objects, proof, position: Shipper(
             objects, proof, position, uploads, linger, patience, by_position, now=now
         ),
@@ -79,7 +80,7 @@ def connect(
 
 
 def objects_of(uri: str) -> Objects:
-    """Return the objects at a URI. Raises ``StartRefused`` or ``Unavailable``."""
+    """Connect to the object store at a URI and prepare it. Raises ``StartRefused`` or ``Unavailable``."""
     if store_uri.split(uri).scheme == "swift":
         swift = SwiftObjects(uri, os.environ)
         swift.prepare()
@@ -94,7 +95,7 @@ def objects_of(uri: str) -> Objects:
 
 
 def prepare(uri: str, **_: object) -> None:
-    """Prepare the object store for its first use, and test its leader election. Raises ``StartRefused``."""
+    """Prepare the object store for its first use and test its leader election. Raises ``StartRefused``."""
     objects_of(uri)
 
 
@@ -104,22 +105,25 @@ def _default_cache(uri: str) -> Path:
 
 
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
-    """Restore the store to a new embedded store, as of a time, a log position, or now.
+    """Restore the store to a new embedded store, as of the time ``at``, the log position ``position``, or now.
 
-    Return the restored log position and its time. Raises ``StartRefused`` or ``Unavailable``.
+    Return the restored log position and its time in seconds. Raises ``StartRefused`` or ``Unavailable``.
     """
-    restored = offline.restore(objects_of(uri), rocksdb.path_of(to), SHAPE, at, position)
+    restored = offline.restore(objects_of(uri), rocksdb.parse_path(to), SHAPE, at, position)
     return restored.position, restored.moment / 1000
 
 
 def ship(uri: str, to: str) -> int:
-    """Upload the embedded store ``uri`` to the object store and return the number of files. Raises ``StartRefused``."""
+    """Upload the embedded store ``uri`` to the object store ``to``, and return the number of files.
+
+    Raises ``StartRefused``.
+    """
     moment = layout.ms(StorageClock().now())
-    return offline.ship(rocksdb.path_of(uri), objects_of(to), SHAPE, moment)
+    return offline.ship(rocksdb.parse_path(uri), objects_of(to), SHAPE, moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Return the owner of the store and its progress. Raises ``StartRefused`` or ``Unavailable``."""
+    """Return a description of the store's owner and its progress. Raises ``StartRefused`` or ``Unavailable``."""
     epoch, opening, head = offline.owner(objects_of(uri))
     now = layout.ms(StorageClock().now())
     return {
@@ -134,9 +138,9 @@ def owner(uri: str) -> Mapping[str, str | int]:
 
 
 def check(uri: str) -> Report:
-    """Restore the store to a temporary directory and check its consistency.
+    """Restore the store to a temporary directory and check its integrity.
 
     Raises ``StoreDamaged`` with the name of a missing or damaged object.
     """
-    with offline.restored(objects_of(uri), SHAPE) as path:
+    with offline.restore_temporarily(objects_of(uri), SHAPE) as path:
         return rocksdb.check(f"rocksdb://{path}")

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from zq.model import UNBOUNDED, HistoryEntry, Page, QueueRef, Seconds, Span, portion
+from zq.model import UNBOUNDED, HistoryEntry, Page, QueueRef, Seconds, Span, take_portion
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store
 
@@ -24,10 +24,10 @@ class HistoryController:
         most_bytes: int = UNBOUNDED,
     ) -> Page[HistoryEntry]:
         if span is None:
-            everything = self._pages(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
+            everything = self._read_page(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
             return Page(everything, str(everything[-1].message.sequence) if everything else None)
         bounds = layout.ms(span.since), layout.ms(min(span.until, layout.MAX_MOMENT))
-        found = self._pages(scripts.HISTORY_LIST, queue, marker, (limit, most_bytes), now, *bounds)
+        found = self._read_page(scripts.HISTORY_LIST, queue, marker, (limit, most_bytes), now, *bounds)
         return Page(found, str(found[-1].position) if found else None)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
@@ -36,12 +36,12 @@ class HistoryController:
         blob = self._store.run(scripts.HISTORY_GET, queue, b"%d" % moment, *wanted, more=[layout.keys(queue).history])
         return replies.finished(blob, 0, moment)
 
-    def _pages(
+    def _read_page(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
-        """Return one page with up to ``limit`` entries and ``most_bytes`` bytes of bodies.
+        """Return a page with up to ``limit`` entries and ``most_bytes`` bytes of bodies.
 
-        A script stops early if it skips many expired entries; the next one continues there.
+        A script that skips many expired entries stops early. The next script call continues there.
         """
         limit, most_bytes = most
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
@@ -51,7 +51,7 @@ class HistoryController:
             terms = [b"%d" % number for number in (moment, position, limit - len(found), left, *bounds)]
             blob = self._store.run(script, queue, *terms, more=[layout.keys(queue).history])
             read = found + replies.finished(blob, layout.MOMENT.size, moment)
-            found = list(portion(read, most_bytes, lambda record: record.message.body))
+            found = list(take_portion(read, most_bytes, lambda record: record.message.body))
             position = layout.MOMENT.unpack_from(blob)[0]
             if not position or len(found) < len(read):
                 return found
