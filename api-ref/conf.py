@@ -2,7 +2,7 @@
 """Sphinx configuration of the documentation site: ``python -m sphinx -W --keep-going -n api-ref var/reference``.
 
 The pages are plain Markdown and readable without the site. This file adds what only the site has: the navigation, taken
-from the tables of ``index.md``, and the signatures of the client.
+from the tables of ``index.md``, the signatures of the client, the options of the server, and the help of all commands.
 """
 
 import inspect
@@ -13,7 +13,9 @@ from typing import Any
 from sphinx.application import Sphinx
 
 from zq import __version__, client
+from zq.cli.reference import with_commands
 from zq.client.calls import Asynchronous, Blocking, listing, operation
+from zq.serving.settings.reference import with_tables
 
 project = "zq"
 root_doc = "index"
@@ -70,6 +72,10 @@ def complete(_app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += navigation(source[0])
     if page == "client":
         source[0] = source[0].replace(SIGNATURES, signatures())
+    if page == "configuration":
+        source[0] = with_tables(source[0])
+    if page == "cli":
+        source[0] = with_commands(source[0])
 
 
 def as_method(verb: Any) -> Callable[..., Any]:

@@ -332,7 +332,7 @@ def test_prometheus_is_told_where_the_alerts_are() -> None:
 
 @pytest.mark.slow
 def test_a_client_can_be_generated(tmp_path: Path) -> None:
-    """headers-and-paging.md: by the command and with the file of the page, without a warning; the modules can be imported."""
+    """headers-and-paging.md: by the command and with the file of the page, without a warning; modules import."""
     (tmp_path / "generator.yaml").write_text(only("api-ref/headers-and-paging.md", "yaml"))
     (command,) = (
         block.text

@@ -19,12 +19,14 @@ from tests.reader import SHELL, follow
 from tests.servers import ZqServer
 from tests.tables import every_row
 from zq import errors
+from zq.cli.reference import with_commands
 from zq.clock import ManualClock
 from zq.core import Broker
 from zq.http.app import create_app
 from zq.serving import settings
 from zq.serving.features import described_features
 from zq.serving.metrics.definitions import COUNTED, READ, STORE_GAUGES, STORE_TOTALS
+from zq.serving.settings.reference import with_tables
 from zq.storage.api import Storage
 
 REFERENCE = [page for page in PAGES if page != ROOT / "README.md"]
@@ -48,8 +50,14 @@ curl() {
 """
 
 
+def on_the_site(file: Path) -> str:
+    """The text of a page with the tables and the help that the site adds."""
+    added = {"cli.md": with_commands, "configuration.md": with_tables}.get(file.name, str)
+    return added(file.read_text())
+
+
 def text() -> str:
-    return "\n".join(file.read_text() for file in REFERENCE)
+    return "\n".join(map(on_the_site, REFERENCE))
 
 
 def missing(names: list[str]) -> list[str]:
@@ -165,7 +173,7 @@ def test_code_refers_to_decisions_that_exist() -> None:
 
 def anchors(file: Path) -> set[str]:
     """The names that a document's headings can be linked by."""
-    headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", on_the_site(file), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

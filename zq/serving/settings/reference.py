@@ -1,13 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The option tables in ``api-ref/configuration.md``, one per section.
 
-``python -m zq.serving.settings.reference api-ref/configuration.md`` rewrites the table below each marker and keeps the
-text between tables.
+The page has a marker for each section. The documentation site replaces the markers by tables when it is built.
 """
 
 import re
-import sys
-from pathlib import Path
 from typing import Any, Final
 
 from oslo_config import cfg
@@ -15,8 +12,8 @@ from oslo_config import cfg
 from zq.serving.settings.options import OPTIONS
 from zq.serving.settings.transport import BOUNDS
 
-# Marker above the table of a section.
-MARK: Final = "<!-- [{}]: written by python -m zq.serving.settings.reference. -->\n\n"
+# The line of the page that the table of a section replaces.
+MARK: Final = "<!-- The site has the options of [{}] here. -->\n"
 # Header lines of a table.
 HEAD: Final = "| Option | Default | Values | At `HUP` | Meaning |\n|---|---|---|---|---|\n"
 # Numbers of at least this size have thousands separators in ranges.
@@ -25,14 +22,13 @@ READABLE: Final = 10_000
 OPTION_OR_FLAG: Final = re.compile(r"(?<![\w-])([a-z]+(?:_[a-z]+)+|--[a-z-]+)(?!\w)")
 
 
-def renewed(page: str) -> str:
-    """Return ``page`` with current tables. Raises ``ValueError`` if a section has no marker."""
+def with_tables(page: str) -> str:
+    """Return ``page`` with a table in place of each marker. Raises ``ValueError`` if a section has no marker."""
     for section in OPTIONS:
-        mark = MARK.format(section)
-        before, found, after = page.partition(mark)
+        before, found, after = page.partition(MARK.format(section))
         if not found:
-            raise ValueError(f"The page has no line {mark.strip()}")
-        page = before + mark + table(section) + re.sub(r"\A(?:\|.*\n)*", "", after)
+            raise ValueError(f"The page has no line {MARK.format(section).strip()}")
+        page = before + table(section) + after
     return page
 
 
@@ -73,8 +69,3 @@ def _number(bound: float | str) -> str:
     if isinstance(bound, str):
         return f"`{bound}`"
     return f"{bound:,}" if bound >= READABLE else str(bound)
-
-
-if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    file.write_text(renewed(file.read_text()))
