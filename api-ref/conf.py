@@ -2,7 +2,8 @@
 """Sphinx configuration of the documentation site: ``python -m sphinx -W --keep-going -n api-ref var/reference``.
 
 The pages are plain Markdown and readable without the site. This file adds what only the site has: the navigation, taken
-from the tables of ``index.md``, the signatures of the client, the options of the server, and the help of all commands.
+from the tables of ``index.md``, the signatures of the client, and what the program says of its options, commands,
+errors and metrics.
 """
 
 import inspect
@@ -15,7 +16,9 @@ from sphinx.application import Sphinx
 from zq import __version__, client
 from zq.cli.reference import with_commands
 from zq.client.calls import Asynchronous, Blocking, listing, operation
+from zq.serving.metrics.reference import with_metrics
 from zq.serving.settings.reference import with_tables
+from zq.wire.reference import with_classes
 
 project = "zq"
 root_doc = "index"
@@ -44,6 +47,8 @@ OUTSIDE = re.compile(r"\]\(((?:(?:\.\./)+|decisions/)[\w./-]+\.md)\)")
 SIGNATURES = "The documentation [site](index.md) lists all signatures here."
 KEYWORDS = ("Publishing", "Posting", "Consuming")
 """What stands behind ``**options`` in signatures."""
+ADDED = {"cli": with_commands, "configuration": with_tables, "errors": with_classes, "metrics": with_metrics}
+"""What adds generated text to a page."""
 
 
 def navigation(page: str) -> str:
@@ -72,10 +77,8 @@ def complete(_app: Sphinx, page: str, source: list[str]) -> None:
         source[0] += navigation(source[0])
     if page == "client":
         source[0] = source[0].replace(SIGNATURES, signatures())
-    if page == "configuration":
-        source[0] = with_tables(source[0])
-    if page == "cli":
-        source[0] = with_commands(source[0])
+    if page in ADDED:
+        source[0] = ADDED[page](source[0])
 
 
 def as_method(verb: Any) -> Callable[..., Any]:

@@ -26,13 +26,22 @@ from zq.http.app import create_app
 from zq.serving import settings
 from zq.serving.features import described_features
 from zq.serving.metrics.definitions import COUNTED, READ, STORE_GAUGES, STORE_TOTALS
+from zq.serving.metrics.reference import with_metrics
 from zq.serving.settings.reference import with_tables
 from zq.storage.api import Storage
+from zq.wire.reference import with_classes
 
 REFERENCE = [page for page in PAGES if page != ROOT / "README.md"]
 ADDRESS = re.compile(r"http://(127\.0\.0\.1|localhost):8888")
 LONGEST = 125
 SOURCES = re.compile(r"`((?:zq|tests|etc|devstack)/[\w./-]+)`")
+ADDED = {
+    "cli.md": with_commands,
+    "configuration.md": with_tables,
+    "errors.md": with_classes,
+    "metrics.md": with_metrics,
+}
+"""What adds generated text to a page of the site."""
 WRITTEN = {"topics.md": "heard"}
 """Pages that show, as ``text``, what their lines have written into a file."""
 
@@ -52,8 +61,7 @@ curl() {
 
 def on_the_site(file: Path) -> str:
     """The text of a page with the tables and the help that the site adds."""
-    added = {"cli.md": with_commands, "configuration.md": with_tables}.get(file.name, str)
-    return added(file.read_text())
+    return ADDED.get(file.name, str)(file.read_text())
 
 
 def text() -> str:
@@ -100,7 +108,7 @@ def test_every_error_is_documented() -> None:
 def test_every_metric_is_documented_and_no_other() -> None:
     """Each definition has a row with its kind and its labels; each row is of a definition."""
     defined = COUNTED | STORE_TOTALS | STORE_GAUGES | READ
-    page = (ROOT / "api-ref" / "metrics.md").read_text()
+    page = on_the_site(ROOT / "api-ref" / "metrics.md")
     rows = re.findall(r"^\| `zq_(\w+)` \| (\w+) \| ([^|]*)\|", page, re.MULTILINE)
     assert {name: (kind, tuple(re.findall(r"\w+", labels))) for name, kind, labels in rows} == {
         name: (definition.kind.value, definition.labels) for name, definition in defined.items()
