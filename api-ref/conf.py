@@ -9,6 +9,7 @@ errors and metrics.
 import inspect
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -47,7 +48,13 @@ OUTSIDE = re.compile(r"\]\(((?:(?:\.\./)+|decisions/)[\w./-]+\.md)\)")
 SIGNATURES = "The documentation [site](index.md) lists all signatures here."
 KEYWORDS = ("Publishing", "Posting", "Consuming")
 """What stands behind ``**options`` in signatures."""
-ADDED = {"cli": with_commands, "configuration": with_tables, "errors": with_classes, "metrics": with_metrics}
+ADDED = {
+    "cli": with_commands,
+    "configuration": partial(with_tables, "configuration.md"),
+    "errors": with_classes,
+    "metrics": with_metrics,
+    "queues": partial(with_tables, "queues.md"),
+}
 """What adds generated text to a page."""
 
 

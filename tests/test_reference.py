@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from zq.serving.settings.options import OPTIONS
-from zq.serving.settings.reference import HEAD, with_tables
+from zq.serving.settings.reference import build_tables, with_tables
+from zq.wire.metadata import KEYS
 
 FOLDER = Path(__file__).parent.parent / "api-ref"
 METHODS = ("get", "head", "put", "post", "patch", "delete")
@@ -27,6 +27,7 @@ class Row(Struct, frozen=True):
     links: tuple[str, ...]
 
 
+NAMES_OF_TOPICS = ("OF_TOPICS", "NOT_OF_TOPICS")
 GUARDED = frozenset({"401", "429"})
 """What every operation answers that needs a credential: ``authentication.md``."""
 
@@ -86,12 +87,22 @@ def test_an_operation_is_described_in_one_place() -> None:
     assert lost == []
 
 
-def test_each_section_of_options_has_one_place_on_its_page() -> None:
-    """The site has a table there; the page itself has none."""
-    page = (FOLDER / "configuration.md").read_text()
-    assert HEAD not in page
-    assert page.count("<!-- The site has the options of") == len(OPTIONS)
-    assert with_tables(page).count(HEAD) == len(OPTIONS)
+def test_options_and_reserved_keys_have_one_place_on_their_pages() -> None:
+    """The site has a table in each place; the pages themselves have none."""
+    for name in ("configuration.md", "queues.md"):
+        page = (FOLDER / name).read_text()
+        tables = build_tables(name)
+        assert page.count("<!-- The site has the table of") == len(tables)
+        assert [title for title, rows in tables.items() if rows in page] == []
+        assert [title for title, rows in tables.items() if rows not in with_tables(name, page)] == []
+
+
+def test_the_console_has_the_keys_that_topics_use() -> None:
+    """The OpenAPI document does not say which of the keys have an effect on topics."""
+    source = (FOLDER.parent / "zq" / "console" / "static" / "pages" / "metadata.js").read_text()
+    listed, shown = (re.findall(rf"^const {name} = (.+);$", source, re.MULTILINE)[0] for name in NAMES_OF_TOPICS)
+    assert json.loads(listed) == [name for name, (_, key) in KEYS.items() if key.topics]
+    assert [json.loads(shown)] == [name for name, (_, key) in KEYS.items() if key.shown_on_topics and not key.topics]
 
 
 def test_every_page_is_in_the_table_of_contents() -> None:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log: changes and refused requests (tenancy 9).
+"""The audit log: changes and rejected requests (tenancy 9).
 
-The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets and signatures. Refusals beyond
-``MAX_PER_SECOND`` per second are only counted, and their number is logged ``DELAY`` seconds later.
+The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets and signatures. At most
+``MAX_PER_SECOND`` rejected requests are logged per second. Further ones are only counted, and their number is logged
+``DELAY`` seconds later.
 """
 
 import logging
@@ -36,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         route: The path with parameter names, such as ``/v2/queues/{queue}/purge``.
         object: The object of the request, such as ``queue jobs``.
-        why: The error of a refusal; for a token's rotation, the other token.
+        why: Error with which the request was rejected. For the rotation of a token: the other token.
         messages: Number of messages affected, if known.
     """
 
@@ -97,7 +98,7 @@ class Audit:
         LOGGER.info(entry)
 
     def log_unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
-        """Log a request that Keystone's middleware refused before it reached the application."""
+        """Log a request that Keystone's middleware rejected before it reached the application."""
         if self.is_enabled:
             why = "The Keystone middleware has refused the request."
             self.log_refusal(
@@ -105,7 +106,7 @@ class Audit:
             )
 
     def log_refusal(self, entry: Entry) -> None:
-        """Log a refusal. If ``MAX_PER_SECOND`` is exceeded, only count it."""
+        """Log a rejected request. If ``MAX_PER_SECOND`` is exceeded, only count the request."""
         with self._lock:
             second = int(self._monotonic())
             if second != self._second:
@@ -120,7 +121,7 @@ class Audit:
             LOGGER.info(entry)
 
     def log_unlisted(self) -> None:
-        """Log the number of refusals that were only counted since the last call."""
+        """Log how many rejected requests were counted but not logged since the last call."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, 0
         if unlogged:
@@ -139,7 +140,7 @@ class Line(logging.Formatter):
 def configure(target: str) -> None:
     """Set the target of the audit log: ``stderr``, ``off``, or the path of a file.
 
-    A new file gets mode 0600. Files may be rotated. Raises ``StartRefused``.
+    A new file gets mode 0600. Files may be rotated. Raises ``StartRefused`` if the file cannot be opened for writing.
     """
     for former in LOGGER.handlers[:]:
         LOGGER.removeHandler(former)

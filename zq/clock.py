@@ -44,7 +44,10 @@ class Clock(Protocol):
     """The interface of clocks."""
 
     def now(self) -> Seconds:
-        """Return a time between call and return, in seconds with millisecond precision. It never decreases."""
+        """Return the current time in seconds, with millisecond precision.
+
+        The result is a time between the call and the return of this method. Later calls never return an earlier time.
+        """
         ...
 
     def drift(self) -> Seconds:
@@ -73,7 +76,7 @@ class Offset(NamedTuple):
         return Offset(self.low - grown, self.high + grown, moment)
 
     def wrong(self, offset: float) -> Seconds:
-        """Return the maximum error of ``offset``, which is within these bounds."""
+        """Return the maximum error of ``offset``, an estimate within these bounds."""
         return max(self.high - offset, offset - self.low)
 
 
@@ -88,7 +91,8 @@ class StoreClock:
     of more than one second is applied after three samples that agree.
 
     Args:
-        doubted: Returns the seconds by which the clock of the store's machine has jumped ahead of the store.
+        doubted: Returns the lead of the system clock over the store's time in seconds. It is not 0 if the system clock
+            has jumped and the store does not follow it.
     """
 
     def __init__(
@@ -116,8 +120,8 @@ class StoreClock:
     def now(self) -> Seconds:
         """Return the store's time with an error of at most ``TOLERANCE``.
 
-        If the time is less certain, wait until the latest possible time of the call has certainly passed. Raises
-        ``Unavailable`` if that would take longer than ``LONGEST_WAIT``.
+        If the error is larger, compute the latest time that the store can have at the call, wait until the store has
+        reached that time, and return it. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT``.
         """
         with self._lock:
             moment = self._monotonic()
@@ -134,13 +138,19 @@ class StoreClock:
             return self._rise(reached)
 
     def refresh(self) -> None:
-        """Sample the store's time and adjust the offset, up to ``SAMPLES`` times, until the offset is ``EXACT``."""
+        """Sample the store's time and adjust the offset. Repeat until the error is at most ``EXACT``.
+
+        One call takes at most ``SAMPLES`` samples.
+        """
         began = self._monotonic()
         self._follow(self._sample())
         self._sharpen(began)
 
     def drift(self) -> Seconds:
-        """Return the seconds by which this clock is ahead of the store's last reply, or of its machine's clock."""
+        """Return the seconds by which this clock is ahead of the last sample of the store's time.
+
+        If the store does not follow a jump of its machine's clock, the result is relative to the machine's clock.
+        """
         doubted = self._doubted()
         with self._lock:
             return self._offset - self._told - doubted
@@ -178,7 +188,7 @@ class StoreClock:
                     self._stepped(list(self._jumps))
 
     def _sharper(self, known: Offset) -> None:
-        """Combine a consistent sample with the known bounds.
+        """Apply bounds that include a new, consistent sample.
 
         A less accurate sample changes nothing. A more accurate sample does not change the rate of an ongoing slew.
         """
@@ -218,7 +228,10 @@ class StoreClock:
 
 
 def _common(offsets: Sequence[Offset]) -> Offset | None:
-    """Return the intersection of the offsets at the time of the last one; ``None`` if they contradict each other."""
+    """Return the intersection of the offsets' bounds at the time of the last offset.
+
+    Return ``None`` if the offsets contradict each other.
+    """
     latest = offsets[-1].received
     grown = [offset.at(latest) for offset in offsets]
     low, high = max(offset.low for offset in grown), min(offset.high for offset in grown)

@@ -203,7 +203,7 @@ class CommitRunning(Conflict):
 
 
 class Repeated(ZqError):
-    """A signal, not a refusal: an earlier request with the same idempotency key has been applied.
+    """A signal to the caller: an earlier request with the same idempotency key has been applied.
 
     Attributes:
         answer: Result of the earlier request.
@@ -217,7 +217,7 @@ class Repeated(ZqError):
 
 
 class DraftsRepeated(ZqError):
-    """A signal, not a refusal: an earlier post already contained some of the drafts. Nothing was stored.
+    """A signal to the caller: an earlier post already contained some of the drafts. Nothing was stored.
 
     Attributes:
         first: The earlier result for each of these drafts, by id.
@@ -229,7 +229,7 @@ class DraftsRepeated(ZqError):
 
 
 class OtherMetadata(ZqError):
-    """A signal, not a refusal: a queue's metadata differs from the expected metadata. Nothing has changed.
+    """A signal to the caller: a queue's metadata differs from the expected metadata. Nothing has changed.
 
     Attributes:
         metadata: The current metadata.

@@ -29,12 +29,16 @@ class Events:
     # The store.
 
     def store_called(self, verb: str, seconds: float) -> None:
-        """Observe that a verb of the store, such as ``messages.post``, has returned or failed after ``seconds``."""
+        """Observe that an operation of the store has returned or failed after ``seconds``.
+
+        Args:
+            verb: Name of the operation, such as ``messages.post``.
+        """
 
     # The use cases.
 
     def posted(self, queue: QueueRef, drafts: Sequence[Draft]) -> None:
-        """Observe stored messages. Messages of a repeated request are not counted."""
+        """Observe messages stored in a queue. A repeated request stores no messages and is not observed."""
 
     def claimed(self, queue: QueueRef, claim: Claim, now: Seconds) -> None:
         """Observe a new claim. A claim that was found by name is not new."""
@@ -52,7 +56,7 @@ class Events:
         """Observe a commit or a repeated commit."""
 
     def published(self, topic: TopicRef, entries: Sequence[Entry]) -> None:
-        """Observe messages published to a topic. Messages of a repeated request are not counted."""
+        """Observe messages published to a topic. A repeated request publishes no messages and is not observed."""
 
     def waiting(self, change: int) -> None:
         """Observe a change of the number of requests that wait for messages."""
@@ -135,7 +139,7 @@ def _in_turn(calls: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 class Refusal(StrEnum):
-    """The reason for which an edge refused a request or connection on its own; a label of the metric."""
+    """The reason why an edge rejected a request or connection by itself; a label of the metric."""
 
     HEAD = "head_timeout"
     BODY = "body_timeout"
@@ -153,12 +157,12 @@ _counting = threading.Lock()
 
 
 def count_refusal(reason: Refusal) -> None:
-    """Count a request or connection that an edge has refused."""
+    """Count a request or connection that an edge has rejected."""
     with _counting:
         _refused[reason] += 1
 
 
 def refusal_counts() -> Mapping[str, int]:
-    """Return the number of requests and connections that edges in this process have refused, by reason."""
+    """Return the number of requests and connections that edges in this process have rejected, by reason."""
     with _counting:
         return {str(reason): count for reason, count in _refused.items()}

@@ -6,13 +6,14 @@ from base64 import b64decode
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
-from typing import Final, TypeGuard
+from typing import Annotated, Final, TypeGuard
 
 from msgspec import Struct
 
 from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
 from zq.model import QueueRef
 from zq.model.attributes import TRACE_NAMES, AttributeValue
+from zq.model.options import Natural, Option, Positive
 from zq.model.topics import PATTERN, Pattern, Retention, TopicRef
 
 # Minimum ttl or grace in seconds.
@@ -114,34 +115,64 @@ Find = Callable[[QueueRef], object]
 class Limits(Struct, frozen=True, kw_only=True):
     """The configurable limits and defaults, named as in section ``[transport]``."""
 
-    default_message_ttl: int = 3600
-    default_message_delay: int = 0
-    default_claim_ttl: int = 300
-    default_claim_grace: int = 60
-    max_message_ttl: int = 1_209_600
-    max_message_delay: int = 900
-    max_claim_ttl: int = 43_200
-    max_claim_grace: int = 43_200
-    max_queues_per_page: int = 20
-    max_pools_per_page: int = 20
-    max_flavors_per_page: int = 20
-    max_messages_per_page: int = 1000
-    max_messages_per_claim_or_pop: int = 1000
-    max_answer_bytes: int = 4194304
-    max_queue_metadata: int = 65536
-    max_messages_post_size: int = 262144
-    max_messages_per_post: int = 1000
-    min_length_client_id: int = 10
-    max_length_client_id: int = 36
-    max_wait: int = 30
-    stage_ttl: int = 3600
-    max_stage_bytes: int = 268435456
-    max_stage_messages: int = 100_000
-    max_commit_messages: int = 1_000_000
-    commit_slice: int = 2000
-    max_metadata_walk: int = 1000
-    producer_ttl: int = 2_592_000
-    idempotency_window: int = 86400
+    default_message_ttl: Annotated[int, Option(MIN_TTL, "max_message_ttl", reload=True)] = 3600
+    """Default TTL of a message in seconds, unless queue_ttl matches or the queue has a default of its own."""
+    default_message_delay: Annotated[int, Option(0, "max_message_delay")] = 0
+    """Default delay of a message in seconds, unless the queue has a default of its own."""
+    default_claim_ttl: Annotated[int, Option(MIN_TTL, "max_claim_ttl")] = 300
+    """Default TTL of a claim in seconds."""
+    default_claim_grace: Annotated[int, Option(MIN_TTL, "max_claim_grace")] = 60
+    """Default grace of a claim: seconds by which claimed messages outlive the claim."""
+    max_message_ttl: Annotated[int, Option(MIN_TTL, MAX_LIFE)] = 1_209_600
+    """Maximum message TTL in seconds."""
+    max_message_delay: Annotated[int, Option(0, MAX_LIFE)] = 900
+    """Maximum message delay in seconds."""
+    max_claim_ttl: Annotated[int, Option(MIN_TTL, MAX_LIFE)] = 43_200
+    """Maximum claim TTL in seconds."""
+    max_claim_grace: Annotated[int, Option(MIN_TTL, MAX_LIFE)] = 43_200
+    """Maximum claim grace in seconds."""
+    max_queues_per_page: Positive = 20
+    """Maximum number of queues per page."""
+    max_pools_per_page: Positive = 20
+    """Maximum number of pools per page."""
+    max_flavors_per_page: Positive = 20
+    """Maximum number of flavors per page."""
+    max_messages_per_page: Annotated[int, Option(1, sample=20)] = 1000
+    """Maximum number of messages per page, or of ids per deletion or replay. Default: 1000. Zaqar's limit is 20."""
+    max_messages_per_claim_or_pop: Annotated[int, Option(1, sample=20)] = 1000
+    """Maximum number of messages per claim, pop or settlement. Default: 1000. Zaqar's limit is 20."""
+    max_answer_bytes: Annotated[int, Option("max_messages_post_size")] = 4194304
+    """Maximum bytes of message bodies per response: a claim or pop returns fewer messages and a page is shorter, but
+    each has at least one message."""
+    max_queue_metadata: Natural = 65_536
+    """Maximum size of queue metadata in bytes."""
+    max_messages_post_size: Natural = 262144
+    """Maximum body size of a post in bytes."""
+    max_messages_per_post: Positive = 1000
+    """Maximum number of messages per post, stage request or publish request."""
+    min_length_client_id: Annotated[int, Option(1, "max_length_client_id")] = 10
+    """Minimum length of a Client-ID with client_id_uuid_safe = off."""
+    max_length_client_id: Natural = 36
+    """Maximum length of a Client-ID with client_id_uuid_safe = off."""
+    max_wait: Annotated[int, Option(0, MAX_WAIT)] = 30
+    """Maximum seconds that a request may wait for messages."""
+    stage_ttl: Annotated[int, Option(MIN_TTL, MAX_REMEMBERED)] = 3600
+    """Seconds after which an unpublished stage is discarded."""
+    max_stage_bytes: Natural = 268435456
+    """Maximum bytes of message bodies per stage."""
+    max_stage_messages: Positive = 100_000
+    """Maximum number of messages per stage."""
+    max_commit_messages: Positive = 1_000_000
+    """Maximum number of messages that one commit publishes and deletes."""
+    commit_slice: Positive = 2000
+    """Maximum number of messages that one storage transaction of a commit publishes and deletes; a larger commit runs
+    in several transactions."""
+    max_metadata_walk: Positive = 1000
+    """Maximum number of queues or topics that a filtered listing reads per request."""
+    producer_ttl: Annotated[int, Option(MIN_TTL, MAX_REMEMBERED)] = 2_592_000
+    """Seconds for which a producer's last commit is remembered."""
+    idempotency_window: Annotated[int, Option(MIN_TTL, MAX_WINDOW)] = 86_400
+    """Seconds for which an Idempotency-Key is remembered."""
 
 
 def check_range(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
@@ -167,7 +198,7 @@ def check_body_size(size: int, bound: int) -> None:
 
 
 def check_nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
-    """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth``, where later decoders might fail."""
+    """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth``, because other decoders might fail."""
     if depth < 0:
         raise InvalidBody(f"{field} must be nested at most {MAX_NESTING} deep.")
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -193,12 +224,14 @@ def queue_ref(project: str, name: str) -> QueueRef:
 
 
 def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> QueueRef:
-    """Return the full name of an existing queue, or of a queue that REST can create. Raises ``InvalidName``.
+    """Return the full name of a queue that exists or that the REST API can create.
 
     A name of more than ``MAX_NAME`` characters is valid only for an existing queue.
 
     Args:
-        find: Looks up a queue with such a name; ``None`` = accept the name, because the request creates no queue.
+        find: Looks up a queue with a long name; ``None`` = accept the name, because the request creates no queue.
+
+    Raises ``InvalidName`` if the project id or the name is not valid.
     """
     if len(name) > MAX_NAME and is_long_queue_name(name):
         queue = QueueRef(project_id(project), name)
@@ -220,7 +253,7 @@ def _check_ref(thing: str, project: str, name: str, error: type[InvalidName]) ->
 
 
 def pattern(text: str) -> Pattern:
-    """Parse the parameter ``match``, a topic pattern (extensions 8). Raises ``Invalid``."""
+    """Parse the parameter ``match``, a topic pattern (extensions 8). Raises ``Invalid`` if it is not valid."""
     if PATTERN.fullmatch(text) is None or "***" in text:
         raise Invalid(
             f"match must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - the dot and *, at most two * in a row."
@@ -253,7 +286,10 @@ def is_long_queue_name(value: object) -> TypeGuard[str]:
 
 
 def check_free_name(field: str, name: str) -> str:
-    """Return ``name`` if it is a valid name of a claim, stage, fence or producer (extensions 9). Raises ``Invalid``."""
+    """Return ``name`` if it is a valid name of a claim, stage, fence or producer (extensions 9).
+
+    Raises ``Invalid`` if it is not.
+    """
     if FREE_NAME.fullmatch(name) is None:
         raise Invalid(
             f"{field}: a name must be 1 to {MAX_FREE_NAME} characters from A-Z a-z 0-9 _ - and the dot, not dots alone."
@@ -262,7 +298,7 @@ def check_free_name(field: str, name: str) -> str:
 
 
 def check_group_name(name: str) -> str:
-    """Return ``name`` if it is a valid name of a message group. Raises ``Invalid``."""
+    """Return ``name`` if it is a valid name of a message group. Raises ``Invalid`` if it is not."""
     if not 1 <= len(name) <= MAX_GROUP:
         raise Invalid(f"group must be 1 to {MAX_GROUP} characters; it has {len(name)}.")
     return name
@@ -309,7 +345,7 @@ def _check_attribute(field: str, name: str, value: AttributeValue) -> None:
 
 
 def is_allowed_text(text: str) -> bool:
-    """Return whether the text has no forbidden character. The first check is faster and accepts most texts."""
+    """Return whether the text has no forbidden character."""
     return text.isprintable() or FORBIDDEN_CHARACTER.search(text) is None
 
 
@@ -330,7 +366,7 @@ def is_base64(text: str) -> bool:
 
 
 def check_claim_name(name: str) -> str:
-    """Return ``name`` if it is a valid name of a claim. Raises ``Invalid``.
+    """Return ``name`` if it is a valid name of a claim. Raises ``Invalid`` if it is not.
 
     A name contains a dot, unlike the ids that the server assigns.
     """

@@ -100,7 +100,7 @@ def end() -> None:
 
 
 def has_large_work() -> bool:
-    """Return whether large work is in progress in this process. It may hold a queue's lock."""
+    """Return whether large work is in progress in this process. The working thread may hold a queue's lock."""
     return _process.count > 0
 
 

@@ -162,7 +162,7 @@ class Oracle(Ledger):
         lapsed = sum(entry.claim != "" for entry in taken)
         for entry in taken:
             entry.former, entry.count, entry.first = entry.available, entry.count + 1, entry.first or now
-            entry.wait = request.wait(entry.count)
+            entry.wait = request.redelivery_delay(entry.count)
             self.put_under(request.lease, entry, now)
         lease, messages = request.lease, [entry.message(now) for entry in taken]
         claim = Claim(lease.claim, lease.ttl, now, messages, lapsed) if taken else None

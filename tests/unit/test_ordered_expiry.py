@@ -8,7 +8,7 @@ import pytest
 
 from tests.servers import wait_for
 from zq.conformance.builders import configure
-from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, new_ids
+from zq.model import ClaimRequest, Draft, IdempotencyKey, Lease, ListFilter, QueueRef, new_ids
 from zq.model.expiry import Expiry, Steps
 from zq.storage.ordered import expiry, layout, ready
 from zq.storage.ordered.registry import ReadyCursor
@@ -208,6 +208,18 @@ def test_a_large_ruin_is_cleared_in_many_steps_without_walking_over_the_cleared(
     assert stored(storage) + stored(storage, "history") == 0
     with storage._handle as (store, _):
         assert list(store.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_NUMBER))) == []
+
+
+def test_a_deleted_queue_is_cleared_despite_a_damaged_idempotency_result(storage: OrderedStorage):
+    """A repeated request reads the result, and removal needs only its key."""
+    draft = Draft(new_ids(1, NOW)[0], b"1", 600, 0, "alice")
+    storage.messages.post(JOBS, [draft], NOW, idempotency_key=IdempotencyKey("once", b"digest", 3600))
+    with storage._handle as (store, _):
+        [(key, _)] = store.scan("keys", b"", b"\xff" * 64)
+        store.write([("keys", key, b"\xc1")])
+    storage.queues.delete(JOBS)
+    storage.maintain(NOW)
+    assert stored(storage, "keys") + stored(storage, "due") == 0
 
 
 def test_rounds_that_end_at_their_bound_remove_of_every_kind_in_turn(storage: OrderedStorage):

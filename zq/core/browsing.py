@@ -71,7 +71,7 @@ class Browsing:
 
 
 def _position(marker: str) -> Position:
-    """Parse a marker of ``browse``. Raises ``InvalidParameter``."""
+    """Parse a marker of ``browse``. Raises ``InvalidParameter`` if the marker is not valid."""
     if not marker:
         return Position()
     if not POSITION.fullmatch(marker):

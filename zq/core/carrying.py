@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Execution of large commits: one step of the store decides a commit, then bounded slices apply it.
+"""Execution of large commits: the store decides a commit in one atomic step, and applies it in slices of limited size.
 
 A slice is idempotent: it moves published messages out of their stage and deletes settled messages. After each slice the
 server pauses for twice the duration of the slice, so that other requests make progress.
@@ -102,7 +102,10 @@ class CommitExecutor:
                 raise CommitRunning
 
     def last(self, project: str, producer: str) -> CommitResult:
-        """Return the producer's last commit, and complete it if there is enough time. Raises ``ProducerNotFound``."""
+        """Return the producer's last commit, and complete the commit if ``patience`` allows.
+
+        Raises ``ProducerNotFound`` if the producer has not committed or has expired.
+        """
         committed = self._transactions.last(project, producer, self._clock.now())
         if not committed.open:
             return committed

@@ -202,7 +202,7 @@ def _encode_marker(after: str) -> str:
 
 
 def _decode_marker(marker: str) -> str:
-    """Decode a marker to a list position of the store. Raises ``InvalidParameter``."""
+    """Decode a marker to a list position of the store. Raises ``InvalidParameter`` if the marker is not valid."""
     try:
         padded = marker.encode("ascii") + b"=" * (-len(marker) % 4)
         return b64decode(padded, b"-_", validate=True).decode("utf-8", "replace")

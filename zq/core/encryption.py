@@ -85,7 +85,10 @@ class Sealing:
         return MARK + bytes([len(key)]) + key.encode() + nonce + sealed
 
     def open(self, project: str, id: str, body: bytes) -> bytes:
-        """Decrypt a body; return an unencrypted body unchanged. Raises ``MessageUnreadable``."""
+        """Decrypt a body; return an unencrypted body unchanged.
+
+        Raises ``MessageUnreadable`` if the body cannot be decrypted.
+        """
         if body[:1] != MARK:
             return body
         end = 2 + body[1] if len(body) > 1 else 0
@@ -128,7 +131,7 @@ class Sealing:
             return None
 
     def decrypt(self, queue: QueueRef, message: Message) -> Message:
-        """Decrypt a message. Raises ``MessageUnreadable``."""
+        """Decrypt a message. Raises ``MessageUnreadable`` if the message cannot be decrypted."""
         if (
             is_plain(message)
             and _is_later(message.created, self._queue_since(queue))
@@ -160,7 +163,7 @@ class Sealing:
         return shown
 
     def decrypt_published_message(self, project: str, message: PublishedMessage) -> PublishedMessage:
-        """Decrypt a message of a topic. Raises ``MessageUnreadable``."""
+        """Decrypt a message of a topic. Raises ``MessageUnreadable`` if the message cannot be decrypted."""
         entry, topic = message.entry, message.topic
         if entry.body[:1] != MARK:
             ref = TopicRef(project, topic)
@@ -191,9 +194,9 @@ class Sealing:
 
 
 def id_in_topic(topic: str, seal: bytes) -> str:
-    """Return the id with which a topic's body is encrypted. A message of a topic has no id before it is stored.
+    """Return the id that the encryption authenticates with a body in a topic.
 
-    The slash prevents collisions with message ids.
+    A message of a topic has no id before it is stored. The slash prevents collisions with message ids.
 
     Args:
         seal: Random bytes of the entry; b"" in entries of earlier versions.
@@ -202,14 +205,14 @@ def id_in_topic(topic: str, seal: bytes) -> str:
 
 
 def _is_later(created: Seconds, since: Seconds) -> bool:
-    """Return whether the message was posted when every server knew that bodies must be encrypted."""
+    """Return whether a message was posted so long after ``since`` that every server encrypted bodies by then."""
     return bool(since) and created > since + SETTLED
 
 
 def id_of_attributes(id: str) -> str:
-    """Return the id with which a message's attributes are encrypted. It differs from the body's.
+    """Return the id that the encryption authenticates with a message's attributes.
 
-    An attacker therefore cannot store the attributes as a body.
+    It differs from the id of the body, so an attacker cannot store the attributes as a body.
     """
     return f"extra/{id}"
 

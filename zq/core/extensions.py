@@ -17,7 +17,7 @@ class ProtocolKey(Struct, frozen=True):
         name: The metadata key.
         schema: JSON Schema of the value.
         check: Raises ``InvalidBody`` if the other metadata contradicts the value.
-        check_change: Raises ``MetadataConflict`` if the former and the new metadata differ in a fixed attribute.
+        check_change: Raises ``MetadataConflict`` if an update of the metadata changes an immutable attribute.
     """
 
     name: str

@@ -95,8 +95,13 @@ class History:
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
         """Post copies of finished messages, with ``client`` as the sender. Return the number of copies.
 
-        Up to ``CHUNK`` copies at a time are posted atomically. Raises ``Invalid``, ``MessageNotFound``,
-        ``QueuePaused``.
+        Up to ``CHUNK`` copies at a time are posted atomically.
+
+        Raises:
+            Invalid: The terms are out of range or contradict each other.
+            MessageNotFound: The history has no message with any of the requested ids.
+            QueuePaused: Posts to the queue are paused.
+            QuotaExceeded: The project has reached its storage quota.
         """
         self._check(terms)
         if terms.ids is not UNSET:
@@ -190,11 +195,11 @@ class History:
             if clear is None:
                 continue
             body, checksum, attributes = old.body, old.checksum, old.attributes
-            if rules.encrypts or is_sealed(old):
+            if rules.enable_encrypt_messages or is_sealed(old):
                 summed = bool(checksum)
                 body, checksum = self._sealing.encode_body(queue.project, id, clear.body, seals=True, checksum=summed)
                 attributes = self._sealing.encode_attributes(queue.project, id, clear.attributes, seals=True)
-            drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, attributes, old.group))
+            drafts.append(Draft(id, body, ttl, rules.default_message_delay, client, checksum, attributes, old.group))
         if not drafts:
             return []
         refusal = self._quotas.reserve_storage(queue.project, drafts)

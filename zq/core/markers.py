@@ -44,15 +44,15 @@ class Markers:
         self._length = max_name_length
 
     def seal(self, about: str, name: str) -> str:
-        """Return the encrypted marker of a page that ends with ``name``. Raises ``Unavailable``."""
+        """Return the encrypted marker of a page that ends with ``name``."""
         key, plain = self._key(), name.encode().ljust(self._length, b"\0")
         tag = _tag(key, about, plain)
         return SEALED + urlsafe_b64encode(tag + _masked(key, tag, plain)).decode().rstrip("=")
 
     def open(self, about: str, marker: str) -> str:
-        """Decrypt the marker to the name with which the last page ended. Return an unencrypted marker unchanged.
+        """Return the name at which the previous page ended, decrypted from the marker.
 
-        Raises ``InvalidParameter`` if the marker belongs to another listing, ``Unavailable``.
+        Return an unencrypted marker unchanged. Raises ``InvalidParameter`` if the marker belongs to another listing.
         """
         if not marker.startswith(SEALED):
             return marker

@@ -98,10 +98,10 @@ class Messages:
         """Return the rules for a post of ``size`` bytes (contract 7.2, step 1). Create the queue if it does not exist.
 
         Cached rules that allow the post are used as they are, because the store checks them during the post. If the
-        cached rules refuse the post, the current rules are read from the store.
+        cached rules do not allow the post, the current rules are read from the store.
         """
         remembered = self._rules_cache.remembered(queue)
-        if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
+        if remembered is not None and size <= remembered.max_messages_post_size and not remembered.posts_paused:
             return remembered
         return self._creation.rules(queue)
 
@@ -125,13 +125,17 @@ class Messages:
             rules: The result of ``rules`` for this post, if the caller has it.
             trace: Attributes for messages without a trace context of their own.
 
-        Raises ``Invalid``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
+        Raises:
+            Invalid: The body or a message is not valid.
+            KeyReused: The idempotency key was used for a different request.
+            QueuePaused: Posts to the queue are paused.
+            QuotaExceeded: The project has reached its queue or storage quota.
         """
         rules = rules or self.rules(queue, len(raw))
         posted = wire.parse_post(raw)
         check_count("messages", len(posted), self._limits.max_messages_per_post)
         while True:
-            check_body_size(len(raw), rules.max_post_size)
+            check_body_size(len(raw), rules.max_messages_post_size)
             now = self._clock.now()
             try:
                 drafts = self._drafts(posted, client, queue, rules, now, trace)
@@ -166,7 +170,12 @@ class Messages:
 
         Staged messages are invisible until a commit publishes them. A missing queue is created by the commit.
 
-        Raises ``Invalid``, ``StageFull``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
+        Raises:
+            Invalid: The body, a message or the name of the stage is not valid.
+            StageFull: The stage would exceed its limit of bytes or messages.
+            KeyReused: The idempotency key was used for a different request.
+            QueuePaused: Posts to the queue are paused.
+            QuotaExceeded: The project has reached a quota.
         """
         posted = wire.parse_post(raw)
         stage = check_free_name("stage", stage)
@@ -175,7 +184,7 @@ class Messages:
         if rules.posts_paused:
             rules = self._rules_cache.fresh(queue)
         self._quotas.check_targets([queue])
-        check_body_size(len(raw), rules.max_post_size)
+        check_body_size(len(raw), rules.max_messages_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now, trace)
         try:
@@ -262,7 +271,7 @@ class Messages:
             after = self._after(queue, marker, now)
             if after is None:
                 return MessagePage(Page([], None), include_delayed, now)
-            delayed = include_delayed or not rules.default_delay
+            delayed = include_delayed or not rules.default_message_delay
             wanted = ListFilter("" if echo else client, include_claimed, delayed)
             most_bytes = self._limits.max_answer_bytes
             page = list_messages(self._messages, queue, after, size, wanted, now, most_bytes, rules.metadata)
@@ -272,7 +281,12 @@ class Messages:
             rules = self._rules_cache.remember(queue, page.metadata)
 
     def get(self, queue: QueueRef, message: str) -> ReadResult[Message]:
-        """Return one message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
+        """Return one message.
+
+        Raises:
+            MessageNotFound: The message does not exist.
+            MessageUnreadable: The message cannot be decrypted.
+        """
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
             return ReadResult(self._sealing.decrypt(queue, found), now)
@@ -309,10 +323,14 @@ class Messages:
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
         """Delete messages by id.
 
-        If the server requires claim ids, each message must belong to one of ``claims``. If it does not, ``claims`` is
-        ignored and claimed messages are deleted too.
+        If the server does not require claim ids, ``claims`` is ignored and claimed messages are deleted too.
 
-        Raises ``Invalid``, ``ClaimNotHeld``.
+        Args:
+            claims: Ids of claims. If the server requires claim ids, each message must belong to one of these claims.
+
+        Raises:
+            Invalid: There are no ids or too many, or the server requires claim ids and ``claims`` is empty.
+            ClaimNotHeld: The server requires claim ids, and a message does not belong to one of ``claims``.
         """
         check_count("ids", len(ids), self._limits.max_messages_per_page)
         if self._delete_with_claim_id and not claims:
@@ -331,8 +349,11 @@ class Messages:
     def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
         """Delete and return up to ``limit`` ready messages, as many as fit in a response.
 
-        A message that cannot be decrypted is posted again. If the queue keeps a history, the message stays there
-        instead and can be replayed.
+        A message that cannot be decrypted is posted again, unless the queue keeps a history: then the message stays in
+        the history and can be replayed.
+
+        Args:
+            claims: Ids of claims. If the server requires claim ids for deletions, any id raises ``Invalid``.
         """
         check_range("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
@@ -418,31 +439,31 @@ class Messages:
         Args:
             ids: Ids of the drafts; empty = new ids.
         """
-        limits, default_ttl, default_delay = self._limits, self._rules_cache.ttl(queue, rules), rules.default_delay
-        is_plain = not (rules.encrypts or self._checksum)
+        limits, default_ttl, seals = self._limits, self._rules_cache.ttl(queue, rules), rules.enable_encrypt_messages
+        is_plain = not (seals or self._checksum)
         drafts: list[Draft] = []
         for part in slices(list(zip(posted, ids or new_ids(len(posted), now), strict=True))):
             for message, id in part:
-                ttl, delay, body, checksum = default_ttl, default_delay, bytes(message.body), ""
+                ttl, delay, body, checksum = default_ttl, rules.default_message_delay, bytes(message.body), ""
                 if message.ttl is not UNSET:
                     ttl = check_range("ttl", message.ttl, MIN_TTL, limits.max_message_ttl)
                 if delay and (own := wire.parse_delay(message.delay)) is not None:
                     delay = check_range("delay", own, MIN_DELAY, limits.max_message_delay)
                 if not is_plain:
                     body, checksum = self._sealing.encode_body(
-                        queue.project, id, body, seals=rules.encrypts, checksum=self._checksum
+                        queue.project, id, body, seals=seals, checksum=self._checksum
                     )
                 group = "" if message.group is UNSET else check_group_name(message.group)
                 attributes = b""
                 if trace or message.attributes is not UNSET:
                     attributes = _attributes(message, trace)
-                    attributes = self._sealing.encode_attributes(queue.project, id, attributes, seals=rules.encrypts)
+                    attributes = self._sealing.encode_attributes(queue.project, id, attributes, seals=seals)
                 drafts.append(Draft(id, body, ttl, delay, client, checksum, attributes, group))
         return drafts
 
 
 def _attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
-    """Encode the attributes of a posted message for storage. Raises ``Invalid``."""
+    """Encode the attributes of a posted message for storage. Raises ``Invalid`` if an attribute is not valid."""
     values: Mapping[str, AttributeValue] = {}
     if posted.attributes is not UNSET:
         values = attribute_values(posted.attributes)

@@ -91,7 +91,10 @@ class Publishing:
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
 
-        Raises ``Invalid``, ``KeyReused``, ``QuotaExceeded``.
+        Raises:
+            Invalid: The body or a message is not valid.
+            KeyReused: The idempotency key was used for a different request.
+            QuotaExceeded: The project has reached its topic quota.
         """
         rules = self._topics.rules(topic)
         posted = wire.parse_post(raw)
@@ -215,7 +218,7 @@ class TopicPoll:
     Attributes:
         position: Log position after which the poll waits.
 
-    Raises ``Unavailable``.
+    Raises ``Unavailable`` if the log cannot be read.
     """
 
     def __init__(self, topic: TopicRef, after: int | None, deadline: float, readers: Readers) -> None:
@@ -306,7 +309,7 @@ def _has_news(page: TopicPage, after: int | None) -> bool:
 
 
 def parse_marker(text: str) -> int | None:
-    """Parse a log position; return ``None`` for "". Raises ``Invalid``."""
+    """Parse a log position; return ``None`` for "". Raises ``Invalid`` if the text is not a sequence."""
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 19:

@@ -169,7 +169,10 @@ class Quotas:
         return _decoder.decode(document.value) if document else Project()
 
     def write(self, project: str, change: Callable[[Project], Project]) -> Project:
-        """Change the project's settings atomically and return the new settings. Raises ``MetadataConflict``."""
+        """Change the project's settings atomically and return the new settings.
+
+        Raises ``MetadataConflict`` if concurrent changes make every attempt fail.
+        """
         ref = DocumentRef("", QUOTA, project_id(project))
         for _ in range(10):
             now = self._clock.now()
@@ -213,14 +216,15 @@ class Quotas:
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
         """Reserve quota for a queue and its dead-letter queue while the caller creates the queue.
 
-        Existing queues need no quota. Raises ``QuotaExceeded``.
+        Existing queues need no quota. Raises ``QuotaExceeded`` if the project has reached its queue limit.
         """
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
         """Reserve quota for missing target queues while the caller moves messages to them.
 
-        For most moves, a cache of existing queues saves the round trip and the lock. Raises ``QuotaExceeded``.
+        For most moves, a cache of existing queues saves the round trip and the lock. Raises ``QuotaExceeded`` if the
+        project has reached its queue limit.
         """
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING
@@ -285,7 +289,10 @@ class Quotas:
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
-        """Reserve quota for a topic while the caller creates the topic. Raises ``QuotaExceeded``."""
+        """Reserve quota for a topic while the caller creates the topic.
+
+        Raises ``QuotaExceeded`` if the project has reached its topic limit.
+        """
         self._register(topic.project)
         with self._creation_locks.locked((topic.project, TOPIC)):
             limit = self.allotment(topic.project).quota.topics
@@ -296,7 +303,7 @@ class Quotas:
     def admit_metadata(self, project: str, size: int, former: int) -> None:
         """Reserve metadata quota for a queue or topic whose metadata grows from ``former`` to ``size`` bytes.
 
-        Raises ``QuotaExceeded``.
+        Raises ``QuotaExceeded`` if the project would exceed its metadata limit.
         """
         self._metadata_quotas.take(project, size, former, self.allotment(project).quota.metadata_bytes)
 

@@ -73,7 +73,9 @@ class RemainingRate(NamedTuple):
 
 
 class RecentProjects:
-    """The projects that this process serves: those with light requests in progress, and the latest two.
+    """The projects that this process has served recently.
+
+    These are all projects with light requests in progress, and the two projects with the latest requests.
 
     ``zq.http.weight`` defines light and heavy requests.
     """
@@ -274,7 +276,7 @@ class Account:
     def demand(self) -> tuple[float, float, float]:
         """Return the demand since the last call: requests, messages and bytes.
 
-        A refused request counts as many messages and bytes as an average admitted one.
+        A rejected request counts as many messages and bytes as an average admitted request.
         """
         with self._lock:
             asked, refusals = self._asked, self._refusals
@@ -313,7 +315,7 @@ class Account:
         self._bytes = (paid if paid > now else now) + size * byte
 
     def _refuse(self, *late: float) -> TooManyRequests:
-        """Count a refusal and return its error.
+        """Count a rejected request and return the error.
 
         Args:
             late: Seconds until each bucket admits a request.
@@ -375,7 +377,7 @@ class Exchange:
         threading.Thread(target=self._run, name="zq-rates", daemon=True).start()
 
     def round(self) -> None:
-        """Publish this process's demand, read the other reports, and divide the rates. Raises ``Unavailable``.
+        """Publish this process's demand, read the reports of the other processes, and divide the rates.
 
         If no project is near its rates, the store is not accessed.
         """
@@ -411,7 +413,7 @@ class Exchange:
 
 
 def fair_share(limit: float, demands: Iterable[float]) -> float:
-    """Return the max-min fair share of this process, if its own demand is unlimited.
+    """Return the max-min fair share of this process, assuming that its own demand is unlimited.
 
     Args:
         limit: Rate to divide.

@@ -98,7 +98,7 @@ class Routes:
                 if target not in self._targets:
                     self._targets[target] = self._rules_cache.fresh(QueueRef(self._project, target))
                 if not self._targets[target].posts_paused:
-                    moves.append(Move(message.id, target, delay=self._targets[target].default_delay))
+                    moves.append(Move(message.id, target, delay=self._targets[target].default_message_delay))
         return moves
 
     def check_paused(self) -> None:
@@ -172,7 +172,13 @@ class Redriving:
         return RedriveDryRun(would_move, known, without, missing, counted, lost)
 
     def _routes(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance) -> Routes:
-        """Check the terms and return the routes. Raises ``Invalid``, ``NotAuthorized``, ``QueuePaused``."""
+        """Check the terms and return the routes.
+
+        Raises:
+            Invalid: The terms are out of range or contradict each other.
+            NotAuthorized: The caller may not post to ``terms.to``, or the caller's roles do not permit posts.
+            QueuePaused: Posts to ``terms.to`` are paused.
+        """
         if terms.limit is not UNSET:
             check_range("limit", terms.limit, 1, MAX_BATCH)
         if terms.ids is not UNSET:

@@ -224,7 +224,10 @@ class MetadataResource(Generic[R, T]):
         Args:
             raw: Metadata as a JSON object; b"" = no metadata.
 
-        Raises ``InvalidBody``, ``NotAuthorized``, ``QuotaExceeded``.
+        Raises:
+            InvalidBody: The metadata is not valid.
+            NotAuthorized: The caller may not post to the dead-letter queue in the metadata.
+            QuotaExceeded: The project has reached a quota.
         """
         metadata = wire.json_object(raw) if raw else {}
         self._check(ref, metadata)
@@ -242,8 +245,13 @@ class MetadataResource(Generic[R, T]):
     def patch(self, ref: R, operations: Sequence[wire.Operation], allowance: Allowance = EVERYTHING) -> Metadata:
         """Apply the operations atomically and return the new metadata as clients see it.
 
-        If an error is raised, the metadata is unchanged. Raises ``NotAuthorized``, ``NotFound``, ``MetadataConflict``,
-        ``InvalidBody``.
+        If an error is raised, the metadata is unchanged.
+
+        Raises:
+            InvalidBody: An operation or the new metadata is not valid.
+            NotAuthorized: The caller may not post to a dead-letter queue that an operation names.
+            NotFound: The resource does not exist.
+            MetadataConflict: An operation names a missing key, or concurrent changes make every attempt fail.
         """
         named = find_assigned_values(operations, DEAD_LETTERS)
         return self.change(ref, lambda metadata: self._schema.patched(metadata, operations), named, allowance)
@@ -291,7 +299,10 @@ class MetadataResource(Generic[R, T]):
         return self._store.create(ref, raw)
 
     def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
-        """Reserve quota for the resource and its dead-letter queue. Raises ``QuotaExceeded``."""
+        """Reserve quota for the resource and its dead-letter queue.
+
+        Raises ``QuotaExceeded`` if the project has reached its limit.
+        """
         raise NotImplementedError
 
     def _own_metadata(self, _ref: R) -> Metadata:

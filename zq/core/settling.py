@@ -71,8 +71,15 @@ class Settling:
     ) -> WriteResult[SettleResult]:
         """Delete, release, move or bury messages of the claim atomically.
 
-        If an error is raised, nothing has changed. Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``,
-        ``KeyReused``, ``Fenced``, ``QuotaExceeded``.
+        If an error is raised, nothing has changed.
+
+        Raises:
+            Invalid: The terms are not valid.
+            NotAuthorized: The caller may not post to a target queue.
+            ClaimNotFound: The claim does not exist or has expired.
+            KeyReused: The idempotency key was used for a different request.
+            Fenced: The epoch of ``fence`` is outdated.
+            QuotaExceeded: A target queue does not exist, and the project has reached its queue limit.
         """
         self._check(terms)
         targets = {move.queue for move in terms.move}
@@ -110,8 +117,12 @@ class Settling:
     ) -> None:
         """Make the target queues accept unencrypted bodies if the settlement moves such bodies to them.
 
-        Before a target changes, the idempotency key and the fence are checked. Raises ``Repeated``, ``KeyReused``,
-        ``Fenced``.
+        Before a target changes, the store checks the idempotency key and the fence.
+
+        Raises:
+            Repeated: The request repeats an earlier request.
+            KeyReused: The idempotency key was used for a different request.
+            Fenced: The epoch of ``fence`` is outdated.
         """
         targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now)
         if targets and (idempotency_key is not None or fence is not None):
@@ -121,18 +132,18 @@ class Settling:
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
         """Build the store's settlement from the request."""
-        buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
+        buried = (rules.dead_letter_queue, rules.dead_letter_queue_messages_ttl)
         return Settlement(
             delete=() if isinstance(terms.delete, str) else terms.delete,
             rest=terms.delete == "*",
             release=[Release(given.id, None if given.delay is UNSET else given.delay) for given in terms.release],
-            move=[self._move(project, move, rules.encrypts) for move in terms.move]
+            move=[self._move(project, move, rules.enable_encrypt_messages) for move in terms.move]
             + [Move(given.id, *buried, reason=given.reason) for given in terms.bury],
             history=rules.history_ttl,
         )
 
     def _check(self, terms: extensions.SettleTerms) -> None:
-        """Check the terms that do not depend on queue rules. Raises ``Invalid``."""
+        """Raise ``Invalid`` if the terms are not valid, regardless of the queue's rules."""
         limits, fields = self._limits, "delete, release, move and bury"
         ids = [] if isinstance(terms.delete, str) else list(terms.delete)
         ids += [released.id for released in terms.release]
@@ -156,17 +167,19 @@ class Settling:
         """Build the store's move from the request. Encrypt a new body if the source or target queue encrypts."""
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
-        if body is not None and len(body) > rules.max_post_size:
-            raise Invalid(f"body must be at most {rules.max_post_size} bytes in {given.queue}; it is {len(body)}.")
+        if body is not None and len(body) > rules.max_messages_post_size:
+            raise Invalid(
+                f"body must be at most {rules.max_messages_post_size} bytes in {given.queue}; it is {len(body)}."
+            )
         checksum = ""
         if body is not None:
-            seals = encrypts or rules.encrypts
+            seals = encrypts or rules.enable_encrypt_messages
             body, checksum = self._sealing.encode_body(project, given.id, body, seals=seals, checksum=self._checksum)
         return Move(
             id=given.id,
             to=given.queue,
             ttl=None if given.ttl is UNSET else given.ttl,
-            delay=rules.default_delay if given.delay is UNSET else given.delay,
+            delay=rules.default_message_delay if given.delay is UNSET else given.delay,
             body=body,
             checksum=checksum,
         )

@@ -96,8 +96,8 @@ class StorageQuotas:
 class MetadataQuotas:
     """Enforcement of the metadata quota of projects in one process.
 
-    Only metadata beyond the first ``FREE_METADATA`` bytes of a queue or topic counts. The quota is checked when this
-    number grows. The total is cached like the usage in ``StorageQuotas``.
+    Only metadata beyond the first ``FREE_METADATA`` bytes of a queue or topic counts. The quota is checked when the
+    counted size of a queue or topic grows. The project's total is cached like the usage in ``StorageQuotas``.
 
     Args:
         measure: Reads a project's counted metadata size from the store.

@@ -47,7 +47,7 @@ class Gap(Struct, frozen=True):
 
 
 class EventData(Struct, frozen=True):
-    """RenderedBatch server-sent events and their count."""
+    """The encoded server-sent events for a reader, and their count."""
 
     data: bytes = b""
     count: int = 0
@@ -239,7 +239,10 @@ class Streams:
             visible: Returns whether the reader may see the messages of a topic; ``None`` = all topics are visible.
             disconnect: Closes the connection of a stalled reader; ``None`` if the edge does so.
 
-        Raises ``Crowded``, ``Unavailable``, and ``Invalid`` if ``after`` is beyond the end of the log.
+        Raises:
+            Crowded: No slot is free.
+            Invalid: The log has never assigned the position ``after``.
+            Unavailable: The log cannot be read.
         """
         own = self._quotas.share_of(project)
         with self._lock:
@@ -273,7 +276,7 @@ class Streams:
         self.events.streams(-1)
 
     def close(self) -> None:
-        """End all streams and refuse new ones. Idempotent."""
+        """End all streams and reject new ones. Idempotent."""
         self.closing = True
         self._tails.close()
 
@@ -307,7 +310,7 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
     """Return the gap if the log has lost its end and the marker is in the lost range, otherwise ``None``.
 
-    Raises ``Invalid`` if the log has never assigned the marker: the reader would miss all messages up to it.
+    Raises ``Invalid`` if the log has never assigned the marker: the reader would miss all messages up to the marker.
     """
     if marker <= reading.last:
         return None

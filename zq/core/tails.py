@@ -124,7 +124,7 @@ class Tail:
         """Cancels the subscription to the store's notifications."""
 
     def begin(self) -> None:
-        """Read the current end of the log, at which the tail starts. Raises ``Unavailable``."""
+        """Start the tail at the current end of the log, which is read from the store."""
         last = self._topics.read(self._project, BEYOND, 1, ALL).last
         with self._changed:
             self.start = self.position = last
@@ -207,7 +207,7 @@ class Tail:
         return self._stale
 
     def close(self) -> None:
-        """Wake all readers and refuse further waiting."""
+        """Wake all readers and let no reader wait any more."""
         with self._changed:
             self.closed = True
             self._notify(None)
@@ -302,7 +302,7 @@ class Tails:
 
     @contextmanager
     def following(self, project: str) -> Iterator[Tail]:
-        """Hold the tail of a project's log for the duration of a context. Raises ``Unavailable``."""
+        """Acquire the tail of a project's log, and release the tail on exit; a context manager."""
         tail = self.join(project)
         try:
             yield tail
@@ -310,9 +310,9 @@ class Tails:
             self.leave(project, tail)
 
     def join(self, project: str) -> Tail:
-        """Acquire the tail of a project's log; release it with ``leave``. Raises ``Unavailable``.
+        """Acquire the tail of a project's log. ``leave`` releases the tail.
 
-        The first caller initializes the tail. Concurrent callers wait for it and share the outcome.
+        The first caller initializes the tail. Concurrent callers wait for the initialization and share its outcome.
         """
         with self._lock:
             tail = self._tails.get(project)
@@ -338,7 +338,7 @@ class Tails:
                 self._drop(project, tail)
 
     def close(self) -> None:
-        """Wake all readers and refuse further waiting. Idempotent."""
+        """Wake all readers and let no reader wait any more. Idempotent."""
         with self._lock:
             self._closed = True
             for tail in self._tails.values():

@@ -104,7 +104,7 @@ class Trail:
             project: Project id; "" = all projects.
             since: Earliest time in ISO 8601; "" = no bound.
 
-        Raises ``InvalidParameter``.
+        Raises ``InvalidParameter`` if ``marker`` or ``since`` is not valid.
         """
         if marker and not _NAME.fullmatch(marker):
             raise InvalidParameter("marker is not valid; use the marker in the link to the next page.")
@@ -122,10 +122,12 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """Append an entry with the number of skipped changes for each project, once the second is over.
+        """If a new second has begun, append the counts of changes that were skipped in the previous second.
+
+        Each project with skipped changes gets one entry.
 
         Args:
-            second: Current second; ``None`` = end the current one.
+            second: Current second; ``None`` = append the counts although the second is not over.
         """
         if second == self._second:
             return
@@ -187,7 +189,10 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return the upper bound, exclusive, for the names of entries since this time."""
+    """Return the exclusive upper bound of the names that entries since this time have.
+
+    Raises ``InvalidParameter`` if the time is not valid.
+    """
     if not given:
         return "~"
     since = parse_time(given)

@@ -67,9 +67,9 @@ class Transactions:
         self._quotas = quotas
 
     def advance_fence(self, project: str, name: str) -> int:
-        """Advance the fence and return its new epoch. Requests with older epochs are refused from then on.
+        """Advance the fence and return its new epoch. Requests with older epochs are rejected from then on.
 
-        Raises ``QuotaExceeded``.
+        Raises ``QuotaExceeded`` if the fence is new and the project has reached its fence limit.
         """
         project, name = project_id(project), check_free_name("fence", name)
         with self._admitted(project, Work.FENCE, name):
@@ -89,8 +89,16 @@ class Transactions:
 
         The result is ``open`` if the commit is decided but not yet applied. If an error is raised, nothing has changed.
 
-        Raises ``Invalid``, ``NotAuthorized``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``,
-        ``CommitRunning``, ``Fenced``, ``QuotaExceeded``.
+        Raises:
+            Invalid: The terms are not valid.
+            NotAuthorized: The caller may not use a queue, a stage or the producer.
+            StageNotFound: A stage does not exist.
+            StageDiffers: A stage does not have the expected number of messages.
+            ClaimLapsed: A claim has expired or holds no messages.
+            CommitTooLarge: The commit exceeds the message limit.
+            CommitRunning: Another commit of the producer, or with one of the stages, is still running.
+            Fenced: The epoch of ``fence`` is outdated.
+            QuotaExceeded: The producer is new, and the project has reached its producer limit.
         """
         _authorize(allowance, terms)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
@@ -124,7 +132,10 @@ class Transactions:
             yield
 
     def last(self, project: str, producer: str) -> CommitResult:
-        """Return the producer's last commit. It is ``open`` until it is applied. Raises ``ProducerNotFound``."""
+        """Return the producer's last commit, which is ``open`` until it is applied.
+
+        Raises ``ProducerNotFound`` if the producer has not committed or has expired.
+        """
         return self._executor.last(project_id(project), check_free_name("producer", producer))
 
     def list(
@@ -143,7 +154,7 @@ class Transactions:
         Args:
             visible: Returns whether the client may see a name; ``None`` = all names are visible.
 
-        Raises ``Invalid``, ``InvalidParameter``.
+        Raises ``Invalid`` if ``limit`` is out of range, ``InvalidParameter`` if ``marker`` is not valid.
         """
         about, now = f"{work} {project_id(project)}", self._clock.now()
         after = self._markers.open(about, marker)

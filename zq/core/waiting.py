@@ -147,7 +147,7 @@ class Waiters:
                 self._notify(queue.project, wait_queue)
 
     def close(self) -> None:
-        """Wake all waiting requests so that they are answered, and refuse further waiting. Idempotent."""
+        """Wake all waiting requests so that they are answered, and let no request wait any more. Idempotent."""
         with self._lock:
             self.closing = True
             for wait_queue in self._wait_queues.values():

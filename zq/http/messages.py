@@ -42,7 +42,7 @@ class MessageCollection:
             return
         context, hops = req.context, query.hops(req)
         rules = self._messages.rules(context.queue, query.announced_size(req, self._max_post_size))
-        raw = weight.admit_post(req, query.require_body(req, rules.max_post_size))
+        raw = weight.admit_post(req, query.require_body(req, rules.max_messages_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
         trace = query.trace_attributes(req)
         posted = self._messages.post(context.queue, context.client, raw, key, hops, rules, trace)

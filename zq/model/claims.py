@@ -158,7 +158,7 @@ DONE: Final = HandleOutcome.DONE
 
 
 class Grip(Struct, frozen=True):
-    """An operation on a single claimed message, which its consumer identifies by claim and claim count.
+    """An operation on a single claimed message. The consumer identifies the message by id, claim and claim count.
 
     Attributes:
         hold: Seconds until the claim on the message expires, 0 = at once; ``None`` = delete the message.
@@ -175,7 +175,7 @@ class Grip(Struct, frozen=True):
         """Return the outcome for a message, given its last claim and claim count.
 
         Args:
-            counts: Whether the claim is live, or may have expired only recently.
+            counts: Whether the claim counts, because it is live or because expired claims are accepted.
             age: Whole seconds since creation or last renewal of the claim.
         """
         if not claim or claim != self.claim or count != self.count:

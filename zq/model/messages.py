@@ -15,7 +15,7 @@ class IdempotencyKey(Struct, frozen=True):
     """The idempotency key of a request (extensions 6). A repeated request has no effect and gets the first result.
 
     Attributes:
-        key: The verb and the client's key; unique in its queue.
+        key: Name of the operation and the client's key; unique in its queue.
         digest: Digest of everything that a repeated request must have in common with the first.
         window: Seconds for which a repeated request is recognized.
     """
@@ -114,9 +114,9 @@ class Move(Struct, frozen=True):
 
     The message keeps its id and attributes, and its claim count is reset.
 
-    With a ``reason``, the message becomes a dead letter: it keeps its age and records its origin, its claim count
-    there, the reason and the time of its first claim. Without a ``reason``, these records are deleted, and the age
-    restarts unless ``keeps_age`` is set.
+    With a ``reason``, the message becomes a dead letter: it keeps its age and records its origin queue, its claim
+    count in that queue, the reason and the time of its first claim. Without a ``reason``, these records are deleted,
+    and the age restarts unless ``keeps_age`` is set.
 
     Attributes:
         ttl: New ttl in seconds; ``None`` = its own ttl, restarted.
@@ -149,7 +149,7 @@ class HistoryEntry(Struct, frozen=True):
 
     Attributes:
         message: The message as it was when it finished, without its claim id.
-        finished: Finish time, which never decreases in the order of ``position``.
+        finished: Finish time. Entries with a higher ``position`` never have an earlier time.
         position: Position in the order of finishing.
     """
 

@@ -59,7 +59,7 @@ _FORM: Final = re.compile(rf"(\*|[a-z+]+):(?:({'|'.join(Kind)})/)?([^/:]+)", re.
 
 
 class Scope:
-    """One parsed scope. Raises ``Invalid``."""
+    """One parsed scope. Raises ``Invalid`` if the text is not a scope."""
 
     def __init__(self, text: str) -> None:
         form = _FORM.fullmatch(text)
@@ -77,7 +77,7 @@ class Scope:
 class Scopes:
     """The scopes of one credential, at least one. ``parse`` returns the same object for equal texts.
 
-    Raises ``Invalid``.
+    Raises ``Invalid`` if a text is not a scope.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -134,7 +134,10 @@ def _parsed(texts: tuple[str, ...]) -> Scopes:
 
 
 def parse(texts: Sequence[str] | None) -> Scopes | None:
-    """Parse the scopes of a credential; return ``None`` if it has no scopes. Raises ``Invalid``."""
+    """Parse the scopes of a credential; return ``None`` if it has no scopes.
+
+    Raises ``Invalid`` if a text is not a scope.
+    """
     return None if texts is None or not texts else _parsed(tuple(texts))
 
 
@@ -154,10 +157,10 @@ def overlap(one: Pattern, other: Pattern) -> bool:
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether some text yields match results that ``wanted`` accepts; ``None`` if undecided.
+    """Return whether ``wanted`` accepts the two match results of any text; ``None`` if undecided.
 
-    Both patterns are simulated simultaneously. All letters that occur in neither pattern are equivalent, so one of them
-    is tried.
+    Both patterns are simulated simultaneously. All letters that occur in neither pattern are equivalent, so only one
+    of them is tried.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)

@@ -149,7 +149,7 @@ class Pattern:
     def step(self, places: int, letter: str) -> int:
         """Return the state after ``letter``; 0 if no name can begin like this.
 
-        All matches are followed simultaneously, so the time for a name is linear.
+        All possible matches are followed simultaneously, so matching takes linear time in the length of the name.
         """
         stay = places & (self._across if letter == "." else self._stars)
         places = stay | (places & self._places.get(letter, 0)) << 1

@@ -53,10 +53,10 @@ class Commit(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """The limits of a commit: numbers of published and deleted messages together.
+    """The limits of a commit, which apply to the sum of published and deleted messages.
 
     Attributes:
-        step: Maximum in one step of the store.
+        step: Maximum in one atomic step of the store.
         most: Maximum in total.
     """
 
@@ -69,7 +69,7 @@ class CommitResult(Struct, frozen=True):
 
     Attributes:
         batch: Number of the producer's batch.
-        replayed: Whether the requested batch was not newer than this one.
+        replayed: Whether the request named this batch or an earlier one, and therefore changed nothing.
         open: Whether the commit is decided but not completely applied.
     """
 

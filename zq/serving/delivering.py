@@ -34,12 +34,12 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
     parse_options(parser, arguments)
     configuration = Configuration()
     chosen = configuration.current
-    logs.configure(chosen.log_format, chosen.log_level)
+    logs.configure(chosen.log.format, chosen.log.level)
     _check(chosen)
     storage = open_stores(chosen)
     clock = StoreClock(storage.now, doubted=storage.clock_lead)
-    sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.message_encryption_key_file)))
-    keys = MasterKeys(chosen.message_encryption_key_file, sealing.keys.replace)
+    sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.transport.message_encryption_key_file)))
+    keys = MasterKeys(chosen.transport.message_encryption_key_file, sealing.keys.replace)
     keystone = None
     if chosen.auth.strategy == "keystone":
         keystone = create_strategy(lambda: configuration.current.auth, storage.documents, clock, configuration.path)

@@ -15,7 +15,7 @@ from zq.storage.api import Storage
 
 
 class NewBackup(Protocol):
-    """A new backup. ``copied`` is the number of bytes that had to be copied."""
+    """A new backup. ``copied`` is its size in bytes without files that are linked to earlier backups."""
 
     @property
     def folder(self) -> Path: ...
@@ -48,8 +48,10 @@ class Backups(Protocol):
         """Restore a backup to a new store.
 
         Args:
-            shift: Called for each document. If it is given, all expiry times are extended by the time since the backup.
-            use: Called with the restored store; returns the number of its tokens.
+            shift: If it is given, all expiry times are postponed by the time that has passed since the backup. The
+                function returns the new value of each document.
+            force_clock: Whether to trust the machine's clock even if its time is implausible.
+            use: Called with the restored store. Returns the number of tokens in the store.
         """
         ...
 
@@ -82,9 +84,9 @@ def find(uri: str) -> Callable[..., Any]:
 
 
 def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
-    """Create the store's tables and indexes, if the driver requires administrator rights for this step.
+    """Create the store's tables and indexes, if the driver has a separate step for this, with administrator rights.
 
-    Return False if the driver has no such step. Raises the errors of ``connect``.
+    Return whether the driver has this step. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.prepare").get(_scheme(uri))
     if driver is None:
@@ -116,8 +118,8 @@ def salvage(uri: str, to: str) -> SalvageResult | None:
 def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tuple[int, Seconds] | None:
     """Restore a store from an object store to a new embedded store, as of a time or a log position.
 
-    Return the restored log position and its time, or None if the driver does not support this. A server may use the
-    store meanwhile. Raises the errors of ``connect``.
+    A server may continue to use the store in the object store. Return the restored log position and its time, or None
+    if the driver does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
     restored: tuple[int, Seconds] | None = _load(driver)(uri, to, at, position) if driver else None
@@ -142,7 +144,7 @@ def ship(uri: str, to: str) -> int | None:
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Return the server that owns a store in an object store, and that server's progress.
+    """Return a report on the server that owns a store in an object store: its address and its progress.
 
     Return None if stores of this driver have no owner. Raises the errors of ``connect``.
     """
@@ -153,7 +155,10 @@ def owner(uri: str) -> Mapping[str, str | int] | None:
 
 @cache
 def _drivers(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by scheme. Cached, because it reads the metadata of all installed packages."""
+    """Return a mapping from URI scheme to entry point, for all drivers in an entry point group.
+
+    The result is cached, because the search reads the metadata of all installed packages.
+    """
     return {point.name: point for point in entry_points(group=group)}
 
 

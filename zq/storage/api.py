@@ -150,10 +150,10 @@ class MessageController(Protocol):
         most_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
-        """Return messages with sequences above ``marker`` that match the filter, in sequence.
+        """Return messages that match the filter and have sequences above ``marker``, in order of sequence.
 
         ``next`` is the sequence of the last message. If the queue's metadata differs from ``expected``,
-        ``Page.metadata`` has the queue's metadata.
+        ``Page.metadata`` contains the queue's metadata.
         """
 
     def browse(
@@ -198,7 +198,7 @@ class MessageController(Protocol):
         """
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
-        """Move the messages that are ready, each in one step (L7). Return their ids in the order of ``moves``.
+        """Move the messages that are ready, each atomically (L7). Return their ids in the order of ``moves``.
 
         The messages are appended to their target queues in the order of ``moves``, like new posts. A missing target
         queue is created without metadata. A message that is moved to its own queue gets a new position there.
@@ -218,11 +218,14 @@ class ClaimController(Protocol):
           their ids.
         - If ``request.named`` is set, all callers with the same claim id share one claim.
 
-        Raises ``Fenced``.
+        Raises ``Fenced`` if the epoch of ``request.fence`` is not the last one issued.
         """
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
-        """Return the live claim with all messages that it holds, in order of sequence. Raises ``ClaimNotFound``."""
+        """Return the live claim with all messages that it holds, in order of sequence.
+
+        Raises ``ClaimNotFound`` if the claim holds no message, for example because it has expired.
+        """
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return live claims of a project, or of one queue, in the driver's order.
@@ -233,10 +236,13 @@ class ClaimController(Protocol):
         return capabilities.NO_CLAIM_LISTS.list()
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
-        """Renew the claim ``lease.claim`` with the terms of the lease. Raises ``ClaimNotFound``."""
+        """Renew the claim ``lease.claim`` with the terms of the lease.
+
+        Raises ``ClaimNotFound`` if the claim holds no message, for example because it has expired.
+        """
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
-        """Release all messages of the claim, each as ``Release`` describes. Ignore an unknown claim."""
+        """Release all messages of the claim by the rules of ``Release``. Ignore an unknown claim."""
 
     def settle(
         self,
@@ -247,7 +253,7 @@ class ClaimController(Protocol):
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
     ) -> SettleResult:
-        """Settle messages of the claim in one round trip, each message in one step.
+        """Settle messages of the claim in one round trip. Each message is settled atomically.
 
         Only messages that the live claim holds are changed. Moved messages are appended to their target queues in the
         order of ``settlement.move``, as ``MessageController.move`` does. The stored result of ``idempotency_key`` is
@@ -261,12 +267,14 @@ class ClaimController(Protocol):
     ) -> Sequence[HandleOutcome]:
         """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
-        The driver handles the messages in order, each in one step, by the rules of ``Grip``. A message that is not
-        deleted becomes available at the new expiry of the claim plus its back-off. It keeps its claim, its claim count
-        and its own expiry.
+        The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim, its claim
+        count and its own expiry. When the claim expires, its back-off starts, after which it becomes available.
 
-        A grip must have the current claim and claim count of its message. Its outcome is ``TOO_LONG`` for a hold beyond
-        ``Grip.max_hold``, and ``EXPIRED`` for a lapsed claim.
+        In these cases, the message is unchanged:
+
+        - ``LOST``: the grip does not have the current claim and claim count of the message.
+        - ``EXPIRED``: the claim has lapsed.
+        - ``TOO_LONG``: the new expiry would exceed ``Grip.max_hold``.
 
         Args:
             late: Whether to accept a grip of a lapsed claim if the message was not claimed again.
@@ -330,7 +338,7 @@ class Storage(Protocol):
     def prompt(self) -> bool:
         """Whether short verbs may currently run on the event loop's thread.
 
-        Such verbs access memory only, and leave the wait for the disk to ``zq.storage.inline.Ticket``.
+        If so, these verbs access memory only. A ``zq.storage.inline.Ticket`` waits for the disk after the verb returns.
         """
 
     def now(self) -> Seconds:
@@ -364,19 +372,22 @@ class Storage(Protocol):
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the depths of up to ``queues`` queues of all projects, counted up to ``most`` in each state.
+        """Return the depths of up to ``queues`` queues of all projects. Each state is counted up to ``most`` messages.
 
         If a state has ``most`` messages or more, the counts of the other states may be too low.
         """
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Return the depth of one queue, with each state counted at least up to ``most``; zeros for a missing queue.
+        """Return the depth of one queue. Each state is counted at least up to ``most`` messages.
 
-        A driver that does not count expired messages returns 0 for ``expired``.
+        For a missing queue, all counts are 0. A driver that does not count expired messages returns 0 for ``expired``.
         """
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Return the message with its queue. If it is in no queue of the project, return its latest history entry."""
+        """Return the message with its queue. If it is in no queue of the project, return its latest history entry.
+
+        If there is no entry either, return None.
+        """
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         """Return the metrics of the store, without those of queues, at low cost; see ``api-ref/metrics.md``."""
@@ -384,9 +395,9 @@ class Storage(Protocol):
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         """Notify the listener, within milliseconds, of each queue to which any process of the store adds a message.
 
-        Posts, releases, moves and publishes notify the listener, with or without a delay. A message that becomes ready
-        because time passes does not; see ``QueueController.ready``. Notifications may be lost or spurious. The listener
-        may be called from any thread and must not block. A later listener replaces it.
+        Posts, releases, moves and publishes notify the listener, with or without a delay. If a message becomes ready
+        because time passes, the listener is not notified; see ``QueueController.ready``. Notifications may be lost or
+        spurious. The listener may be called from any thread and must not block. The next call replaces the listener.
         """
 
     def close(self) -> None:
@@ -396,7 +407,7 @@ class Storage(Protocol):
 class Defaults:
     """The defaults that a driver inherits for optional capabilities, hints and metrics.
 
-    The server refuses requests that need a missing capability (decision 0046).
+    The server rejects requests that need a missing capability (decision 0046).
     """
 
     history: HistoryController = cast(HistoryController, capabilities.NO_HISTORY)

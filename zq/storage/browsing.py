@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full scans for drivers without an index: they find messages by state, and a message by its id."""
+"""Implementations of ``browse`` and ``locate`` by a full scan, for drivers without an index for these methods."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol

@@ -101,7 +101,7 @@ class TransactionController(Protocol):
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         """Issue and return the next epoch of a fence. The first epoch is 1.
 
-        From then on, every verb refuses all other epochs of this fence.
+        From then on, every verb rejects all other epochs of this fence.
         """
         ...
 
@@ -117,7 +117,7 @@ class TransactionController(Protocol):
         idempotency_key: IdempotencyKey | None = None,
         most_messages: int = MAX_STAGED,
     ) -> None:
-        """Store all drafts for the queue in an invisible stage, or none of them.
+        """Store all drafts for the queue atomically in an invisible stage.
 
         A missing stage is created, and expires after ``ttl`` seconds. The idempotency key is stored with the queue; its
         stored result is the list of message ids.
@@ -150,8 +150,14 @@ class TransactionController(Protocol):
         - If the number of the batch is not above that of the producer's last batch, the verb returns the counts of the
           last batch with ``replayed`` set, and deletes the stages as ``drop_stage`` does.
 
-        Raises ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed`` (a claim has no messages), ``CommitTooLarge`` or
-        ``CommitRunning``. After an error, nothing has changed.
+        After an error, nothing has changed.
+
+        Raises:
+            StageNotFound: A stage to publish does not exist.
+            StageDiffers: A stage has another number of messages than the commit expects.
+            ClaimLapsed: A claim has expired or holds no messages.
+            CommitTooLarge: The commit has more than ``bounds.most`` messages.
+            CommitRunning: Another commit of the producer, or with one of the stages, is running.
         """
         ...
 
@@ -171,8 +177,8 @@ class TransactionController(Protocol):
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         """Count the project's live stages, fences or producers, and check whether ``name`` is among them.
 
-        The server calls this method before it creates a stage, fence or producer. The cost may be proportional to their
-        number.
+        The server calls this method before it creates a stage, fence or producer. The cost may grow with
+        the number of stages, fences or producers.
         """
         ...
 
@@ -184,14 +190,14 @@ class TransactionController(Protocol):
         ...
 
     def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
-        """Return the producer's last decided batch. Raises ``ProducerNotFound``."""
+        """Return the producer's last decided batch. Raises ``ProducerNotFound`` if it has none."""
         ...
 
 
 class TopicController(Protocol):
     """Topics. Each project has one log with the messages of all its topics, in order of publishing.
 
-    A log is never deleted, and its sequences are never reused. It does not depend on topics' metadata.
+    A log is never deleted, and its sequences are never reused. The log does not depend on topics' metadata.
     """
 
     def publish(
@@ -215,19 +221,19 @@ class TopicController(Protocol):
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         """Return batches of matching topics, in order, that have messages above the sequence ``after``.
 
-        The slice has enough batches for ``limit`` messages, and at most one more batch. It ends earlier if a further
-        batch would exceed a megabyte of bodies, or after many batches of other topics; see ``LogSlice``. If the pattern
-        is a single topic, the cost depends on that topic only. The batches may have expired messages, which readers
-        filter out (``Batch.messages``).
+        The slice has enough batches for ``limit`` messages, and at most one more batch. It has fewer batches if their
+        bodies exceed a megabyte in total, or if the search has passed many batches of other topics; see ``LogSlice``.
+        If the pattern is a single topic, the cost depends on that topic only. The batches may have expired messages,
+        which readers filter out (``Batch.messages``).
         """
         ...
 
     def purge(self, topic: TopicRef) -> None:
-        """Hide all messages that were published before this step; see ``QueueController.purge``."""
+        """Remove all messages of the topic atomically, as ``QueueController.purge`` does for a queue."""
         ...
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        """Return the number of messages, all counted as free, and the oldest and newest message by sequence."""
+        """Return the number of messages, all as ``free``, and the oldest and newest message by sequence."""
         ...
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Support for short verbs on the event loop's thread, which must not wait for the disk or read many entries.
+"""Support for short verbs on the event loop's thread, where they must not wait for the disk or read many entries.
 
-The server's edge runs a short request within ``with Ticket() as ticket``. The store does not wait for the disk, but
-leaves this wait to the ticket. The edge then waits on another thread before it sends the response. On all other
-threads, verbs wait for the disk themselves.
+The server's edge runs a short request within ``with Ticket() as ticket``. The verb returns before its changes are
+durable, and passes to the ticket a function that waits for the disk. Before the edge sends the response, it calls this
+function on another thread. On all other threads, verbs wait for the disk themselves.
 """
 
 import threading
@@ -38,13 +38,17 @@ class Ticket:
         _thread.ticket = None
 
     def defer(self, wait: Callable[[], object]) -> None:
-        """Set the function that waits. It replaces an earlier one, because it covers the earlier writes too."""
+        """Set the function that waits for the disk. It replaces the function of an earlier verb of the request.
+
+        The last function is enough, because it waits for all earlier writes too.
+        """
         self.wait = wait
 
     def keep_open(self, release: Callable[[], object]) -> bool:
-        """Keep the store open until the ticket is released, and then call ``release``.
+        """Prevent the store from closing until the ticket is released, which calls ``release``.
 
-        Return False, without an effect, if the ticket has no wait or already has such a function.
+        Return whether the ticket has accepted ``release``. It does not if there is nothing to wait for, or if it
+        already has a release function.
         """
         if self.wait is None or self._release is not None:
             return False

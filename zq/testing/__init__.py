@@ -62,7 +62,7 @@ class Clock:
             return self._last
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock. On return, messages and claims that expire within these seconds have expired.
+        """Advance the clock, so that messages and claims that expire within these seconds have expired on return.
 
         Waiting requests poll again at once. Raises ``ValueError`` for a negative number.
         """
@@ -102,11 +102,11 @@ class Server:
         return self._tokens.create(grant).text
 
     def revoke(self, token: str) -> None:
-        """Revoke a token. The server refuses it within five seconds. Ignore a token that is not valid any more."""
+        """Revoke a token. The server rejects it after at most five seconds. Ignore a token that is not valid."""
         self._tokens.revoke(token.split("_")[1], None)
 
     def client(self, project: str = PROJECT, **options: Any) -> Client:
-        """Return a ``Client`` with these options. It is closed with the server, if not before."""
+        """Return a ``Client`` with these options. The server closes the client when it stops."""
         return self._clients.enter_context(Client(self.url, project, **options))
 
     def async_client(self, project: str = PROJECT, **options: Any) -> AsyncClient:
@@ -209,14 +209,14 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
         """Ignore a broken connection, because the application reports its own errors."""
 
     def hang_up(self) -> None:
-        """Stop to read from connections. Requests that were read are still answered."""
+        """Stop reading from all connections. Requests that were read are still answered."""
         for connection in list(self._open):
             with suppress(OSError):  # it has ended meanwhile
                 connection.shutdown(socket.SHUT_RD)
 
 
 class _Connection(WSGIRequestHandler):
-    """A connection for one request, which is not logged, to keep the output of tests clean."""
+    """A connection for one request. Requests are not logged, to keep the output of tests clean."""
 
     timeout = PATIENCE
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pytest fixtures for programs that use zq. Pytest loads them where zq is installed. See ``zq.testing``."""
+"""Pytest fixtures for programs that use zq. Pytest loads them automatically if zq is installed. See ``zq.testing``."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING

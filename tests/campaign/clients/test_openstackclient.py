@@ -74,7 +74,9 @@ def test_the_commands_do_what_the_page_says(running: ZqServer, project: str, tmp
     )
     refused = [line.partition("Error response from Zaqar. ")[2].removesuffix(".") for line in done.stderr.splitlines()]
     not_built, unknown = refused[0], refused[1:]
-    encrypt = "_enable_encrypt_messages: this server cannot encrypt messages because message_encryption_key_file is not set"
+    encrypt = (
+        "_enable_encrypt_messages: this server cannot encrypt messages because message_encryption_key_file is not set"
+    )
     assert not_built == f"Code: 400. Title: Not implemented. Description: {encrypt}."
     assert len(unknown) == 11
     assert {line.partition(". Title")[0] for line in unknown} == {"Code: 404"}

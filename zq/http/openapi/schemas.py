@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from zq import wire
 from zq.core.extensions import ProtocolKey
-from zq.core.metadata import metadata_schema, shown_defaults, topic_defaults
+from zq.core.metadata import metadata_schema
 from zq.http.openapi.operations import FREE_NAMES, QUEUE_NAMES, TEXT, Json, delays, integer, reference
 from zq.http.service import FIXED
 from zq.limits import (
@@ -25,6 +25,7 @@ from zq.limits import (
 from zq.model import Outcome, SettleResult, State
 from zq.wire import answers, extensions
 from zq.wire.attributes import AttributesOut
+from zq.wire.metadata import build_key_schemas, shown_defaults
 from zq.wire.numbers import MAX_BODY_NUMBER
 from zq.wire.tokens import TokenTerms
 
@@ -139,17 +140,17 @@ def _metadata(limits: Limits, protocol_keys: Sequence[ProtocolKey]) -> Json:
         "Metadata": metadata_schema(limits, protocol_keys) | {"description": "Any keys; reserved keys are listed."},
         "Patch": {"type": "array", "items": reference("schemas", "PatchOperation")},
         "ShownMetadata": _shown(limits, "queue", shown_defaults(limits)),
-        "ShownTopicMetadata": _shown(limits, "topic", topic_defaults(limits)),
+        "ShownTopicMetadata": _shown(limits, "topic", shown_defaults(limits, topic=True)),
         "QueuePage": _record("count", queues=_entries("ShownMetadata"), links=LINKS, count=COUNT),
         "TopicPage": _record(topics=_entries("ShownTopicMetadata"), links=LINKS),
     }
 
 
 def _shown(limits: Limits, thing: str, defaults: Json) -> Json:
-    reserved = metadata_schema(limits)["properties"]
+    reserved = build_key_schemas(limits)
     return {
         "type": "object",
-        "properties": {key: {"type": reserved[key]["type"]} if key in reserved else {} for key in defaults},
+        "properties": {key: {"type": reserved[key]["type"]} for key in defaults},
         "required": list(defaults),
         "additionalProperties": True,
         "description": f"The {thing}'s metadata, with defaults for unset reserved keys.",

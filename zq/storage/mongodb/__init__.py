@@ -5,12 +5,12 @@
 - ``startup`` connects to the database and creates its collections and indexes.
 - ``client`` sends the commands.
 
-Concurrent posts, publishes, settlements and deletions share a ``GroupCommit``. Concurrent claims of one queue also
-share one.
+Concurrent requests of the same type share a ``GroupCommit``: posts, publishes, settlements and deletions, and claims in
+the same queue.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import LocatedMessage, QueueRef, Seconds
@@ -38,6 +38,7 @@ from zq.storage.mongodb.stages import Stages
 from zq.storage.mongodb.topics import TopicController
 from zq.storage.mongodb.transactions import TransactionController
 from zq.storage.mongodb.usage import UsageEstimates
+from zq.storage.options import MongodbOptions
 
 SWEPT: Final = Expiry()
 
@@ -69,10 +70,10 @@ class MongoStorage(Defaults):
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the epoch.
 
-        The time never decreases for any zq server. Exception: if the stored time is more than ``FALSE_FUTURE`` seconds
-        ahead of MongoDB's clock, it is considered wrong and replaced.
+        The time never decreases for any zq server, with one exception: if the stored time is more than ``FALSE_FUTURE``
+        seconds ahead of MongoDB's clock, it is considered wrong and replaced.
 
-        The command waits for the primary only, because a shorter round trip gives a more accurate time.
+        The command does not wait for secondaries, because a shorter round trip gives a more accurate time.
         """
         return self._tell_time(durable=False)
 
@@ -123,28 +124,15 @@ class MongoStorage(Defaults):
         self._client.pymongo.close()
 
 
-def connect(
-    uri: str,
-    *,
-    timeout: float = 5.0,
-    database: str = "zq",
-    write_concern: str = "majority",
-    journal: bool = True,
-    expiry: Expiry = SWEPT,
-) -> MongoStorage:
-    """Open the store at ``mongodb://hosts/database?options``.
-
-    Args:
-        timeout: Maximum duration of each storage operation, in seconds.
-        database: Name of the database if the URI does not name one.
-        write_concern: ``majority`` or a number of servers, for a URI without ``w``.
-        journal: Whether writes wait for the journal, for a URI without ``journal``.
+def connect(uri: str, expiry: Expiry = SWEPT, **options: Any) -> MongoStorage:
+    """Open the store at ``mongodb://hosts/database?options``. ``options`` are those of ``MongodbOptions``.
 
     Raises:
         StartRefused: The configuration or the database cannot be used.
         Unavailable: The database cannot be reached or prepared.
     """
-    found = startup.parse(uri, timeout, database, write_concern, journal)
+    chosen = MongodbOptions(**options)
+    found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, cluster = startup.connect(found)
     try:
         startup.check_layout(client, found.database)
@@ -156,19 +144,13 @@ def connect(
     except (StartRefused, Unavailable):
         client.close()
         raise
-    return MongoStorage(StoreClient(client, found.database, timeout, found.durable, cluster), expiry=expiry)
+    return MongoStorage(StoreClient(client, found.database, chosen.timeout, found.durable, cluster), expiry=expiry)
 
 
-def prepare(
-    uri: str,
-    *,
-    timeout: float = 5.0,
-    database: str = "zq",
-    write_concern: str = "majority",
-    journal: bool = True,
-) -> None:
+def prepare(uri: str, **options: Any) -> None:
     """Create the collections and indexes for ``--init-store``. On a cluster, also shard the collection ``messages``."""
-    found = startup.parse(uri, timeout, database, write_concern, journal)
+    chosen = MongodbOptions(**options)
+    found = startup.parse(uri, chosen.timeout, chosen.database, chosen.write_concern, chosen.journal)
     client, cluster = startup.connect(found)
     try:
         startup.check_layout(client, found.database)

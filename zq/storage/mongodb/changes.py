@@ -2,9 +2,9 @@
 """Changes that several storage operations share: finishing and moving messages, and checks of fences.
 
 **Finishing.** A finished message is deleted or, in a queue with history, becomes a history entry. The queue's history
-counter assigns the entry's position and time in the same transaction, so a reader cannot pass an entry that appears
-later. The history counter is not part of the queue's document, so operations that finish messages do not wait for
-posts.
+counter assigns the entry's position and time in the same transaction. Entries therefore become visible in the order of
+their positions, and a listing misses none. The history counter is not part of the queue's document, so operations that
+finish messages do not wait for posts.
 
 **Fences.** A fence is a document with the last issued epoch and the time at which it was issued (``advanced``). A
 transaction that is protected by a fence reads and writes this document. If another server issues an epoch concurrently,
@@ -40,12 +40,12 @@ def held_condition(claim: str, now: int) -> BsonDocument:
 
 
 def reserved_id(claim: str) -> Binary:
-    """Return the ``c.i`` of messages that a commit has reserved from the claim."""
+    """Return the value of ``c.i`` in messages that a commit has reserved from the claim."""
     return Binary(layout.encode_text(claim).encode())
 
 
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
-    """Update the claim's messages that are in no line, without a transaction, and return their number.
+    """Update the claim's ungrouped messages without a transaction, and return their number.
 
     The number is 0 if the claim holds no such messages, or if a removal in the queue is pending. The caller must then
     use ``update_in_transaction``.
@@ -94,8 +94,9 @@ MESSAGES_AT_ONCE: Final = 256
 
 
 class FinishTerms(NamedTuple):
-    """The outcome of messages that are being finished.
+    """The terms by which messages are finished.
 
+    - ``outcome``: the outcome that their history entries record.
     - ``now``: the time of finishing in milliseconds.
     - ``history``: the retention of history entries in seconds; 0 = no entries.
     """
@@ -194,7 +195,7 @@ def _history_update(
 def _position(client: StoreClient, session: Session, key: QueueKey, number: int, now: int) -> tuple[int, int]:
     """Reserve ``number`` history positions. Return the first position and the time of finishing.
 
-    Later transactions get higher positions, and times that are not earlier.
+    Later transactions get higher positions, and the same or later times.
     """
     step = [
         {"$set": {"p1": {"$add": [{"$ifNull": ["$p1", 0]}, number]}, "f1": {"$max": ["$f1", now]}}},
@@ -215,10 +216,10 @@ MovedMessage = tuple[BsonDocument, Move]
 
 
 def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """Return the ``_id`` of each counter that a request writes.
+    """Return the ``_id`` of each counter that a settlement or move writes.
 
-    The moves write the counters of their target queues. Moves and, if ``history`` is not 0, deletions also write the
-    history counter.
+    A move writes the counter of its target queue. A move and, if ``history`` is not 0, a deletion also write the
+    history counter of the source queue.
     """
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.history_counter} if targets or history else set()
@@ -258,7 +259,7 @@ def _arrivals(
 ) -> tuple[Sequence[BsonDocument], Mapping[str, int]]:
     """Reserve sequences in the target queues, and return the documents to insert there.
 
-    The second result is the floor of each target queue, by shard key.
+    The second result maps the shard key of each target queue to the queue's floor.
     """
     targets = {each.to: layout.key(source.ref._replace(name=each.to)) for _, each in moved}
     by_target: defaultdict[str, list[MovedMessage]] = defaultdict(list)
@@ -279,9 +280,9 @@ def _arrivals(
 
 
 def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """Return the arrivals in one target queue.
+    """Return the arrivals of moved messages in one target queue.
 
-    A project's usage grows only by the size that a replaced body gains.
+    A move adds no message to the project's usage. It adds bytes only if it replaces a body with a longer one.
     """
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)

@@ -16,7 +16,7 @@ class Choice(NamedTuple):
 
     - ``candidates``: all chosen messages.
     - ``spent``: the candidates that have reached the maximum claim count of the request.
-    - ``eligible``: the candidates that the attempt may take.
+    - ``eligible``: all other candidates, which the attempt may take.
     """
 
     candidates: Sequence[BsonDocument]

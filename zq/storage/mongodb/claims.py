@@ -144,7 +144,7 @@ class Settler:
     def settle(self, request: SettleRequest, is_grouped: bool) -> SettleResult:
         """Settle a claim. Raises the errors of ``ClaimController.settle``.
 
-        If ``is_grouped``, the messages are probably in lines of a grouped queue, and the plain attempt is skipped.
+        If ``is_grouped``, the queue is probably grouped, and the plain attempt is skipped.
         """
         if request.is_plain and not is_grouped:
             try:
@@ -154,7 +154,7 @@ class Settler:
         return self._groups.submit(request)
 
     def _presume(self, request: SettleRequest, session: Session) -> SettleResult:
-        """Settle the named messages, assuming that the claim holds all of them and that none is in a line.
+        """Settle the named messages, assuming that the claim holds all of them and that the queue is not grouped.
 
         Raises ``Aborted`` if the assumption is wrong, and ``RemovalPending`` if a removal in the queue is pending.
         """

@@ -233,7 +233,7 @@ class StoreClient:
         return sum(self._write({"update": MESSAGES, "updates": part}, session)["n"] for part in commands)
 
     def upsert(self, where: Mapping[str, object], change: Mapping[str, object]) -> None:
-        """Update or create a document, also if another process creates it at the same time."""
+        """Update or create a document, even if another process creates it at the same time."""
         while True:
             try:
                 self.update([{"q": where, "u": change, "upsert": True}])
@@ -367,9 +367,9 @@ class StoreClient:
     def _was_committed(self, error: PyMongoError, stored: BsonDocument) -> bool:
         """Return whether a transaction was committed although its commit command failed with ``error``.
 
-        ``stored`` is the filter that ``trace`` returned. A failover could still undo a document that the search finds.
-        Before the search, the method therefore sends a write that changes nothing; its write concern covers all earlier
-        writes.
+        ``stored`` is the filter that ``trace`` returned. The method searches for a matching document, but a failover
+        could still roll this document back. Before the search, it therefore sends a write that changes nothing; the
+        write concern of this write covers all earlier writes.
 
         Raises ``Unavailable`` if the outcome is unknown.
         """

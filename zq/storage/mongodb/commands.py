@@ -67,7 +67,7 @@ def split(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[
 
 
 def is_conflict(error: PyMongoError) -> bool:
-    """Return whether another transaction has written the same document."""
+    """Return whether the error is a conflict with another transaction that has written the same document."""
     return isinstance(error, OperationFailure) and error.code in (WRITE_CONFLICT, DUPLICATE_KEY)
 
 

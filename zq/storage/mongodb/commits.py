@@ -60,7 +60,7 @@ class CommitStart(NamedTuple):
 
     - ``record``: the producer's document after the transaction.
     - ``entered``: the queues to which the transaction has published messages.
-    - ``held``: the messages of each claim.
+    - ``held``: the messages that each claim holds.
     """
 
     record: BsonDocument
@@ -231,8 +231,9 @@ class Commits:
     def _prepare(self, begun: CommitStart, fence: Fence | None, clock: RunningClock) -> BsonDocument:
         """Extend the stages, reserve the claimed messages, and decide the commit. Return the decided record.
 
-        If a claim, a stage or the fence is lost, abort the commit and raise ``ClaimLapsed``, ``StageNotFound`` or
-        ``Fenced``. Raises ``CommitRunning`` if another server has aborted the commit.
+        If a claim has lapsed, a stage has expired or the fence has a later epoch, abort the commit and raise
+        ``ClaimLapsed``, ``StageNotFound`` or ``Fenced``. Raises ``CommitRunning`` if another server has aborted the
+        commit.
         """
         record = begun.record
         try:
@@ -284,10 +285,10 @@ class Commits:
     def _slice(
         self, record: BsonDocument, most: int, entered: list[QueueKey], clock: RunningClock
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
-        """Return the work of the next slice of a decided commit, and the step that the slice completes.
+        """Return a function that executes the next slice of a decided commit, and the step that the slice completes.
 
-        The work is None if only clean-up is left. When the work publishes messages, it adds their queues to
-        ``entered``.
+        The function is None if only clean-up is left. If the slice publishes messages, the function adds their queues
+        to ``entered``.
         """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED
@@ -315,7 +316,7 @@ class Commits:
         return {"$set": {"at": at, "due": clock.now()}}
 
     def _clean(self, record: BsonDocument, most: int) -> bool:
-        """Remove published stages, and the progress fields of the record after the last stage.
+        """Remove published stages. After the last stage, also remove the progress fields of the record.
 
         Return whether stages are left. One call removes up to ``most`` drafts, but at least ``CLEANED_AT_ONCE``. It
         needs no transaction, because the stages are already invisible.
@@ -384,7 +385,7 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Set fields of the record, count a step, and return the new record.
+        """Set the fields ``noted`` of the record, increment its number of steps, and return the new record.
 
         Return None if another server has taken a step since ``record`` was read.
         """

@@ -8,8 +8,9 @@ Each process caches the counters of the queues to which it posts. The next post 
 and its update is conditional on the cached values. A conditional update costs mongod and the process a third less than
 an update that computes the values and returns them.
 
-If another server or a move has advanced the counter meanwhile, the condition fails and the transaction stores nothing.
-In a second transaction, MongoDB computes the values. The process then does not cache the counter for a second.
+If a move or another server has advanced the counter, the condition fails and the transaction stores nothing. The post
+is repeated in a second transaction, in which MongoDB computes the values. For the next second, the process does not
+cache this counter.
 """
 
 import threading

@@ -2,7 +2,8 @@
 """Deletions of messages by id.
 
 Concurrent deletions share a command, because one commit of the journal takes longer than several deletions. The reply
-has only the total number of deleted messages. If some messages were not deleted, each caller checks its own message.
+contains only the total number of deleted messages. If some messages were not deleted, each caller checks its own
+message.
 
 Deletions with a history entry share a transaction instead: concurrent transactions on one queue would conflict on its
 history counter. Deletions in a grouped queue also share a transaction.
@@ -57,7 +58,7 @@ class Deletions:
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
         """Delete messages as ``MessageController.delete`` does.
 
-        If ``is_grouped``, the messages are probably in lines of a grouped queue, and a transaction is used at once.
+        If ``is_grouped``, the queue is probably grouped, and a transaction is used at once.
         """
         claims = deletion.claims
         living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
@@ -73,9 +74,12 @@ class Deletions:
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
         """Delete one message in a command that concurrent callers share.
 
-        If the command has not deleted all messages, check this message. If it is in a line, finish it in a transaction.
-        If its claim does not permit the deletion, raise the error. If the message is deleted, return. Otherwise, try
-        again.
+        If the command has not deleted all messages, check this message:
+
+        - If it is in a grouped queue, finish it in a transaction.
+        - If its claim does not permit the deletion, raise the error.
+        - If it is deleted, return.
+        - Otherwise, try again.
         """
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
             found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
@@ -93,9 +97,9 @@ class Deletions:
         return [self._client.delete(statements) == len(deletions)] * len(deletions)
 
     def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
-        """Finish the messages of a group of requests in one transaction, and return the refusal of each request.
+        """Finish the messages of several requests in one transaction, and return the error or None for each request.
 
-        A request finishes all of its existing messages, or none if it is refused.
+        A request finishes all of its existing messages, or none if it is rejected.
         """
         with self._client.locks.locked(*{one.key.history_counter for one in deletions if one.history}):
             return self._client.transaction(partial(self._finish_all, deletions))
@@ -126,7 +130,7 @@ class Deletions:
 
 
 def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
-    """Return the error that refuses a deletion, or None if the deletion is permitted.
+    """Return the error for a deletion that the message's claim does not permit, or None if it is permitted.
 
     ``claim`` is the field ``c`` of the message, and ``claims`` are the claims that the request names.
     """
@@ -143,6 +147,6 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:
     """Return the condition under which a request may delete a message (contract 7.6).
 
-    The named claim must hold the message. If the request names no claim, the message must be unclaimed.
+    The claim that the request names must hold the message. If it names no claim, the message must be unclaimed.
     """
     return held_condition(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

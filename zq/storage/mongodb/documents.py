@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keyed documents in MongoDB.
 
-Layout: ``{_id: "r" P length of the kind:kind/name, s, v: version, b: value, e: expiry}``.
+Layout: ``{_id: "r" P length of the kind:kind/name, s, v: version, b: value, e: expiry}``. P is the project's prefix.
 
 Listings are in the order of ``_id``, which is the byte order of the names. All documents of one kind in a project have
 the same shard key.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims with a caller-supplied name or a fence. Each claim has a transaction of its own.
+"""Claims with a caller-supplied name or a fence. Each claim has its own transaction.
 
-If several callers request a claim with the same name at the same time, only one claim is created. Each request writes
-the document of the name in the transaction that claims the messages, so a later request finds the first claim.
+If several callers request a claim with the same name at the same time, only one claim is created. The transaction that
+claims the messages also writes the document of the name, so a later request finds the first claim.
 """
 
 import random
@@ -32,7 +32,7 @@ class CreationResult(NamedTuple):
 
     - ``existing``: the messages of an existing claim with the requested name; empty if there is none.
     - ``outcome``: the outcome of the attempt, if there is no such claim.
-    - ``expired``: the lines in which the attempt has found expired messages.
+    - ``expired``: the message groups in which the attempt has found expired messages.
     """
 
     existing: Sequence[BsonDocument]
@@ -84,7 +84,7 @@ class ExclusiveClaim:
     def _make(self, choice: Choice, names: Sequence[str], session: Session) -> CreationResult:
         """Create the claim in the session's transaction, or return the existing claim with the requested name.
 
-        The claim takes messages of the lines ``names`` or, if there are none, the messages of ``choice``.
+        The claim takes messages of the groups ``names`` or, if ``names`` is empty, the messages of ``choice``.
         """
         request, attempt = self._request, self._attempt
         if request.fence:

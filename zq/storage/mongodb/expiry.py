@@ -13,7 +13,7 @@ time, they only duplicate work.
 ``g`` and, for a deletion, ``g1`` store the sequence up to which documents are still to be deleted. Later, maintenance
 of any server deletes these documents in small steps:
 
-1. the messages, whether claimed or not; outdated line entries are recomputed
+1. the messages, whether claimed or not; outdated group entries are recomputed
 2. after a deletion of the queue, its history entries and idempotency keys
 3. the fields ``g`` and ``g1``
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The feed: a small capped collection through which processes wake each other's waiters and pass on topic batches.
+"""The feed: a small capped collection in which processes notify each other of ready messages and of topic batches.
 
 Layout of an entry: ``{w: writer, q: [[project, queue] ...], t: [[project, last sequence, documents, or null for a
 purge] ...]}``.
 
 **Queues.** An operation only adds its queue to a set in memory. A writer thread writes the set in one entry, at most
-200 times a second. The feed therefore adds no latency to operations, and few writes for a busy queue. Entries are
+200 times a second. The feed therefore adds no latency to operations, and a busy queue causes few writes. Entries are
 hints, so they are neither journaled nor retried.
 
 **Topics.** The writer thread writes published batches without a pause. An entry contains small batches, and only the
@@ -45,7 +45,7 @@ PAUSE: Final = 0.005
 LAST_WRITE: Final = 0.5
 # Maximum number of queues in one entry.
 MAX_QUEUES: Final = 1000
-# Maximum size of the batches in one entry, in bytes. Of further batches, the entry has only the last sequence.
+# Maximum size of the batches in one entry, in bytes. For further batches, it contains only the last sequence.
 MAX_BATCH_BYTES: Final = 64 << 10
 # The fields of a batch in an entry.
 BATCH_FIELDS: Final = ("k", "d", "a", "b", "t")
@@ -246,13 +246,13 @@ class Feed:
         return entry
 
     def _follow(self) -> None:
-        """Read the feed until it is closed, and pass each entry on.
+        """Read the feed until it is closed, and notify the listeners of each entry.
 
         Each cursor starts with the existing entries, because earlier notices may have been missed. After a failure, all
         subscriptions are notified that they may have missed notices.
 
         The reader inserts an empty entry before it opens a cursor, because MongoDB closes a tailable cursor that finds
-        no entry. While the first entry is being written, MongoDB would also never serve such a cursor.
+        no entry. A cursor that is opened while the first entry is being written would never return an entry.
         """
         by_others = {"w": {"$ne": self._own}}  # MongoDB filters out the entries of this process, so they wake no thread
         pause = FIRST_PAUSE
@@ -292,7 +292,7 @@ class Feed:
 
 
 def encode(notices: Sequence[Notice]) -> list[list[Any]]:
-    """Return the notices in their stored form, with at most ``MAX_BATCH_BYTES`` bytes of message bodies."""
+    """Return the notices in the format of the field ``t``, with at most ``MAX_BATCH_BYTES`` bytes of message bodies."""
     left = MAX_BATCH_BYTES
     encoded: list[list[Any]] = []
     for one in notices:

@@ -7,8 +7,7 @@ A *removal* is a purge or a deletion of a queue. It does not delete documents; i
 - ``h0``: the floor of the history entries and idempotency keys, set by deletions only
 - ``g`` and, for deletions, ``g1``: documents up to these sequences are still to be deleted by ``expiry``
 
-A document at or below its floor is invisible to all operations. A removal therefore takes effect for all observers at
-once.
+A document at or below its floor is invisible to all operations. A removal therefore takes effect atomically.
 
 **Reads.** An operation reads messages and then the queue's document, in the same command. If this document does not
 show a removal, the removal happened after the messages were read. If it shows a removal, the operation ignores the
@@ -68,7 +67,7 @@ def _guard(key: QueueKey) -> BsonDocument:
 
 
 def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
-    """Return the documents of all queues with pending deletes, by shard key.
+    """Return the documents of all queues with pending deletes, as a mapping from shard key to document.
 
     If ``project`` is given, only its queues are returned.
     """
@@ -79,10 +78,10 @@ def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str
 
 
 def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]:
-    """Return a filter on the removed documents of each queue.
+    """Return one filter per queue, which matches the removed documents of the queue.
 
-    ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys. ``counters`` has the documents
-    of the queues by shard key.
+    ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys. ``counters`` maps the shard key
+    of each queue to the queue's document.
     """
     bound = "$lt" if kind == "o" else "$lte"
     floor = floor_of if kind == "m" else history_floor_of
@@ -92,7 +91,7 @@ def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]
 def guarded_delete(key: QueueKey, conditions: BsonDocument, hint: str = "_id_") -> Sequence[BsonDocument]:
     """Return statements that delete the matching documents.
 
-    They raise ``RemovalPending`` if the queue has pending deletes.
+    If the queue has pending deletes, the command deletes nothing and raises ``RemovalPending``.
     """
     return [{"q": _guard(key), "limit": 1, "hint": "_id_"}, {"q": conditions, "limit": 0, "hint": hint}]
 
@@ -131,8 +130,8 @@ def search(
 ) -> tuple[list[BsonDocument], BsonDocument]:
     """Return the first matching documents above the floor, and the queue's document, which is read after them.
 
-    The queue's document is empty if the queue does not exist. While the search finds documents that a removal covers,
-    it is repeated with a higher lower bound.
+    The queue's document is empty if the queue does not exist. If a removal covers some of the documents that were
+    found, the search is repeated above the new floor.
 
     Args:
         fields: Projection, which must include ``k``; None = complete documents.

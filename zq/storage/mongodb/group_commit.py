@@ -107,22 +107,22 @@ def key_ids(request: KeyedRequest) -> Sequence[str]:
 def merge_results(
     refusals: Sequence[Exception | None], answers: Iterable[Answer | Exception]
 ) -> list[Answer | Exception]:
-    """Merge the results and the refusals of a group, in the order of its requests.
+    """Merge the results and the errors of a group, in the order of its requests.
 
-    ``refusals`` has one item for each request, which is None for an admitted request. ``answers`` has the results of
-    the admitted requests.
+    ``refusals`` has the error of each rejected request and None for each admitted request. ``answers`` has the results
+    of the admitted requests.
     """
     admitted = iter(answers)
     return [next(admitted) if refusal is None else refusal for refusal in refusals]
 
 
 def select_admitted(requests: Iterable[Item], refusals: Iterable[Exception | None]) -> list[Item]:
-    """Return the requests whose refusal is None."""
+    """Return the requests whose item in ``refusals`` is None."""
     return [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
 
 
 def find_refusal(request: KeyedRequest, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
-    """Return the refusal of a request whose idempotency key is stored, or None if the request is new.
+    """Return the error for a request whose idempotency key is stored, or None if the key is new or missing.
 
     ``known`` is the result of ``recall``.
     """
@@ -132,13 +132,14 @@ def find_refusal(request: KeyedRequest, known: Mapping[str, Repeated | KeyReused
 def recall(
     client: StoreClient, session: Session, requests: Sequence[KeyedRequest], answer: type[Any]
 ) -> dict[str, Repeated | KeyReused]:
-    """Look up the idempotency keys of the requests. Return a refusal for each stored key, by the ``_id`` of the key.
+    """Look up the idempotency keys of the requests. Return a mapping from the ``_id`` of each stored key to an error.
 
-    A refusal is ``Repeated`` with the stored result, which has the type ``answer``, or ``KeyReused`` if the key belongs
+    The error is ``Repeated`` with the stored result, which has the type ``answer``, or ``KeyReused`` if the key belongs
     to another request.
 
-    The lookup ignores keys that a deletion of the queue has removed. The deletion took a sequence of its own (``h0``).
-    Older keys have lower sequences. A key with exactly this sequence belongs to drafts that were staged later.
+    The lookup ignores keys that a deletion of the queue has removed. The floor ``h0`` is a sequence that the deletion
+    reserved for itself: all removed keys have lower sequences. A key with exactly this sequence belongs to drafts that
+    were staged after the deletion.
     """
     keyed = {one: request for request in requests for one in key_ids(request)}
     if not keyed:
@@ -157,8 +158,8 @@ def recall(
 def remember(client: StoreClient, session: Session, answers: Sequence[tuple[KeyedRequest, Any, int]]) -> None:
     """Store the results of requests that have an idempotency key.
 
-    ``answers`` has the request, its result, and a sequence of its queue. A deletion of the queue removes the key if the
-    deletion has a higher sequence. For a post, the sequence is that of its last message.
+    An item of ``answers`` has a request, its result, and a sequence. Deletions of the queue that reserve a higher
+    sequence also remove the key. For a post, the sequence is that of its last message.
     """
     statements: list[BsonDocument] = []
     for request, answer, sequence in answers:

@@ -24,7 +24,7 @@ CAPACITY: Final = 256
 
 
 class HandleRequest(NamedTuple):
-    """A request to delete or hold the messages of some grips.
+    """A request to apply some grips: delete claimed messages, or change the expiry of their claims.
 
     ``now`` is the time of the request in milliseconds. ``ClaimController.handle`` describes ``late`` and ``history``.
     """
@@ -84,7 +84,7 @@ class Handler:
 class _PendingChanges:
     """The pending changes of one transaction.
 
-    ``found`` has the messages by ``_id``. The updates need no conditions, because the same transaction has read the
+    ``found`` maps ``_id`` to message. The updates need no conditions, because the same transaction has read the
     messages.
     """
 

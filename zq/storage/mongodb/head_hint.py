@@ -73,6 +73,9 @@ class HeadHint:
             return self._invalidations
 
     def record_collision(self) -> None:
-        """Make the next searches skip a random number of messages, because another process took the found ones."""
+        """Make the next searches skip a random number of messages.
+
+        Call this method if another process has taken messages that this process had found.
+        """
         with self._lock:
             self._skips, self._skip_until = SKIPS, time.monotonic() + VALIDITY

@@ -97,7 +97,7 @@ class HistoryController:
 
 
 def _to_entry(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
-    """Convert the document of a history entry or of a live message."""
+    """Convert the document of a history entry or of a live message to a ``HistoryEntry``."""
     if "x" not in found:
         return HistoryEntry(layout.to_message(key, found, now))
     message = layout.to_message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)

@@ -21,7 +21,7 @@ field     of a message                           of a queue, which includes its 
 ``m``     checksum, if any                       -
 ``v``     attributes, if any                     -
 ``h``     group, if any                          grouping, if any: see ``lines``
-``h1``    line, in a grouped queue               -
+``h1``    stored name of the group, if grouped   -
 ``c``     last claim, if any: ``i`` id,          -
           ``s`` start, ``t`` ttl, ``e`` end,
           ``n`` claim count,
@@ -72,9 +72,10 @@ that finish messages do not wait for each other.
 **Claim names.** ``{_id: "n" length of P name:P name/claim, s, e}``. Every request for a claim with a chosen name writes
 this document, which serializes the requests.
 
-**Line entries.** Each line of a grouped queue has an entry: ``_id`` "t" length of P name:P name/line, ``s``, ``q`` "t"
-P name, ``j`` line, ``d`` time from which claims consider the line, ``k`` sequence of the message that becomes available
-at this time, ``e`` an upper bound on the expiry of the line's messages, ``v`` incremented by each write: see ``lines``.
+**Group entries.** Each message group of a grouped queue has an entry: ``_id`` "t" length of P name:P name/h1, ``s``,
+``q`` "t" P name, ``j`` the ``h1`` of the group's messages, ``d`` time from which claims consider the group, ``k``
+sequence of the message that becomes available at this time, ``e`` an upper bound on the expiry of the group's messages,
+``v`` incremented by each write: see ``lines``.
 
 The collection ``clock`` contains the clock ``{_id: "clock", t: latest known time}``, the lease of ``LeaderLease``, and
 ``{_id: "layout", n: layout version}``, which version 0.1.0 neither reads nor writes.
@@ -133,7 +134,7 @@ SHARD_KEY: Final[BsonDocument] = {"s": "hashed"}
 
 
 class QueueKey(Struct, frozen=True):
-    """The stored names of a queue, and the names of its documents."""
+    """The names of a queue as stored in fields, and the ``_id`` values of its documents."""
 
     ref: QueueRef
     shard: str
@@ -156,7 +157,7 @@ class QueueKey(Struct, frozen=True):
 
     @property
     def entries(self) -> str:
-        """The ``q`` of the queue's line entries."""
+        """The ``q`` of the queue's group entries."""
         return "t" + self.shard
 
     @property
@@ -165,7 +166,7 @@ class QueueKey(Struct, frozen=True):
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
-        """Return the ``_id`` of a document of the queue, such as a claim name. It is unique among all queues."""
+        """Return an ``_id`` for a document of the queue, such as a claim name. It is unique to the queue."""
         return f"{kind}{len(self.shard)}:{self.shard}/{encode_text(name)}"
 
 
@@ -211,9 +212,9 @@ def ms(moment: Seconds) -> int:
 
 
 def line_of(grouping: Grouping, group: str) -> BsonDocument:
-    """Return the field that assigns a message of the group to its line; empty if the queue has no grouping.
+    """Return the field ``h1`` for messages of this group as a document, or an empty document for an ungrouped queue.
 
-    The name of a line begins with the first letter of its order, which is also the name of its index.
+    The value begins with the first letter of the queue's grouping, which is also the name of the index.
     """
     if not grouping:
         return {}
@@ -221,7 +222,7 @@ def line_of(grouping: Grouping, group: str) -> BsonDocument:
     return {"h1": grouping[0] + blake2b(name, digest_size=8).hexdigest()}
 
 
-# The condition that a message is in no line. Commands that change messages without a transaction include it.
+# The condition that a message is ungrouped. Commands that change messages without a transaction include it.
 IN_NO_LINE: Final[BsonDocument] = {"h1": None}
 
 
@@ -270,7 +271,7 @@ def message_id(key: QueueKey, found: Mapping[str, Any]) -> str:
 
 
 def to_message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
-    """Convert the document of a message to the model's message at ``now``.
+    """Convert the document of a message to a ``Message`` as of ``now``.
 
     PyMongo returns 64-bit numbers as ``Int64``, a type that must not leave the driver.
     """
@@ -301,7 +302,7 @@ def to_message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
 
 
 def to_claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
-    """Convert the documents of a claim's messages to the model's claim. The claim must hold at least one message."""
+    """Convert the documents of a claim's messages to a ``Claim``. There must be at least one document."""
     held = sorted(held, key=lambda found: int(found["k"]))
     terms = held[0].get("y", held[0])["c"]
     messages = [to_message(key, found, now) for found in held]
@@ -350,7 +351,7 @@ def claimed_document(found: BsonDocument, request: ClaimRequest, now: int) -> Bs
 def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
     """Return the update that claims messages at ``now``.
 
-    When the claim expires, they become available after a back-off.
+    When the claim expires, the messages become available after a back-off.
     """
     ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
     available: int | BsonDocument = ends + request.redelivery_delay(1) * 1000

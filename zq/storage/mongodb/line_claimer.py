@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims and pops in a grouped queue, line by line in the order of the line entries (decision 0129).
+"""Claims and pops in a grouped queue, group by group in the order of the group entries (decision 0129).
 
-``lines`` describes lines and their entries. A search for ready lines reads the entries, with the same index that serves
-searches for ready messages in other queues. The transaction that takes messages reads the lines and rewrites their
-entries. The write of an entry conflicts with every concurrent change of its line.
+``lines`` describes message groups and their entries. A search for groups with ready messages reads the entries. It uses
+the same index as a search for ready messages in an ungrouped queue. The transaction that takes messages reads the
+groups and rewrites their entries. The write of an entry conflicts with every concurrent change of its group.
 """
 
 import random
@@ -27,18 +27,19 @@ from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, FAIR, BsonDocument, QueueKey, body_of
 from zq.storage.mongodb.lines import SORT_ORDERS, Head, head_from, index_of
 
-# Number of entries that a search reads beyond one for each wanted message, because some lines have no ready message.
+# Number of entries that a search reads beyond one for each wanted message, because some groups have no ready message.
 EXTRA_LINES: Final = 16
-# Maximum number of lines that one transaction reads.
+# Maximum number of groups that one transaction reads.
 MAX_LINES: Final = 256
-# Maximum number of index entries that one removal of expired messages reads in a line.
+# Maximum number of index entries that one removal of expired messages reads in a group.
 STEPS: Final = 1024
 
 
 class LineSlice(NamedTuple):
-    """The first messages of a line, as a transaction has read them.
+    """The first messages of a message group, as a transaction has read them.
 
-    - ``living``: the unexpired messages in the order of the line.
+    - ``line``: the stored name of the group.
+    - ``living``: the unexpired messages in the order of the group.
     - ``ready``: the ready messages at the beginning of ``living``, up to the wanted number.
     - ``last``: the last message that was read, if further messages may follow; else None.
     - ``has_expired``: whether the transaction has read expired messages.
@@ -51,12 +52,13 @@ class LineSlice(NamedTuple):
     has_expired: bool
 
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
-        """Return the head of the line after claims and pops, or None if the line is empty.
+        """Return the head of the group after claims and pops, or None if the group is empty.
 
-        If the head is not among the messages that were read, the result makes the next claim read further.
+        If the head is not among the messages that were read, the last of these messages is returned as ready. The next
+        claim then continues after this message.
 
         Args:
-            claimed: Claimed messages after the claim, by ``_id``.
+            claimed: A mapping from ``_id`` to the document of each claimed message after the claim.
             popped: The ``_id`` of each popped message.
         """
         left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
@@ -70,7 +72,7 @@ class LineSlice(NamedTuple):
 
 
 class ServeResult(NamedTuple):
-    """The result of one transaction: the outcome of each attempt, and the lines that contain expired messages."""
+    """The result of one transaction: the outcome of each attempt, and the groups that contain expired messages."""
 
     outcomes: Sequence[ClaimOutcome]
     expired: Sequence[str]
@@ -85,7 +87,7 @@ class LineClaimer:
         self.head_hint = HeadHint()
 
     def find_due(self, want: int, now: int) -> tuple[list[str], bytes]:
-        """Return the lines that may have ready messages, in the order of their entries, and the queue's metadata."""
+        """Return the groups that may have ready messages, in the order of their entries, and the queue's metadata."""
         want = min(want + EXTRA_LINES, MAX_LINES)
         head, skip, token = self.head_hint.get_start(want)
         found, counter = self._entries(head, now, want, skip)
@@ -97,7 +99,7 @@ class LineClaimer:
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
-        """Serve the attempts with ready messages of these lines, in one transaction.
+        """Serve the attempts with ready messages of these groups, in one transaction.
 
         If the transaction conflicts with another process, the outcomes are empty.
         """
@@ -113,9 +115,10 @@ class LineClaimer:
         return taken.outcomes
 
     def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> ServeResult:
-        """Serve the attempts with ready messages of these lines in the session's transaction, and rewrite the entries.
+        """Serve the attempts with ready messages of these groups in the session's transaction.
 
-        Raises ``Aborted`` if a message has changed since it was read.
+        The same transaction rewrites the entries of the groups. Raises ``Aborted`` if a message has changed since it
+        was read.
         """
         now = attempts[0].now
         turns = deque(names)
@@ -126,7 +129,7 @@ class LineClaimer:
             found = [one for one_slice in new_slices for one in one_slice.ready]
             choice = attempt.choose(found)
             if new_slices and len(choice.candidates) <= len(found) - len(new_slices[-1].ready) < len(found):
-                turns.appendleft(new_slices.pop().line)  # no message of the last line fits into ``most_bytes``
+                turns.appendleft(new_slices.pop().line)  # no message of the last group fits into ``most_bytes``
             slices += new_slices
             if choice.eligible and attempt.request is None:
                 ending = FinishTerms(Outcome.POPPED, now, attempt.history)
@@ -146,7 +149,7 @@ class LineClaimer:
         return ServeResult(outcomes, [one_slice.line for one_slice in slices if one_slice.has_expired])
 
     def remove_expired(self, names: Sequence[str], now: int) -> None:
-        """Remove expired messages among the first ``STEPS`` messages of each line."""
+        """Remove expired messages among the first ``STEPS`` messages of each group."""
         for line in names:
             order = index_of(line)
             entries = self._client.find(
@@ -168,7 +171,7 @@ class LineClaimer:
         )
 
     def _read_lines(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineSlice]:
-        """Read lines until the attempt has enough ready messages, and remove these lines from ``turns``."""
+        """Read groups until the attempt has enough ready messages, and remove these groups from ``turns``."""
         slices: list[LineSlice] = []
         count = 0
         left = attempt.most_bytes
@@ -187,17 +190,17 @@ class LineClaimer:
         return slices
 
     def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "LineMessages":
-        """Read ``want`` messages of the line, and one more, which may become the next head."""
+        """Read ``want`` messages of the group, and one more, which may become the next head."""
         found = self._find(self._client.where(self._key, h1=line), index_of(line), want + 1, most_bytes, session)
         return LineMessages(found, len(found) > want or sum(map(len, map(body_of, found))) >= most_bytes)
 
     def _read_ahead(
         self, names: Sequence[str], want: int, most_bytes: int, session: Session
     ) -> dict[str, "LineMessages"]:
-        """Read several lines in one command.
+        """Read several groups in one command. Return a mapping from group to its first messages.
 
-        If the lines have more messages than the command reads, the result lacks the last lines, and the last line in it
-        is cut. The result is empty for fewer than two lines.
+        If the groups have more messages than the command reads, the last groups are missing, and the last group in the
+        result is marked as cut. The result is empty for fewer than two groups.
         """
         if len(names) < 2:
             return {}
@@ -224,7 +227,7 @@ class LineClaimer:
 
 
 class LineMessages(NamedTuple):
-    """The first messages of a line. ``is_cut``: whether further messages may follow."""
+    """The first messages of a group. ``is_cut``: whether further messages may follow."""
 
     found: list[BsonDocument]
     is_cut: bool

@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a grouped queue, and the entry of each line in the index ``claims`` (decision 0129).
+"""The message groups of a grouped queue, and the entry of each group in the index ``claims`` (decision 0129).
 
-A line contains the messages of one group. Each message stores the name of its line (``h1``). Only operations that add
-messages need the grouping of the queue, and they write the queue's document in the same transaction. Operations that
-change messages without a transaction skip all messages in lines. ``line_claimer`` claims the messages of lines.
+In the code, a *line* is the stored name of a group. Each message of the group stores it (``h1``). Only operations that
+add messages need the grouping of the queue, and they write the queue's document in the same transaction. Operations
+that change messages without a transaction skip all grouped messages. ``line_claimer`` claims grouped messages.
 
-**Entries.** The entry of a line stores the time from which claims consider the line. An operation that adds a message
-to a line, removes it or changes its available-at also writes the entry, in the same transaction. If two such
-transactions conflict, one of them is repeated and reads the line as the other one has left it.
+**Entries.** The entry of a group stores the time from which claims consider the group. An operation that adds a message
+to a group, removes it or changes its available-at also writes the entry, in the same transaction. If two such
+transactions conflict, one of them is repeated and reads the changes of the other one.
 
 **Invariants.**
 
-- The time of an entry may be too early, but never too late. If a claim finds no ready message in the line, it sets a
+- The time of an entry may be too early, but never too late. If a claim finds no ready message in the group, it sets a
   later time.
-- The time of an entry is not after the expiry of the line's head. The removal of expired messages therefore needs no
+- The time of an entry is not after the expiry of the group's head. The removal of expired messages therefore needs no
   update of the entry.
-- An entry does not expire (``e``) before any message of its line.
+- An entry does not expire (``e``) before any message of its group.
 """
 
 from collections import defaultdict
@@ -31,14 +31,14 @@ from zq.storage.mongodb.floors import above, counters_of, floor_of, search
 from zq.storage.mongodb.layout import FAIR, ORDERED, BsonDocument, QueueKey
 from zq.storage.mongodb.unions import aggregate_with
 
-# The sort order of messages in a line, by the name of the line's index.
+# A mapping from index name to the sort order of messages in a group.
 SORT_ORDERS: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
-# Number of messages that a search for the head of a line reads. Several are read because the first may have expired.
+# Number of messages that a search for the head of a group reads. Several are read because the first may have expired.
 HEAD_SEARCH_LIMIT: Final = 8
 
 
 class Head(NamedTuple):
-    """The first unexpired message of a line: its available-at, sequence and expiry."""
+    """The first unexpired message of a group: its available-at, sequence and expiry."""
 
     available: int
     sequence: int
@@ -46,7 +46,7 @@ class Head(NamedTuple):
 
 
 def index_of(line: str) -> str:
-    """Return the name of the index that contains the line."""
+    """Return the name of the index that contains the group's messages."""
     return FAIR if line[0] == FAIR[0] else ORDERED
 
 
@@ -57,10 +57,10 @@ def head_from(found: Mapping[str, Any]) -> Head:
 def add_to_entries(
     client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]
 ) -> None:
-    """Update the entries of the lines that new messages join.
+    """Update the entries of the groups to which new messages belong.
 
-    ``floors`` has the floors of the queues by shard key. A caller that updates the entries before it inserts the
-    messages conflicts less often with claims.
+    ``floors`` maps the shard key of each queue to the queue's floor. A caller that updates the entries before it
+    inserts the messages conflicts less often with claims.
     """
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -73,9 +73,9 @@ def add_to_entries(
 def update_entries(
     client: StoreClient, session: Session, key: QueueKey, changed: Iterable[Mapping[str, Any]], now: int, until: int = 0
 ) -> None:
-    """Rewrite the entries of lines after messages were changed or removed.
+    """Rewrite the entries of groups after messages were changed or removed.
 
-    If an ordered line has a ready head, waiting consumers are notified after the commit.
+    If an ordered group has a ready head, waiting consumers are notified after the commit.
 
     Args:
         changed: Documents of the messages before the change.
@@ -93,7 +93,7 @@ def update_entries(
 def write_entries(
     client: StoreClient, session: Session, key: QueueKey, heads: Mapping[str, Head | None], now: int, until: int = 0
 ) -> None:
-    """Write the entries of lines for these heads, and delete the entries of lines whose head is None."""
+    """Write the entries of groups for these heads, and delete the entries of groups whose head is None."""
     placed = [_head_statement(key, line, head, now, until) for line, head in heads.items() if head is not None]
     empty = [_entry(key.shard, line)["_id"] for line, head in heads.items() if head is None]
     if placed:
@@ -116,9 +116,9 @@ def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) 
 
 
 def count_ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
-    """Count the ready messages in ordered lines that a claim could take, up to ``most``.
+    """Count the ready messages in ordered groups that a claim could take, up to ``most``.
 
-    In each line, only messages before the first one that is not ready count.
+    In each group, only messages before the first one that is not ready count.
     """
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
@@ -141,7 +141,7 @@ BEFORE_ALL: Final = 0
 def _heads(
     client: StoreClient, session: Session, key: QueueKey, names: Sequence[str], now: int
 ) -> dict[str, Head | None]:
-    """Find the heads of lines, all of which must be in the same index."""
+    """Return a mapping from group to its head. All groups must be in the same index."""
     if client.sharded or len(names) == 1:
         return {line: _head(client, session, key, line, now) for line in names}
     stages, beside = first_stages(key, names), counters_of(client, [key])
@@ -157,9 +157,9 @@ def _heads(
 
 
 def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
-    """Return the pipeline stages that find the first message of each line, expired or not.
+    """Return the pipeline stages that find the first message of each group, expired or not.
 
-    The stages use only fields of the index, so MongoDB reads only one index key for each line. They are therefore not
+    The stages use only fields of the index, so MongoDB reads only one index key for each group. They are therefore not
     suitable for a sharded cluster, where filters must include the shard key.
     """
     firsts = {field: {"$first": f"${field}"} for field in ("d", "k", "e")}
@@ -171,9 +171,10 @@ def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
 
 
 def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: int) -> Head | None:
-    """Find the head of a line, or None if all messages have expired.
+    """Return the head of a group, or None if all messages have expired.
 
-    If the first ``HEAD_SEARCH_LIMIT`` messages have expired, the result makes the next claim search further.
+    If the first ``HEAD_SEARCH_LIMIT`` messages have expired, the last of them is returned as ready. The next claim then
+    continues the search there.
     """
     order = index_of(line)
     some, _ = search(
@@ -192,7 +193,7 @@ def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: 
 def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
     """Return the first unexpired head, or None if all have expired.
 
-    If all have expired and the line may have further messages (``is_all`` is False), return the last head as ready at
+    If all have expired and the group may have further messages (``is_all`` is False), return the last head as ready at
     ``now``. The next claim then continues the search at this message.
     """
     living = next((head for head in heads if head.expires > now), None)
@@ -202,15 +203,15 @@ def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | 
 
 
 def _entry(shard: str, line: str) -> BsonDocument:
-    """Return the filter for the entry of a line, also for an upsert."""
+    """Return the filter for the entry of a group, also for an upsert."""
     return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
 
 
 def _addition_statement(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonDocument:
-    """Return the statement that updates the entry of a line for the added messages ``joined``.
+    """Return the statement that updates the entry of a group for the added messages ``joined``.
 
-    - If the line has no entry, or an entry for a removed message, the entry gets the first added message.
-    - If the line is fair and an added message is ready earlier, the entry gets this message.
+    - If the group has no entry, or an entry for a removed message, the entry gets the first added message.
+    - If the group is fair and an added message is ready earlier, the entry gets this message.
     - In all other cases, the entry keeps its message and time.
     """
     is_fair = index_of(line) == FAIR
@@ -229,9 +230,9 @@ def _addition_statement(shard: str, line: str, joined: Sequence[Head], floor: in
 
 
 def _head_statement(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
-    """Return the statement that writes the entry of a line for this head.
+    """Return the statement that writes the entry of a group for this head.
 
-    If the head is ready and unchanged, the line keeps its position among the lines.
+    If the head is ready and unchanged, the group keeps its position among the groups.
     """
     end = DatetimeMS(max(head.expires, until))
     made = {"q": key.entries, "j": line, "d": min(head.available, head.expires), "k": head.sequence}

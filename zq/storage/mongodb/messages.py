@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages in MongoDB. Concurrent posts share a group commit, also if their queues differ."""
+"""Messages in MongoDB. Concurrent posts share a group commit, even if their queues differ."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class Post(NamedTuple):
     - ``now``: the time of the request in milliseconds.
     - ``expected``: the queue's metadata that the caller expects; None = any.
     - ``copies``: a second queue and the messages to post to it in the same transaction.
-    - ``create``: whether to create a missing queue; if False, the post is refused.
+    - ``create``: whether to create a missing queue; if False, the post is rejected.
     """
 
     key: QueueKey
@@ -137,7 +137,7 @@ class Poster:
     def post(self, post: Post) -> Metadata:
         """Store the messages of a post, and return after they are durable.
 
-        Return None or, if the queue has other metadata than the caller expects, the queue's metadata.
+        Return the queue's metadata if it is not the metadata that the caller expects; otherwise, return None.
         """
         return self._groups.submit(post)
 
@@ -237,7 +237,7 @@ def _documents(
 
 
 def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception | None:
-    """Return the refusal of a repeated post, or None if the idempotency keys of the post and its drafts are new.
+    """Return the error for a repeated post, or None if the idempotency keys of the post and its drafts are new.
 
     ``known`` is the result of ``recall``.
     """
@@ -382,7 +382,7 @@ class MessageController:
     def _move(
         self, key: QueueKey, moves: Mapping[str, Move], now: int, history: int, session: Session
     ) -> Sequence[Move]:
-        """Move the messages that are ready, and return their moves. The keys of ``moves`` are ``_id`` values."""
+        """Move the messages that are ready, and return the executed moves. The keys of ``moves`` are ``_id`` values."""
         named = {"_id": {"$in": list(moves)}}
         ready = self._client.where(key, **named, d={"$lte": now}, e={"$gt": DatetimeMS(now)})
         there = find_visible(self._client, [key], ready, hint="_id_", session=session)

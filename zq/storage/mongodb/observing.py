@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only views: filters of listings, messages in one state, the location of a message, and live claims."""
+"""Read-only queries: list messages by filter or state, find a message by id, and list live claims."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -76,7 +76,7 @@ def browse(
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """Return filters on messages in a state after a position, one for each range of the index ``claims``.
+    """Return filters for messages in a state after a position: one filter per range of the index ``claims``.
 
     The ranges are consecutive. Claimed and delayed messages are mixed in this index.
     """
@@ -138,7 +138,7 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return the floor of each queue whose groups include removed messages, by shard key."""
+    """Return a mapping from shard key to floor, for each queue whose groups include removed messages."""
     first: dict[str, int] = {}
     for group in groups:
         shard = group["_id"]["q"][1:]
@@ -173,12 +173,13 @@ def _groups(
 ) -> list[BsonDocument]:
     """Group claimed messages by claim and queue.
 
-    All messages that ``ours`` excludes, whose claim has expired or that have expired form a single group with the
-    ``_id`` None.
+    The ``_id`` of a group is its claim and queue. Messages that ``ours`` does not select, expired messages and messages
+    of expired claims form one group, whose ``_id`` is None.
 
     Args:
         ids: Condition on the claim id.
-        bounded: Further stages before the grouping.
+        bounded: Pipeline stages before the grouping, such as a limit.
+        ours: Expression that selects messages.
     """
     held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
     group: BsonDocument = {

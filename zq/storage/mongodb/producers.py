@@ -65,7 +65,7 @@ class Step(StrEnum):
 
 
 class CommitEvents:
-    """Hooks for the steps of a commit, which do nothing. Tests override them."""
+    """Hooks that are called at the steps of a commit. They do nothing by default; tests override them."""
 
     def reached(self, step: Step) -> None:
         pass

@@ -5,8 +5,8 @@ Concurrent requests of a process for one queue share a search, which reads the b
 claims and a transaction for all pops. Each write repeats the conditions of the search. If two processes find the same
 message, only one of them gets it; the other process searches again, further back in the queue.
 
-In a grouped queue, messages are in lines (field ``h1``), and ``line_claimer`` serves the requests. A claimer remembers
-whether the last message that it found was in a line. This is only a hint for the next search, because a queue may be
+In a grouped queue, ``line_claimer`` serves the requests. Grouped messages have the field ``h1``. A claimer remembers
+whether the last message that it found had this field. This is only a hint for the next search, because a queue may be
 deleted and created again with another grouping.
 """
 
@@ -48,9 +48,10 @@ Announce = Callable[[QueueRef], None]
 
 
 class SearchResult(NamedTuple):
-    """The result of a search: ready messages or, in a grouped queue, lines that may have ready messages.
+    """The result of a search: ready messages or, in a grouped queue, message groups that may have ready messages.
 
-    ``metadata`` is the queue's metadata.
+    - ``metadata``: the queue's metadata.
+    - ``lines``: the stored names of the groups.
     """
 
     ready: list[BsonDocument]
@@ -70,7 +71,7 @@ class QueueClaimer:
         self._key = key
         self.lines = LineClaimer(client, key)
         self.is_grouped = False
-        """Whether the messages that the last search found were in lines."""
+        """Whether the last search found grouped messages."""
         self._head_hint = HeadHint()
         # Whether the last search found messages. The next search then reads the queue's document in the same command.
         # This shortens the time between search and update, in which other processes may take the messages.
@@ -93,9 +94,9 @@ class QueueClaimer:
         (self.lines.head_hint if found.lines else self._head_hint).record_collision()
 
     def search(self, want: int, now: int, most_bytes: int) -> SearchResult:
-        """Search for ready messages or, in a grouped queue, for lines.
+        """Search for ready messages or, in a grouped queue, for message groups.
 
-        Other processes may take the messages of the lines before the caller reads them.
+        Other processes may take the messages of the groups before the caller reads them.
         """
         for _ in range(2):
             if self.is_grouped:
@@ -104,7 +105,7 @@ class QueueClaimer:
                     return SearchResult([], metadata, names)
             found = self.search_messages(1 if self.is_grouped else want, now, most_bytes)
             is_in_line = bool(found.ready) and "h1" in found.ready[0]
-            # If the queue is not grouped, a message in a line belongs to a deleted queue with the same name.
+            # If the queue is not grouped, a grouped message belongs to a deleted queue with the same name.
             if found.ready and not is_in_line and not self.is_grouped:
                 return found._replace(ready=[one for one in found.ready if "h1" not in one])
             if not found.ready or is_in_line == self.is_grouped:
@@ -133,7 +134,7 @@ class QueueClaimer:
         return SearchResult(ready, metadata)
 
     def claim_statement(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
-        """Return the update statement that claims the candidates that are unchanged."""
+        """Return the update statement that claims those candidates that have not changed since the search."""
         ids = [found["_id"] for found in candidates]
         unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
         return {"q": unchanged, "u": layout.claim_update(request, now), "multi": True, "hint": "_id_"}
@@ -203,7 +204,7 @@ class QueueClaimer:
         return found, counter.get("b", NO_METADATA)
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
-        """Remove the expired messages among a limited number of entries at the beginning of the index."""
+        """Remove expired messages that are among the first entries of the index. The number of entries is limited."""
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
         fields = {"_id": 0, "k": 1, "d": 1, "e": 1}
@@ -268,7 +269,7 @@ class QueueClaimers:
         self._claimers = LRUCache[str, QueueClaimer](MAX_CLAIMERS)
 
     def get(self, key: QueueKey) -> QueueClaimer:
-        """Return the claimer of the queue, which is created if necessary."""
+        """Return the claimer of the queue. Create it if it does not exist."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
             if claimer is None:
@@ -293,7 +294,7 @@ class QueueClaimers:
             claimer.invalidate()
 
     def is_grouped(self, key: QueueKey) -> bool:
-        """Return whether the last search in the queue found messages in lines. The result is a hint."""
+        """Return whether the last search found grouped messages in the queue. The result is a hint."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         return claimer is not None and claimer.is_grouped

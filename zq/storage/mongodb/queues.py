@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues in MongoDB, and figures for monitoring: depths, store sizes, and expired messages that are not removed yet."""
+"""Queues in MongoDB, and metrics: depths, store sizes, and expired messages that are not removed yet."""
 
 from typing import Final
 
@@ -121,7 +121,7 @@ class QueueController:
                 return Ready(0, None)
             floor, grouping = known.floor, known.grouping
             count = self._ready(key, grouping, most, moment, floor) if most else 0
-            # When the claimed head of a line expires, the next message is ready. Only the line's entry has this time.
+            # When the claimed head of a group expires, the next message is ready. Only the group's entry has this time.
             indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
             later = [first for one in indexed if (first := self._later(key, one, moment, floor)) is not None]
         return Ready(count, min(later) / 1000 if later else None)
@@ -129,14 +129,14 @@ class QueueController:
     def _later(self, key: QueueKey, indexed: str, now: int, floor: int) -> int | None:
         """Return the earliest available-at after ``now`` in milliseconds, or None if there is none.
 
-        ``indexed`` is the ``q`` of the documents to search: the queue's messages or the entries of its lines.
+        ``indexed`` is the ``q`` of the documents to search: the queue's messages or the entries of its message groups.
         """
         later = above({**self._client.where(key, d={"$gt": now}), "q": indexed}, floor)
         found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "d": 1})
         return int(found[0]["d"]) if found else None
 
     def _ready(self, key: QueueKey, grouping: Grouping, most: int, now: int, floor: int) -> int:
-        """Count the ready messages, up to ``most``. In ordered lines, count only messages that a claim could take."""
+        """Count the ready messages, up to ``most``. In ordered groups, count only messages that a claim could take."""
         present = above(self._client.where(key, d={"$lte": now}, e={"$gt": DatetimeMS(now)}), floor)
         count = self._client.count(present, layout.CLAIMS, most)
         if not count or grouping is not Grouping.ORDERED:
@@ -164,7 +164,7 @@ MIN_STEPS: Final = 1000
 
 
 class Figures:
-    """The monitoring figures of one store."""
+    """The metrics of one store."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -189,7 +189,7 @@ class Figures:
         return depths
 
     def depth(self, key: QueueKey, now: int, most: int) -> Depth:
-        """Return the depth of one queue. Its number of expired messages is always 0."""
+        """Return the depth of one queue. Expired messages are not counted, so ``expired`` is 0."""
         with self._client.verb():
             return self._depth(key, now, most, 0)
 
@@ -207,7 +207,7 @@ class Figures:
         return [*counted, *mine, *sizes]
 
     def _expired(self, now: int, most: int) -> dict[str, int]:
-        """Count the expired messages that are not removed yet, by ``q`` of their queue."""
+        """Return the number of expired messages that are not removed yet, as a mapping from ``q`` to count."""
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
         if removed := below("m", find_pending(self._client)):
             due["$nor"] = removed
@@ -252,7 +252,7 @@ class Figures:
         ]
 
     def _sizes(self) -> list[Measure]:
-        """Return the sizes of the collection, or an empty list if the user has no permission to read them.
+        """Return the size metrics of the collection, or an empty list if the user has no permission to read them.
 
         The number of messages includes all other documents of the collection.
         """

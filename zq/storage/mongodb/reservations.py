@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reservations of claimed messages for a commit.
 
-A large commit reserves the messages of its claims. Until the commit is complete or aborted, no claim lapses and no
-message expires.
+A large commit reserves the messages of its claims. Until the commit is complete or aborted, these claims do not lapse
+and these messages do not expire.
 
 A reserved message is under a special claim: ``c.i`` is binary, so that no caller can name the claim, and ``c.e``, ``d``
 and ``e`` are in the far future. All operations therefore treat the message as claimed. Only a purge, a deletion of the
@@ -47,7 +47,7 @@ FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$
 def find_visible_held(
     client: StoreClient, key: QueueKey, claim: str, now: int, session: Session | None = None
 ) -> list[BsonDocument]:
-    """Return the messages of a claim as observers see them.
+    """Return the messages of a claim as clients see them.
 
     The result includes messages that an undecided commit has reserved, but not those of a decided commit.
     """
@@ -70,7 +70,7 @@ class Reservations:
         self._client = client
 
     def find_holdings(self, claims: Sequence[ClaimRef], now: int, session: Session) -> Holdings:
-        """Return the messages of the claims. Raises ``ClaimLapsed`` if a claim has none."""
+        """Return the messages of the claims. Raises ``ClaimLapsed`` if a claim holds no messages."""
         holdings = {}
         for claim in claims:
             key = layout.key(claim.queue)
@@ -195,7 +195,7 @@ class Reservations:
     def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
         """Restore a limited number of the claim's reserved messages in one transaction, and return their number.
 
-        The update includes messages in lines.
+        The update includes grouped messages.
         """
         key, kept = layout.key(claim.queue), self._kept(claim, attempt)
 

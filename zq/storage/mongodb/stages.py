@@ -99,7 +99,10 @@ class Stages:
         self._client = client
 
     def add(self, staging: StageRequest) -> None:
-        """Store the drafts atomically. Raises ``StageFull``, or ``CommitRunning`` if a commit uses the stage."""
+        """Store the drafts atomically.
+
+        Raises ``StageFull`` if the stage would exceed its limits, and ``CommitRunning`` if a commit uses the stage.
+        """
         while True:
             with self._client.verb():
                 staged = self._client.transaction(partial(self._add, staging), StageResult.trace)
@@ -130,7 +133,7 @@ class Stages:
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
     def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
-        """Add the drafts to the counts of the stage, and return the stage before the change.
+        """Increase the stage's counts by those of the drafts, and return the stage before the change.
 
         A missing stage is created. The second result is an expired stage that must be dropped first, or None.
         """
@@ -315,7 +318,10 @@ BEGINNING: Final[Progress] = [0, 0]
 
 
 def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
-    """Return whether the stages and ``others`` more messages fit into one slice of ``most`` messages."""
+    """Return whether the drafts of the stages, and a number of other messages, fit into one slice.
+
+    ``others`` is the number of other messages, and ``most`` the maximum number of messages in the slice.
+    """
     count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
     return bool(count + others <= most and weight <= BYTES_AT_ONCE)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection to the database at startup: parse the URI, connect, and prepare the database.
 
-Every PyMongo option in the URI takes precedence over the settings. Exception: all reads go to the primary, because only
-the primary has the current order of events.
+Every PyMongo option in the URI takes precedence over the settings. Exception: all reads go to the primary, because
+secondaries may lag behind.
 """
 
 import contextlib
@@ -108,9 +108,9 @@ def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool
 
 
 def connect(address: Address) -> tuple[Client, bool]:
-    """Connect to a primary or to a router. Return the client and whether the server is a router.
+    """Connect to a primary or to a router (``mongos``). Return the client and whether the server is a router.
 
-    Raises ``StartRefused`` or ``Unavailable``.
+    Raises ``StartRefused`` if the server cannot be used as a store, and ``Unavailable`` if it does not respond.
     """
     client = _client(address)
     try:
@@ -284,7 +284,7 @@ def _enlarge_feed(store: Database[BsonDocument]) -> None:
 
 
 def check_sharded(client: Client, database: str) -> None:
-    """Raise ``StartRefused`` if the collection is not sharded as ``shard`` does."""
+    """Raise ``StartRefused`` if the collection does not have the shard key that ``shard`` sets."""
     try:
         found = client.get_database("config")["collections"].find_one({"_id": f"{database}.{MESSAGES}"})
     except PyMongoError as error:

@@ -75,7 +75,7 @@ class LogPosition(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def key(project: str) -> QueueKey:
-    """Return the names of the log's documents. They differ from those of all queues."""
+    """Return the names of the log's documents. No queue has the same names."""
     prefix = project_prefix(project)
     name = LOG + prefix
     return QueueKey(QueueRef(project, ""), name, name, name, prefix)
@@ -232,7 +232,7 @@ class Floors(NamedTuple):
     purged: Mapping[str, int]
 
     def merge(self, later: "Floors") -> "Floors":
-        """Merge the removals of this state into the state ``later``."""
+        """Return the state ``later`` with all trims and purges of this state added."""
         topics = {*self.purged, *later.purged}
         purged = {topic: max(self.purged.get(topic, 0), later.purged.get(topic, 0)) for topic in topics}
         return Floors(later.last, max(self.trimmed, later.trimmed), purged)

@@ -133,7 +133,7 @@ class LogTrimmer:
         self._counter = counter
 
     def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Trim the log to the retention ``keep``, if it may have grown by an eighth of the retention.
+        """Trim the log to the retention ``keep``, if it may exceed the retention by an eighth.
 
         ``newest`` is the position of the newest batch, which is never trimmed.
         """
@@ -150,7 +150,7 @@ class LogTrimmer:
         )
 
     def _find_last(self, floors: BsonDocument, end: int) -> int:
-        """Return the highest sequence up to ``end`` of a batch to trim, or 0 if there is none.
+        """Return the last sequence to trim, which is at most ``end``, or 0 if no batch is to be trimmed.
 
         A batch is trimmed if it is below one of the floors. The floors are monotonic in the sequence, so a binary
         search finds the last such batch.

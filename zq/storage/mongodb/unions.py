@@ -31,7 +31,7 @@ def find_with(
     most_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the documents that match ``conditions``, and the documents whose ``_id`` is in ``beside``.
+    """Return the documents that match ``conditions``, and the documents that match ``beside``, a filter on ``_id``.
 
     The other parameters, including ``concern`` (``committed`` and ``snapshot``), are those of ``StoreClient.find``.
     """

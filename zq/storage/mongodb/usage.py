@@ -2,7 +2,7 @@
 """The estimated usage of projects. The usage is an estimate because removals are not counted (decision 0072).
 
 Messages, history entries and idempotency keys are counted with the index ``observers``, whose keys begin with the type
-of document and the project. Apart from the index, only the bodies of a sample are read.
+of document and the project. Document bodies are read only for a sample.
 
 - A small project is counted on each query.
 - A large project is counted in the next maintenance round of the server that received the query. The count is stored in
@@ -66,7 +66,7 @@ class Totals(Struct, frozen=True):
         return Totals(self.messages + other.messages, self.bytes + other.bytes)
 
     def since(self, before: "Totals") -> "Totals":
-        """Return the growth since ``before``. If deleted queues have reduced a figure, its growth is 0."""
+        """Return the growth since ``before``. If a total has decreased because queues were deleted, its growth is 0."""
         return Totals(max(0, self.messages - before.messages), max(0, self.bytes - before.bytes))
 
 
@@ -161,9 +161,9 @@ class UsageEstimates:
         return None
 
     def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:
-        """Return the live messages of a project and the size of all its data, and whether both figures are complete.
+        """Return the live messages of a project and the size of all its data, and whether both numbers are complete.
 
-        If there are more than ``most`` documents of a type (0 = no limit), the figures are a lower bound.
+        If there are more than ``most`` documents of a type (0 = no limit), the numbers are lower bounds.
         """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
         found = Totals()

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from zq.errors import StartRefused
 from zq.model import store_uri
@@ -22,65 +22,55 @@ from zq.storage.object.objects import Objects
 from zq.storage.object.owner import Owner, TakeoverTerms
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.swift import SwiftObjects
+from zq.storage.options import ObjectOptions
 from zq.storage.ordered import layout
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 
-TAKEOVERS: Final = ("wait", "refuse", "now")
 SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
 
 
-def connect(
-    uri: str,
-    cache: str = "",
-    lease: float = 10.0,
-    takeover: str = "wait",
-    fencing: str = "look",
-    owner_timeout: float = 30.0,
-    uploads: int = 4,
-    linger: float = 0.0,
-    patience: float = 10.0,
-    keep: float = 86400.0,
-    checkpoint_bytes: int = 64 << 20,
-    checkpoint_records: int = 10_000,
-    max_clock_jump: int = 172800,
-    expiry: Expiry | None = None,
-) -> OrderedStorage:
+def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``cache`` is a local directory, the content of which is deleted. The other options are those of ``TakeoverTerms``,
-    ``Shipper`` and ``CheckpointRules``. Raises ``StartRefused``.
+    ``options`` see ``ObjectOptions``. Raises ``StartRefused`` if an option is invalid or the takeover is not allowed.
     """
-    if takeover not in TAKEOVERS:
-        raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
-    by_position = {"look": False, "position": True}.get(fencing)
-    if by_position is None:
-        raise StartRefused(f"[storage:object] fencing must be look or position; it is {fencing!r}.")
+    chosen = ObjectOptions(**options)
+    lease, owner_timeout, by_position = chosen.lease, chosen.owner_timeout, chosen.fencing == "position"
     expiry, objects, now = expiry or Expiry(), objects_of(uri), StorageClock().now
     if by_position:
         objects.prove_exclusive()
     owner = Owner(
         objects,
-        Path(cache) if cache else _default_cache(uri),
+        Path(chosen.cache) if chosen.cache else _default_cache(uri),
         SHAPE,
         expiry,
         stamped=layout.STAMPED,
         trimmed=layout.TRIMMED,
         name=f"{socket.gethostname()}:{os.getpid()}",
-        terms=TakeoverTerms(lease, takeover, owner_timeout, by_position),
+        terms=TakeoverTerms(lease, chosen.takeover, owner_timeout, by_position),
         rules=CheckpointRules(
-            checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3, 10 * lease
+            chosen.checkpoint_bytes,
+            chosen.checkpoint_records,
+            max(chosen.keep, 10 * lease),
+            owner_timeout / 3,
+            10 * lease,
         ),
         ship=lambda objects, proof, position: Shipper(
-            objects, proof, position, uploads, linger, patience, by_position, now=now
+            objects, proof, position, chosen.uploads, chosen.linger, chosen.patience, by_position, now=now
         ),
         now=now,
     )
-    return OrderedStorage(owner.open, expiry, owner, max_clock_jump)
+    return OrderedStorage(owner.open, expiry, owner, chosen.max_clock_jump)
 
 
 def objects_of(uri: str) -> Objects:
-    """Connect to the object store at a URI and prepare it. Raises ``StartRefused`` or ``Unavailable``."""
+    """Return a client for the object store at a URI, after preparing the store for its first use.
+
+    Raises:
+        StartRefused: The URI is invalid, a package is missing, or the object store is unsuitable.
+        Unavailable: The object store does not respond.
+    """
     if store_uri.split(uri).scheme == "swift":
         swift = SwiftObjects(uri, os.environ)
         swift.prepare()
@@ -95,7 +85,10 @@ def objects_of(uri: str) -> Objects:
 
 
 def prepare(uri: str, **_: object) -> None:
-    """Prepare the object store for its first use and test its leader election. Raises ``StartRefused``."""
+    """Prepare the object store for its first use and test leader election.
+
+    Raises ``StartRefused`` if the URI is invalid or the object store is unsuitable.
+    """
     objects_of(uri)
 
 
@@ -105,25 +98,33 @@ def _default_cache(uri: str) -> Path:
 
 
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
-    """Restore the store to a new embedded store, as of the time ``at``, the log position ``position``, or now.
+    """Restore the object store at ``uri`` to a new embedded store at ``to``, and return its log position and time.
 
-    Return the restored log position and its time in seconds. Raises ``StartRefused`` or ``Unavailable``.
+    The restored state is that at the time ``at`` or at the log position ``position``; by default, the latest state.
+    All times are in seconds since the Unix epoch.
+
+    Raises:
+        StartRefused: The state is not available, or ``to`` exists.
+        Unavailable: The object store does not respond.
     """
     restored = offline.restore(objects_of(uri), rocksdb.parse_path(to), SHAPE, at, position)
     return restored.position, restored.moment / 1000
 
 
 def ship(uri: str, to: str) -> int:
-    """Upload the embedded store ``uri`` to the object store ``to``, and return the number of files.
+    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the number of its files.
 
-    Raises ``StartRefused``.
+    Raises ``StartRefused`` if there is no store at ``uri`` or already one at ``to``.
     """
     moment = layout.ms(StorageClock().now())
     return offline.ship(rocksdb.parse_path(uri), objects_of(to), SHAPE, moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Return a description of the store's owner and its progress. Raises ``StartRefused`` or ``Unavailable``."""
+    """Return a description of the store's owner and of its progress, for operators.
+
+    Raises ``StartRefused`` if there is no store, or ``Unavailable`` if the object store does not respond.
+    """
     epoch, opening, head = offline.owner(objects_of(uri))
     now = layout.ms(StorageClock().now())
     return {

@@ -81,7 +81,7 @@ class Directory(Protocol):
     """The local directory of the store."""
 
     def snapshot(self, folder: Path) -> LogCut:
-        """Link the current files into a new folder, and return the corresponding cut of the log."""
+        """Link the current files into a new folder, and return the log position that they correspond to."""
         ...
 
 
@@ -96,10 +96,10 @@ def file_name(digest: str) -> str:
 
 
 def describe_files(folder: Path, known: dict[str, File]) -> list[File]:
-    """Describe the files of a folder.
+    """Return a ``File`` for each file in a folder.
 
-    ``known`` has the files of the last checkpoint by name. Its table files are not read again, because RocksDB never
-    changes a table file or reuses its name.
+    ``known`` maps file names to the files of the last checkpoint. Table files of that checkpoint are not read again,
+    because RocksDB never changes a table file or reuses its name.
     """
 
     def one(path: Path) -> File:
@@ -119,7 +119,10 @@ def object_names(files: Sequence[File]) -> list[str]:
 
 
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
-    """Upload the files whose content is not in the manifest. Before each file, call ``prove``, which may raise."""
+    """Upload the files whose content is not in the manifest.
+
+    Before each upload, this function calls ``prove``, which can stop it with an exception.
+    """
 
     def one(file: File) -> None:
         prove()
@@ -170,9 +173,9 @@ class Checkpointer:
         """Initialize.
 
         Args:
-            folder: A path for a temporary folder with linked files, on the file system of the store.
-            head: The head at the beginning of the epoch.
-            chain: The chain in the epoch's opening.
+            folder: The path of a temporary folder for hard links to the store's files, on the same file system.
+            head: The owner's head at the beginning of the epoch.
+            chain: The spans of the log in the epoch's opening.
             manifest: The checkpoint from which the store was restored, if any.
         """
         self._objects = objects
@@ -218,16 +221,16 @@ class Checkpointer:
                 thread.join()
 
     def release(self, position: int) -> None:
-        """Release the store, so that a successor need not wait for a timeout. Ignore failures.
+        """Release the store, so that a successor does not have to wait for the owner timeout. Ignore failures.
 
-        ``position`` is the last position. If it is -1, the store is not released.
+        ``position`` is the last position of the log. If ``position`` is -1, do nothing.
         """
         if position >= 0 and not self._proof.fenced:
             with suppress(Unavailable):
                 self._write_head(released=position)
 
     def make(self) -> CheckpointRef:
-        """Create a checkpoint of the current state. Raises ``Unavailable``."""
+        """Create a checkpoint of the current state. Raises ``Unavailable`` if a file or upload operation fails."""
         size = self._shipper.stored_bytes
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
@@ -254,7 +257,8 @@ class Checkpointer:
     def remove(self) -> None:
         """Remove log records and checkpoints that no restore needs, and the objects of incomplete checkpoints.
 
-        Restores need the newest checkpoint and the data of the last ``keep`` seconds. Raises ``Unavailable``.
+        Restores need the newest checkpoint and the data of the last ``keep`` seconds. Raises ``Unavailable`` if the
+        object store does not respond.
         """
         marks = self._head.checkpoints
         oldest = int((self._now() - self._rules.keep) * 1000)

@@ -3,8 +3,8 @@
 
 If several clients create an object with a conditional write (``If-None-Match: *``, or generation 0), only one succeeds.
 The driver uses this for leader election. Because some S3-compatible stores let several clients succeed, the driver
-tests a new store. Acknowledged changes are safe even if the test does not notice: with fencing by ``look``, an owner
-checks for a fence before each acknowledgement.
+tests a new store. With the option ``fencing=look``, an owner checks for a fence before each acknowledgement, so
+acknowledged changes are safe even if the test does not detect such a store.
 """
 
 import re
@@ -78,10 +78,13 @@ _tried: Final[set[tuple[str, str, str]]] = set()
 
 
 class CloudObjects(Objects):
-    """The objects in a bucket or container below a prefix, with the credentials of the vendor's own tools."""
+    """The objects below a prefix in a bucket or container.
+
+    Credentials come from the environment variables and files that the vendor's own tools use.
+    """
 
     def __init__(self, uri: str) -> None:
-        """Parse the URI. Raises ``StartRefused`` for an invalid URI or environment variable."""
+        """Parse the URI. Raises ``StartRefused`` if the URI or an environment variable is invalid."""
         parts = store_uri.split(uri)
         vendor, prefix, given = VENDORS[parts.scheme], parts.path.strip("/"), parse_qs(parts.query)
         endpoint = given.get("endpoint", ["https://"])[-1]

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The format of log records. A record is one object with the batches of one group commit. This module performs no I/O.
 
-A record consists of ``HEADER`` and the compressed batches in MessagePack. Each record has the checksum of its
+A record consists of ``HEADER`` and the compressed batches in MessagePack. Each record contains the checksum of its
 predecessor, so that lost or swapped records are detected.
 
-Records are idempotent, because they have only puts and deletions. A record may even be applied to a newer state if all
-later records are then applied too.
+Records are idempotent, because they contain only puts and deletions. A record may even be applied to a newer state if
+all later records are applied after it.
 """
 
 import struct
@@ -38,7 +38,7 @@ class Entry(NamedTuple):
     """A decoded log record.
 
     Attributes:
-        position: The position in the log, which continues over epochs.
+        position: The position in the log. A new epoch continues the numbering of the preceding epoch.
         acknowledged: The last acknowledged position when the record was created.
         moment: The time of creation by the owner's clock, in milliseconds.
         before: The checksum of the preceding record; 0 for the first record of an epoch.
@@ -62,7 +62,7 @@ _decode: Final = msgspec.msgpack.Decoder(list[Batch]).decode
 def encode(
     epoch: int, position: int, acknowledged: int, moment: int, before: int, batches: Sequence[Batch]
 ) -> tuple[bytes, int]:
-    """Encode a record. Return the object and its checksum."""
+    """Encode a record. Return the encoded bytes and their checksum."""
     body = zlib.compress(msgspec.msgpack.encode(batches), LEVEL)
     head = HEADER.pack(MAGIC, 0, epoch, position, acknowledged, moment, before, 0)[: -CHECKSUM.size]
     checksum = zlib.crc32(body, zlib.crc32(head))
@@ -70,7 +70,7 @@ def encode(
 
 
 def decode(value: bytes, name: str) -> Entry:
-    """Decode the record in the object ``name``. Raises ``StoreDamaged`` with that name."""
+    """Decode the content of the log record ``name``. Raises ``StoreDamaged`` if the content is invalid."""
     try:
         fields: tuple[Any, ...] = HEADER.unpack_from(value)
         magic, flags, epoch, position, acknowledged, moment, before, checksum = fields

@@ -6,9 +6,9 @@ it acknowledges the record. A successor stores ``fence/e`` before it reads ``log
 fence, the successor reads the record. Otherwise the owner finds the fence and does not acknowledge the record. No
 clocks are needed.
 
-The successor fixes the last valid record of the epoch in its chain, so a record that arrives later is ignored.
-``api-ref/decisions`` contains the proof, and ``tests/model`` enumerates the interleavings. See ``restoring`` for
-fencing by position.
+The successor writes the position of the epoch's last valid record to its chain, so a record that arrives later is
+ignored. ``api-ref/decisions`` contains the proof, and ``tests/model`` enumerates the interleavings. See ``restoring``
+for fencing by position.
 
 **Reads.** An owner serves reads only within one lease of its last successful check. A successor serves no requests
 until one lease after its fence. This requires only that clocks run at similar rates.
@@ -42,7 +42,7 @@ class TakenOver(Exception):
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """The valid part of an epoch's log, which begins after the preceding span and ends at position ``last``.
 
-    ``by_position`` means that the epoch is fenced by position. It determines the names of the records.
+    ``by_position`` states whether the epoch is fenced by position; the names of its records depend on this.
     """
 
     epoch: int
@@ -67,7 +67,7 @@ class RestorePoints(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         removed: The position up to which log records are removed.
         checkpoints: The complete checkpoints, newest last.
-        unsettled: The names of objects that may exist, because a checkpoint was not completed or not fully removed.
+        unsettled: The names of objects to remove, which an incomplete checkpoint or removal may have left behind.
     """
 
     removed: int = 0
@@ -108,7 +108,10 @@ class Head(RestorePoints, frozen=True, kw_only=True):
 
 
 def log_name(epoch: int, position: int, by_position: bool = False) -> str:
-    """Return the object name of a log record. All epochs that are fenced by position use the same sequence of names."""
+    """Return the object name of a log record.
+
+    The names of epochs that are fenced by position do not contain the epoch.
+    """
     return f"log/{position}" if by_position else f"log/{epoch}/{position}"
 
 
@@ -118,7 +121,7 @@ def fence_name(epoch: int) -> str:
 
 
 def read(objects: Objects, name: str, kind: type[T]) -> T | None:
-    """Read and decode an object. Return None if it does not exist. Raises ``StoreDamaged``."""
+    """Read and decode an object. Return None if it does not exist. Raises ``StoreDamaged`` if decoding fails."""
     value = objects.get(name)
     try:
         return None if value is None else msgspec.msgpack.decode(value, type=kind)
@@ -132,9 +135,9 @@ def write(objects: Objects, name: str, value: object) -> None:
 
 
 def newest(objects: Objects, known: int = 0) -> int:
-    """Return the number of the newest election, or 0.
+    """Return the number of the newest election, or 0 if there was none.
 
-    Election numbers have no gaps. The search begins at ``known``, the number of an earlier election or 0.
+    Election numbers have no gaps. ``known`` is the number of an earlier election, from which the search begins.
     """
     low, high = known, known + 1
     while objects.has_election(high):
@@ -146,7 +149,7 @@ def newest(objects: Objects, known: int = 0) -> int:
 
 
 def win_election(objects: Objects) -> int:
-    """Win a new election and return its number, which is the new epoch. Raises ``Unavailable``."""
+    """Run in new elections until this server wins one, and return its number, which is the new epoch."""
     number = newest(objects) + 1
     while not objects.elect(number):
         number += 1
@@ -156,7 +159,7 @@ def win_election(objects: Objects) -> int:
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
     """Return the newest opened epoch and its opening, or (0, None). The epoch may already be deposed.
 
-    The search begins at ``known``, the number of an earlier election or 0.
+    ``known`` is the number of an earlier election. Its only use is to shorten the search for the newest election.
     """
     for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)
@@ -166,9 +169,9 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence the newest opened epoch before ``below`` and all later epochs before ``below``.
+    """Fence the epochs before ``below``, from the last one back to the newest that was opened.
 
-    Return the opened epoch and its opening, or (0, None) if no epoch was opened.
+    Return that opened epoch and its opening, or (0, None) if no epoch was opened.
     """
     for epoch in range(below - 1, 0, -1):
         objects.put(fence_name(epoch), b"")
@@ -186,7 +189,7 @@ def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
 
 
 def check_layout(opening: Opening, layout: str) -> None:
-    """Check that the store has the layout ``layout``. Raises ``StartRefused``."""
+    """Check the layout number of the store. Raises ``StartRefused`` if it is not ``layout``."""
     if opening.layout != layout:
         raise StartRefused(
             f"The store has layout {opening.layout}, this zq needs {layout}: "
@@ -195,7 +198,7 @@ def check_layout(opening: Opening, layout: str) -> None:
 
 
 def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
-    """Append a span to the chain, and leave out spans up to the position ``removed``."""
+    """Return the chain with ``span`` appended, without the spans that end at or before the position ``removed``."""
     return [known for known in (*chain, span) if known.last > removed]
 
 
@@ -220,7 +223,10 @@ class Proof:
         self._thread.start()
 
     def check_fence(self) -> None:
-        """Check for a fence in the object store and extend the proof. Raises ``Deposed`` or ``Unavailable``."""
+        """Check the object store for a fence of this epoch. Extend the proof if there is none.
+
+        Raises ``Deposed`` if there is a fence, or ``Unavailable`` if the object store does not respond.
+        """
         began = self._clock()
         fenced = self._objects.exists(fence_name(self.epoch))
         with self._changed:
@@ -235,7 +241,7 @@ class Proof:
         """Confirm ownership after a record was stored. Raises the errors of ``check_fence``.
 
         With fencing by position, the creation of the record proves ownership, but only while the last proof is valid.
-        Later, a successor may have fenced and then removed this part of the log, so that the name was free again.
+        After that, a successor may have fenced this part of the log and then removed it, so the name may be free.
         """
         if not by_position or not self.valid:
             self.check_fence()
@@ -255,7 +261,7 @@ class Proof:
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
     def mark_deposed(self) -> None:
-        """CheckpointRef this server as deposed, without a check."""
+        """Mark this server as deposed without checking for a fence."""
         with self._changed:
             self.fenced = True
             self._changed.notify_all()

@@ -2,16 +2,16 @@
 """The standby copy of a store that another server owns, built from the newest checkpoint and the log.
 
 Applied records cannot be undone, so a standby may apply only records that every successor will include in its chain.
-That a record is readable is not sufficient, because its upload may be unacknowledged, or may have completed after a
-successor closed the epoch. A standby applies:
+A record in the object store does not meet this condition if it is unacknowledged or was uploaded after a successor
+closed the epoch. A standby applies:
 
 - From the newest epoch: the records that the owner has acknowledged, as stated in a later record or in the head. The
   owner has stored these records before it found no fence, so every successor reads them.
 - From earlier epochs: the records in the newest epoch's chain, once that epoch has a head. The owner writes a head only
   after it has found no fence since its opening, so every successor extends this chain. An opening without a head is not
-  sufficient: its owner may have been deposed before it served, and the next owner may have closed the log earlier.
+  sufficient: its owner may have been deposed before it served, and the next owner's chain may end at an earlier record.
 
-``tests/model/test_ownership.py`` checks this protocol with slow servers and records that not all readers see.
+``tests/model/test_ownership.py`` checks this protocol with slow servers and with records that some readers do not see.
 """
 
 import logging
@@ -86,9 +86,9 @@ def is_confirmed(head: Head | None) -> bool:
 
 
 def yield_acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
-    """Yield the acknowledged records.
+    """Yield the records up to the last acknowledged position, which is ``known`` or a higher one in a record's header.
 
-    ``known`` is an acknowledged position; the records may state higher ones. Up to ``AHEAD`` records are buffered.
+    Up to ``AHEAD`` unacknowledged records are buffered.
     """
     held: deque[Entry] = deque()
     for record in records:
@@ -101,7 +101,7 @@ def yield_acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
 
 
 class Standby:
-    """The standby copy, in a local directory that only this process uses."""
+    """The standby copy of the store, in a local directory that only this process uses."""
 
     def __init__(self, objects: Objects, path: Path, opened: Callable[[], ShippedStore]) -> None:
         """Initialize without a copy.

@@ -15,7 +15,7 @@ from zq.errors import Unavailable
 class ObjectStoreRejection(Unavailable):
     """Raised if the object store rejects a request, for example because of permissions or a quota.
 
-    A retry helps only after the cause was fixed.
+    A retry fails too until the cause is fixed.
     """
 
 
@@ -36,7 +36,7 @@ class Requests:
 
 
 class Objects(Protocol):
-    """The objects of one store, by name below its prefix. Thread-safe.
+    """The objects of one store. Names are relative to the store's prefix. Thread-safe.
 
     Each method raises ``Unavailable`` if the request fails or times out. The outcome of a write is then unknown.
     """
@@ -50,7 +50,10 @@ class Objects(Protocol):
         ...
 
     def put_new(self, name: str, value: bytes) -> bool:
-        """Store the value unless the object exists. Return whether it was stored. Reliable only if ``exclusive``."""
+        """Store the value if the object does not exist. Return whether the value was stored.
+
+        Only if ``exclusive`` is true, at most one of several concurrent calls returns True.
+        """
         ...
 
     def prove_exclusive(self) -> None:

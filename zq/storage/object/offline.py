@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operations on a store in an object store without its owner: restore, check, upload, and owner lookup."""
+"""Operations on a store in an object store that need no running server: restore, check, upload and owner lookup."""
 
 import shutil
 import tempfile
@@ -34,7 +34,7 @@ NOT_THERE: Final = "There is no store at this place in the object store."
 
 
 class Restored(NamedTuple):
-    """The log position of a restored store, and its time in milliseconds."""
+    """The log position of a restored store, and the time of its last record or checkpoint in milliseconds."""
 
     position: int
     moment: int
@@ -54,9 +54,10 @@ class StoreFormat(NamedTuple):
 def restore(
     objects: Objects, to: Path, shape: StoreFormat, at: float | None = None, position: int | None = None
 ) -> Restored:
-    """Restore the store to the new directory ``to``, as of the time ``at``, the log position ``position``, or now.
+    """Restore the store to the new directory ``to``. The object store is not changed.
 
-    The object store is not changed. Raises ``StartRefused`` if the state is not available or ``to`` exists.
+    The restored state is that at the time ``at``, in seconds, or at the log position ``position``; by default, the
+    latest state. Raises ``StartRefused`` if the state is not available or ``to`` exists.
     """
     epoch, opening = newest_opened(objects)
     if opening is None:
@@ -91,9 +92,10 @@ def restore(
 
 
 def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
-    """Upload an embedded store as a new store, and return the number of files.
+    """Upload the embedded store in the directory ``path`` to an unused prefix, and return the number of its files.
 
-    ``moment`` is the current time in milliseconds. Raises ``StartRefused`` if there is a store at this prefix already.
+    ``moment`` is the current time in milliseconds. Raises ``StartRefused`` if the prefix has been used or the directory
+    has no store.
     """
     if newest(objects):
         raise StartRefused("There is a store already, or was one: name another prefix.")
@@ -120,7 +122,7 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
 
 
 def owner(objects: Objects) -> tuple[int, Opening, Head]:
-    """Return the newest epoch, its opening and its owner's progress. Raises ``StartRefused`` if there is none."""
+    """Return the newest epoch, its opening and its owner's progress. Raises ``StartRefused`` if there is no store."""
     epoch, opening = newest_opened(objects)
     if opening is None:
         raise StartRefused(NOT_THERE)
@@ -130,7 +132,7 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 @contextmanager
 def restore_temporarily(objects: Objects, shape: StoreFormat) -> Iterator[Path]:
-    """Restore the store to a temporary directory; a context manager that returns its path."""
+    """Restore the store to a temporary directory; a context manager that returns the directory's path."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
         restore(objects, Path(folder, "store"), shape)
         yield Path(folder, "store")
@@ -141,9 +143,10 @@ def _is_beyond(bound: int | None, value: int) -> bool:
 
 
 def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
-    """Return the newest checkpoint up to the requested time or position, or None to replay the log from its beginning.
+    """Return the newest checkpoint that is not after the requested time or position.
 
-    Raises ``StartRefused`` if the requested state is not available any more.
+    Return None if there is none and the log is complete from its beginning. Raises ``StartRefused`` if the requested
+    state is no longer available.
     """
     fitting = [
         mark

@@ -65,8 +65,9 @@ class TakeoverTerms(NamedTuple):
 
     Attributes:
         lease: Seconds for which a successful ownership check stays valid.
-        takeover: ``wait`` until the owner has stopped or has sent no heartbeat for ``owner_timeout`` seconds,
-            ``refuse`` to start while the owner may be alive, or take over ``now``.
+        takeover: The action while the current owner may be alive: ``wait`` until it has stopped or timed out,
+            ``refuse`` to start, or take over ``now``.
+        owner_timeout: Seconds without a heartbeat after which ``wait`` assumes that the owner has stopped.
         by_position: Whether the log is fenced by position after the takeover.
     """
 
@@ -170,15 +171,18 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Log that another server was faster. Raises ``Deposed`` if this server may not wait for another turn."""
+        """Log that another server was faster. The caller then waits until the new owner has stopped.
+
+        Raises ``Deposed`` if this server has already owned the store or ``takeover`` is not ``wait``.
+        """
         if self._terms.takeover != "wait" or self._proof is not None:
             raise Deposed(TAKEN) from cause
         LOG.warning(OVERTAKEN)
 
     def _win_turn(self, standby: Standby, patience: float) -> int:
-        """Wait until the owner is gone, win an election, and return its number.
+        """Wait until the owner has stopped, win an election, and return its number.
 
-        A rival that has won an earlier election gets up to ``patience`` seconds to open its epoch.
+        If a rival has won an earlier election, the rival gets up to ``patience`` seconds to open its epoch.
         """
         while True:
             former = self._wait_for_turn(standby)
@@ -206,7 +210,10 @@ class Owner(Directory):
         return False
 
     def _take_over(self, standby: Standby, epoch: int, filtered: str) -> Store:
-        """Take over the store and open the epoch. Raises ``TakenOver`` if another server deposes this one meanwhile."""
+        """Take over the store and open the epoch.
+
+        Raises ``TakenOver`` if another server deposes this server before the epoch is open.
+        """
         store: ShippedStore | None = None
         try:
             copy = standby.stop()
@@ -252,11 +259,11 @@ class Owner(Directory):
     def _wait_for_turn(self, standby: Standby) -> int:
         """Wait until the store may be taken over. Return its newest opened epoch.
 
-        Meanwhile, the standby copy follows the log.
+        While this server waits, the standby copy follows the log.
 
         Raises:
             StartRefused: The store has another layout, or the owner may be alive and the terms are ``refuse``.
-            Deposed: Another server has taken over the store from this one.
+            Deposed: This server owned the store, and another server has taken it over.
         """
         since, seen, epoch = uptime(), None, 0
         while True:
@@ -294,15 +301,18 @@ class Owner(Directory):
             raise StartRefused(REFUSED.format(opening.owner))
 
     def _has_stopped(self, opening: Opening, head: RestorePoints | None) -> bool:
-        """Return whether the owner has certainly stopped, because it released the store or used this directory."""
+        """Return whether the owner has certainly stopped.
+
+        This is certain if the owner released the store, or if it used the local directory that this server has locked.
+        """
         if opening.owner in (self._directory.former, self._name):
             return True
         return isinstance(head, Head) and head.released >= 0
 
     def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
-        """Return the standby copy or, if it is older than the newest checkpoint, download that checkpoint.
+        """Return the newer one of the standby copy and the newest checkpoint, which is downloaded if necessary.
 
-        The log records that an older copy needs may have been removed.
+        An older standby copy is useless, because the log records after it may have been removed.
         """
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:
@@ -315,7 +325,10 @@ class Owner(Directory):
     def _replay(
         self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: RestorePoints, epoch: int
     ) -> tuple[int, list[Span]]:
-        """Replay the log into the store. Return the last position and the chain up to it."""
+        """Replay the log after the position ``base`` into the store, and close the log of the epoch ``former``.
+
+        Return the last position of the log and the chain for the new epoch.
+        """
         if opening is None:
             return 0, []
         for record in read_chain(self._objects, base, opening.chain):

@@ -53,7 +53,7 @@ def read_epoch(
     """Yield the valid records of one epoch after the position ``base``.
 
     Args:
-        last: The last position to read. Without it, the log ends before the first missing record.
+        last: The last position to read. If ``last`` is None, the log ends before the first missing record.
         acknowledged: A position up to which the owner has acknowledged all records.
         by_position: Whether the epoch is fenced by position.
 
@@ -96,7 +96,7 @@ def read_records(
 def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
     """Return whether one of the records states that this position was acknowledged.
 
-    A missing record alone is no damage: of several concurrent uploads, a later one may be stored first.
+    If not, a missing record at the position is no damage, because concurrent uploads may be stored in any order.
     """
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)
@@ -104,9 +104,9 @@ def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: S
 
 
 def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """Find the end of a deposed epoch's log, and call ``each`` with every record. Return the last position.
+    """Call ``each`` with every record of a deposed epoch's log, and return the last position.
 
-    Records that may be unacknowledged are stored again, because not all readers may see them yet.
+    Records that may be unacknowledged are stored again, because some readers may not see them yet.
     """
     doubtful: deque[Entry] = deque()
     for record in read_epoch(objects, epoch, base, None, acknowledged):
@@ -154,5 +154,5 @@ def seal(
 
 
 def acknowledged_position(kept: object) -> int:
-    """Return the last position that a head states as acknowledged, or 0 without a head."""
+    """Return the last acknowledged position according to ``kept`` if this is a head, or else 0."""
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

@@ -25,7 +25,7 @@ from zq.storage.ordered.store import Range, Write
 LOG = logging.getLogger(__name__)
 # Maximum uncompressed size of a record in bytes, except for a record with a single batch.
 MAX_RECORD_BYTES: Final = 4 << 20
-# Size in bytes of the unacknowledged batches above which writes are refused.
+# Size in bytes of the unacknowledged batches above which writes are rejected.
 MAX_WAITING_BYTES: Final = 64 << 20
 # Number of recent uploads whose durations determine the spacing of the next ones.
 RECENT: Final = 8
@@ -89,7 +89,7 @@ class Shipper:
 
         Args:
             position: The last position of the log so far.
-            uploads: The number of threads.
+            uploads: The number of upload threads.
             linger: Minimum seconds between the starts of two uploads.
             patience: Timeout of ``wait`` in seconds.
             by_position: Whether the log is fenced by position.
@@ -147,14 +147,20 @@ class Shipper:
             thread.start()
 
     def admit(self) -> None:
-        """Check that new writes are accepted. Raises ``Unavailable`` if too many are waiting, or ``Deposed``."""
+        """Check that the log accepts writes.
+
+        Raises ``Unavailable`` if too many bytes wait for their upload, or ``Deposed`` if another server owns the store.
+        """
         if self._proof.fenced:
             raise Deposed
         if self._bytes > MAX_WAITING_BYTES:
             raise Unavailable(FULL)
 
     def append(self, writes: Sequence[Write], gone: Sequence[Range]) -> None:
-        """Append a batch to the log. Call this in the order of the writes to the local store."""
+        """Append a batch of writes and deleted ranges to the log. Returns before the batch is uploaded.
+
+        Batches must be appended in the order in which they are written to the local store.
+        """
         size = sum(len(key) + len(value or b"") for _, key, value in writes)
         with self._changed:
             self._waiting.append(_Waiting(Batch(writes, gone), size, time.monotonic()))
@@ -162,7 +168,7 @@ class Shipper:
             self._appended += 1
 
     def wait(self) -> None:
-        """Wait until all appended batches are acknowledged: stored, and ownership confirmed afterwards.
+        """Wait until all appended batches are stored and this server's ownership is confirmed afterwards.
 
         Raises:
             Deposed: Another server owns the store.
@@ -204,7 +210,7 @@ class Shipper:
                 self._waiters.append(waiter)
 
     def cut(self) -> LogCut:
-        """Make a record end with the last appended batch, and return the cut after it."""
+        """Ensure that a record ends with the last appended batch, and return the cut after this record."""
         with self._changed:
             made = LogCut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:
@@ -381,9 +387,10 @@ class Shipper:
 
 
 def store_record(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
-    """Store a record. Return False if the object already has other content. Raises ``Unavailable``.
+    """Store a record. Return False if the object already exists with other content.
 
-    If the response to an earlier attempt was lost, the object already has the right content.
+    If the object has the same content, an earlier attempt succeeded whose response was lost. Raises ``Unavailable`` if
+    the object store does not respond or a successor has removed the object.
     """
     if objects.put_new(name, value) if by_position else objects.put(name, value):
         return True

@@ -16,10 +16,10 @@ from zq.storage.rocksdb.store import Store
 
 
 class ShippedStore(Store):
-    """The local store, the log of which is in the object store.
+    """The local store whose log is in the object store.
 
-    Call ``restore`` for each record of the log, then ``serve``. The directory may have changes that were never
-    acknowledged, so it must not be reopened.
+    Call ``restore`` for each record of the log, then ``serve``. The directory may contain changes that were never
+    acknowledged, so a later owner must not open it.
     """
 
     prompt = False
@@ -42,7 +42,7 @@ class ShippedStore(Store):
     def serve(
         self, proof: Proof, shipper: Shipper, checkpointer: Checkpointer, closed: Callable[[], object] = bool
     ) -> None:
-        """Upload all writes from now on. ``closed`` is called after ``close``."""
+        """Begin to upload all writes. ``close`` calls ``closed`` after it has closed the store."""
         self._proof, self._shipper, self._checkpointer, self._closed = proof, shipper, checkpointer, closed
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
@@ -53,7 +53,10 @@ class ShippedStore(Store):
             shipper.append(writes, gone)
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait until all changes are in the object store, regardless of ``always``. Raises ``Unavailable``."""
+        """Wait until all changes are in the object store. ``always`` is ignored.
+
+        Raises ``Unavailable`` if the changes are not acknowledged in time.
+        """
         self.shipper.wait()
 
     def prove(self) -> None:
@@ -61,15 +64,15 @@ class ShippedStore(Store):
             self._proof.check()
 
     def check(self) -> None:
-        """Check that the object store responds and accepts records. Raises ``Unavailable``."""
+        """Raise ``Unavailable`` if the object store does not respond or rejects records."""
         if self._proof is not None and self.failure is None:
             self._proof.confirm()
             self.shipper.check()
 
     def snapshot(self, folder: Path) -> LogCut:
-        """Link the current files into a new folder, and return the corresponding cut of the log.
+        """Link the current files into a new folder, and return the log position that they correspond to.
 
-        Raises ``Unavailable``.
+        Raises ``Unavailable`` if RocksDB cannot write its files.
         """
         self.flush_families()  # before the lock, so that writers wait only for a short flush
         with self._order:
@@ -77,7 +80,7 @@ class ShippedStore(Store):
             return self.shipper.cut()
 
     def flush_families(self) -> None:
-        """Flush the write buffers of all families. Raises ``Unavailable``."""
+        """Flush the write buffers of all column families. Raises ``Unavailable`` if RocksDB cannot write its files."""
         flush_all(self._views.values())
 
     def measures(self) -> Iterator[Measure]:

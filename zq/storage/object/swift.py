@@ -52,7 +52,10 @@ class Http(threading.local):
         self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
     def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Response:
-        """Send a request. If the server has closed the connection, reconnect once. Raises ``Unavailable``."""
+        """Send a request. If the server has closed the connection, reconnect once.
+
+        Raises ``Unavailable`` if there is no complete response.
+        """
         parts = urlsplit(url)
         where = parts.scheme, parts.netloc
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
@@ -91,7 +94,7 @@ class SwiftObjects(Objects):
     """The objects of one container below a prefix."""
 
     def __init__(self, uri: str, environment: Mapping[str, str]) -> None:
-        """Parse the URI. Raises ``StartRefused`` for an invalid URI or a missing environment variable."""
+        """Parse the URI. Raises ``StartRefused`` if the URI is invalid or an environment variable is missing."""
         parts = store_uri.split(uri)
         self._container, self._prefix = parts.netloc, parts.path.strip("/")
         options = parse_qs(parts.query, keep_blank_values=True)
@@ -148,7 +151,7 @@ class SwiftObjects(Objects):
         self._http.close()
 
     def path(self, name: str) -> str:
-        """Return the URL path of an object below the account."""
+        """Return the URL path of an object, relative to the account's URL."""
         return quote(f"{self._container}/{self._prefix}/{name}")
 
     def send(
@@ -166,7 +169,7 @@ class SwiftObjects(Objects):
         return reply
 
     def _get_account(self, former: Account | None) -> Account:
-        """Return the account URL and a token. Sign in if there is none or it is still ``former``."""
+        """Return the account, signing in if there is none yet or the token of the account ``former`` has expired."""
         with self._lock:
             if self._account is None or self._account == former:
                 try:

@@ -40,7 +40,7 @@ def page(
 ) -> BrowsePage:
     """Return up to ``limit`` messages in the state ``wanted`` after a position.
 
-    The page ends before its bodies exceed ``most_bytes`` in total, but it has at least one message if there is any.
+    The page ends before its bodies exceed ``most_bytes`` in total, but it has at least one message if any exists.
     """
     matches = (
         _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
@@ -61,7 +61,7 @@ def page(
 
 
 def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Match]:
-    """Yield claimed messages by sequence. The cost grows with the number of all claimed messages of the queue."""
+    """Yield claimed messages by sequence. The cost grows with the number of the queue's claimed messages."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
         ends, sequences = layout.decode_group(value)
@@ -98,7 +98,7 @@ def _indexed(store: Store, state: QueueState, wanted: State, after: Position, no
 
 
 def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Yield the fresh messages in the wanted state, in order."""
+    """Yield the fresh messages in the wanted state in claim order."""
     if wanted is State.READY:
         for available, sequence, expires, _, record in scan_fresh(store, state, after.lane):
             if available > now:  # so are all later ones, because the available-at increases with the sequence

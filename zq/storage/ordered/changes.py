@@ -68,7 +68,7 @@ class Change:
 
     @property
     def lines(self) -> LineChanges:
-        """The changes to the lines of grouped queues."""
+        """The changes to the message groups of grouped queues."""
         if self._lines is None:
             self._lines = LineChanges(self._store)
         return self._lines
@@ -76,8 +76,8 @@ class Change:
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Append a message to the queue.
 
-        Messages without a delay become available in the order of their insertion (L5). ``record.size`` is the size
-        without the body and ``OVERHEAD``, which this method adds.
+        Messages without a delay become available in the order of their insertion (L5). The method adds the size of the
+        body and ``OVERHEAD`` to ``record.size``.
         """
         tally, lane = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
@@ -169,7 +169,8 @@ class Change:
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when the change is committed.
 
-        Claims still find entries before the cursors if this change adds them. The fresh cursor alone causes no write.
+        Claims still find entries before the cursors if this change adds them. If only the fresh cursor moves, the store
+        is not written.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
@@ -201,7 +202,7 @@ class Change:
         """Apply all writes in one batch, update the queue states in memory, and notify the listener.
 
         Raises:
-            Unavailable: Nothing has changed.
+            Unavailable: The store cannot write. Nothing has changed.
         """
         for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
             self._writes += writes
@@ -292,7 +293,7 @@ class Change:
 
 
 def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
-    """Set the available-at of a message without a delay and, with ``lane``, make the message fresh.
+    """Set the available-at of a message without a delay. If ``lane`` is true, also make the message fresh.
 
     If a claim would have to skip too many other messages to reach this one, the message is indexed instead. ``lane`` is
     false in a grouped queue, which has no fresh messages.
@@ -313,7 +314,7 @@ def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> No
 
 
 def read_bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """Read the bodies of messages, in order.
+    """Return the bodies of the messages ``found``, in the order of ``found``.
 
     A body is None if the message was removed or has expired since its record was read. With ``spare``, a damaged body
     is returned as b"".

@@ -48,7 +48,7 @@ SUFFIX: Final = layout.number.size
 
 
 class ClaimController:
-    """``zq.storage.api.ClaimController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.ClaimController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
         self._handle = handle
@@ -209,7 +209,7 @@ class ClaimAttempt:
 def claim_message(
     change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
 ) -> None:
-    """Claim a message, or renew its claim, from ``now`` on.
+    """Claim a message, or renew its claim. The time of the claim begins at ``now``.
 
     ``wait`` is the redelivery delay after the end of the claim, in milliseconds. See ``Change.rewrite`` for ``body``.
     """
@@ -228,7 +228,8 @@ def claim_message(
 def release_message(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
     """Release a message from its claim, to become available after ``delay`` seconds.
 
-    If ``delay`` is None, the redelivery delay applies. Without one, the available-at before the claim is restored.
+    If ``delay`` is None, the claim's redelivery delay applies. If the redelivery delay is 0, the available-at before
+    the claim is restored.
     """
     sequence, record = found
     place = record.index_fields()
@@ -269,7 +270,8 @@ def _decode_holder(group: bytes) -> Holder:
 class ClaimPage:
     """A page of live claims, ordered by queue name and claim id.
 
-    The page's marker is ``queue/id`` of the last claim, or a lower bound of the next queue name with a slash.
+    The marker of the next page is ``queue/id`` of the last claim. If the page ends between two queues, the marker is a
+    lower bound of the next queue name, followed by a slash.
     """
 
     def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:
@@ -283,7 +285,7 @@ class ClaimPage:
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
         """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
 
-        A page ends after ``MAX_STEPS`` groups and queues, but never within a claim.
+        A page ends after ``MAX_STEPS`` claim groups and queues, but never within a claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -302,13 +304,16 @@ class ClaimPage:
         return len(self._found) == self._limit or self._steps >= MAX_STEPS
 
     def _names(self, project: str, first: str) -> Iterator[str]:
-        """Yield the project's queue names from ``first`` on."""
+        """Yield the project's queue names in order, beginning with the first name at or above ``first``."""
         prefix = layout.project_prefix(project)
         for key, _ in self._store.scan("queues", layout.queue_key(QueueRef(project, first)), layout.prefix_end(prefix)):
             yield key[len(prefix) :].decode("utf-8", "surrogatepass")
 
     def _add(self, state: QueueState, after: str) -> str | None:
-        """Add the queue's claims with ids above ``after``. If the page ends here, return the id of the last claim."""
+        """Add the queue's claims with ids above ``after``.
+
+        If the page ends within the queue, return the id of the last claim, or else None.
+        """
         lower, upper = state.bounds()
         if after:
             lower = layout.prefix_end(layout.claim_prefix(state.number, after))
@@ -324,7 +329,7 @@ class ClaimPage:
         return None
 
     def _summary(self, state: QueueState, claim: str, values: Sequence[bytes]) -> list[ClaimSummary]:
-        """Return the summary of a claim in a list, which is empty if the claim has ended."""
+        """Return a list with the summary of a claim, or an empty list if the claim has ended."""
         live = [value for value in values if layout.decode_group(value)[0] > self._now]
         held = [one for value in live for one in layout.decode_group(value)[1] if one not in state.reserved]
         [stored] = self._store.get_many("messages", [layout.pair.pack(state.number, held[0])]) if held else [None]
@@ -368,7 +373,7 @@ def find_sequences(store: Store, state: QueueState | None, claim: str, now: int)
 def settle_messages(
     store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
 ) -> SettleResult:
-    """Settle messages of a claim. ``held`` has the claim's messages by id."""
+    """Settle messages of a claim. ``held`` maps the message ids of the claim to its messages."""
     named = [*settlement.delete, *(r.id for r in settlement.release), *(move.id for move in settlement.move)]
     deleted = [message for message in settlement.delete if message in held]
     if settlement.rest:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in an ordered store. A change of a document holds the striped lock of its key."""
+"""Documents in an ordered store. A thread that changes a document holds the striped lock of the document's key."""
 
 import os
 
@@ -25,7 +25,7 @@ decode = msgpack.Decoder(StoredDocument).decode
 
 
 class DocumentController:
-    """``zq.storage.api.DocumentController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.DocumentController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
         self._handle = handle

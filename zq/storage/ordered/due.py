@@ -16,17 +16,17 @@ KIND: Final = 8
 
 
 def writes(family: str, key: bytes, value: bytes, expires: int, note: bytes = b"") -> list[Write]:
-    """Return the writes that store a record that expires."""
+    """Return the writes that store an expiring record and its entry in ``due``."""
     return [(family, key, value), ("due", _entry(family, key, expires), note)]
 
 
 def removals(family: str, key: bytes, expires: int) -> list[Write]:
-    """Return the writes that remove a record that expires."""
+    """Return the writes that remove an expiring record and its entry in ``due``."""
     return [(family, key, None), ("due", _entry(family, key, expires), None)]
 
 
 def find_live(store: Store, family: str, prefix: bytes, now: int) -> tuple[bytes, bytes] | None:
-    """Return the unexpired record (key, value) whose key is ``prefix`` followed by its expiry, or None."""
+    """Return the unexpired record (key, value) whose key consists of ``prefix`` and an expiry, or None."""
     return next(store.scan(family, prefix + layout.number.pack(now + 1), layout.prefix_end(prefix)), None)
 
 
@@ -36,7 +36,7 @@ def expiry_of(key: bytes) -> int:
 
 
 def parse_entry(entry: bytes) -> tuple[str, bytes]:
-    """Return the family and the key of the record of an entry."""
+    """Return the family and the key of the record to which a key of ``due`` refers."""
     return layout.FAMILY_OF[entry[KIND : KIND + 1]], entry[KIND + 1 :]
 
 

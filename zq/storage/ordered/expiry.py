@@ -157,7 +157,7 @@ class ActiveExpiry:
 
 
 def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """Return the writes that add removed bytes, by history number, to the counters under ``layout.REMOVED``.
+    """Return the writes that add the removed bytes of each history to its counter under ``layout.REMOVED``.
 
     Only active expiry writes these counters, so no lock is needed.
     """
@@ -180,7 +180,7 @@ class LazyExpiry:
         self._thread.start()
 
     def close(self) -> None:
-        """Discard the queue and wait until the current removal ends."""
+        """Discard the queued keys, and wait until the current removal ends."""
         self._queue.close()
         if self._thread.is_alive():
             self._thread.join()

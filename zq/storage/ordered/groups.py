@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, line by line; see ``lines`` and decision 0129.
+"""The search for ready messages in grouped queues, one message group after another; see ``lines`` and decision 0129.
 
 The caller of ``take`` holds the queue's lock.
 """
@@ -21,9 +21,10 @@ from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
 ) -> list[ReadyMessage]:
-    """Return up to ``limit`` ready messages, line by line. The caller must claim or remove all of them in ``change``.
+    """Return up to ``limit`` ready messages, which the caller must claim or remove in ``change``.
 
-    The search ends before the bodies exceed ``most_bytes`` in total, but it returns at least one message if it can.
+    The search takes as many messages as possible from a group before it proceeds to the next group. It ends before the
+    bodies exceed ``most_bytes`` in total, but it returns at least one message if it can.
     """
     taken: list[ReadyMessage] = []
     scan = LineScan(store, state, now)
@@ -87,10 +88,10 @@ def count_depth(store: Store, state: QueueState, expired: int, now: int, most: i
 
 
 class LineScan:
-    """A scan of the lines that may have ready messages.
+    """A scan of the message groups that may have ready messages.
 
-    ``expired`` has the keys of the expired messages that were found. ``steps`` counts scanned lines and skipped
-    messages.
+    A *line* has the messages of one group; see ``lines``. ``expired`` has the keys of the expired messages that were
+    found. ``steps`` counts scanned lines and skipped messages.
     """
 
     def __init__(self, store: Store, state: QueueState, now: int) -> None:

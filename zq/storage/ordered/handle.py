@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handle through which every verb uses the open store. It reopens the store after a failed write.
 
-After a failed write, for example on a full disk, a store may refuse all writes until it is reopened, and counters in
+After a failed write, for example on a full disk, a store may reject all writes until it is reopened, and counters in
 memory may differ from those on disk. Verbs then raise ``Unavailable`` until no verb is running. The next verb discards
 the state in memory and reopens the store. If that fails, the next attempt is made after at least a second.
 
@@ -33,7 +33,7 @@ class Session(NamedTuple):
 
 
 class StoreHandle:
-    """A reopening handle of the store. Each verb runs within ``with handle as (store, registry):``."""
+    """A handle that reopens the store after failures. Each verb runs within ``with handle as (store, registry):``."""
 
     def __init__(self, open_store: Callable[[], Store], context: EngineContext, admit: Callable[[Store], None]) -> None:
         """Open the store. ``admit`` checks it before any verb runs."""

@@ -13,7 +13,10 @@ from zq.storage.ordered.store import Store
 
 
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: Completion) -> list[HandleOutcome]:
-    """Apply grips on different messages in one change. Return the outcomes in order."""
+    """Apply the operations ``grips``, which are on different messages, in one change.
+
+    Return the outcomes in the order of ``grips``.
+    """
     found = {record.id: (at, record) for at, record in locate(store, state, [grip.id for grip in grips], end.now)}
     change, handled = Change(store, end.now), []
     for grip in grips:

@@ -31,11 +31,11 @@ class LazyExpiryQueue:
         return len(self._keys)
 
     def resize(self, capacity: int) -> None:
-        """Change the capacity. Keys in the queue are kept, even if there are more."""
+        """Change the capacity. No keys are removed, even if the queue has more keys than the new capacity."""
         self.capacity = capacity
 
     def offer(self, keys: Iterable[bytes], now: int) -> None:
-        """Add the keys of messages that have expired at ``now``. If the queue is full, count and drop them."""
+        """Add the keys of messages that had expired by ``now``. Count and drop the keys that do not fit."""
         if not self.capacity:
             return
         with self._changed:
@@ -71,9 +71,9 @@ class LazyExpiryQueue:
 class ReadyCursor(NamedTuple):
     """The ranges of ``available`` in which claims search for ready messages, so that no entry is read twice.
 
-    Only entries between ``head`` and ``low`` and entries from ``high`` on may be ready. Claims have already passed all
-    other entries, which may only be left there because they have expired. The range from ``low`` to ``high`` arises if
-    a message becomes available before a range that claims have passed.
+    Only entries between ``head`` and ``low`` and entries at or above ``high`` may be ready. Claims have already passed
+    all other entries, which can only be expired entries that are not removed yet. The range from ``low`` to ``high``
+    arises if a message becomes available before a range that claims have passed.
     """
 
     head: bytes
@@ -154,7 +154,7 @@ class VisibilityIndex:
         """Number of calls of ``invalidate``. If it has changed since a scan began, the scan must not record blocks."""
 
     def skip(self, list_filter: ListFilter, sequence: int, now: int) -> int:
-        """Return the first sequence from ``sequence`` on whose message may be visible."""
+        """Return the first sequence at or above ``sequence`` whose message may be visible."""
         if not self._kinds:
             return sequence
         kinds = ((list_filter.claimed, list_filter.delayed, client) for client in {"", list_filter.without})
@@ -198,7 +198,7 @@ class VisibilityIndex:
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:
-        """Discard the times of the blocks that contain messages that may become visible earlier."""
+        """Discard the times of the blocks with these messages, which may become visible earlier than recorded."""
         self.invalidations += 1
         for levels in self._kinds.values():
             for size, blocks in zip(SIZES, levels, strict=True):
@@ -207,7 +207,7 @@ class VisibilityIndex:
 
 
 def _skip(levels: Levels, sequence: int, now: int) -> int:
-    """Return the first sequence from ``sequence`` on that is in no block with a recorded time after ``now``."""
+    """Return the first sequence at or above ``sequence`` that is in no block with a recorded time after ``now``."""
     while True:
         for size, blocks in zip(reversed(SIZES), reversed(levels), strict=True):
             if blocks.get(sequence // size, 0) > now:

@@ -22,7 +22,7 @@ STRETCH: Final = 256
 
 
 class HistoryController:
-    """``zq.storage.api.HistoryController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.HistoryController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -73,7 +73,7 @@ class HistoryController:
 
 
 def _scan_entries(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
-    """Yield the unexpired history entries from position ``start`` on that finished before ``until``."""
+    """Yield the unexpired history entries at or above the position ``start`` of messages finished before ``until``."""
     end = layout.ms(min(until, FAR))
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     for key, value in store.scan("history", lower, upper):
@@ -85,7 +85,7 @@ def _scan_entries(store: Store, state: QueueState, start: int, until: Seconds, n
 
 
 def _first_since(store: Store, state: QueueState, start: int, since: Seconds) -> int:
-    """Return the position of the first history entry that finished at or after ``since``."""
+    """Return the position of the first history entry whose message finished at or after ``since``."""
     begin = layout.ms(min(since, FAR))
     end = state.tally.position + 1 if begin > 0 else start
     return binary_search(

@@ -25,7 +25,7 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
     """Check that the owner does not have the key yet. ``answer`` is the type of the stored result.
 
     Raises:
-        Repeated: The request was already applied. The error has its result.
+        Repeated: The request was already applied. The error contains the request's result.
         KeyReused: The key belongs to a different request.
     """
     if idempotency_key is None or owner is None:
@@ -42,7 +42,13 @@ def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey
 def check_keys(
     store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
 ) -> None:
-    """Check the keys of a post and of its drafts. Raises ``Repeated``, ``KeyReused`` or ``DraftsRepeated``."""
+    """Check that the owner does not have the keys of a post and of its drafts yet.
+
+    Raises:
+        Repeated: The post was already applied. The error contains its result.
+        DraftsRepeated: Some drafts were already posted. The error contains their results.
+        KeyReused: A key belongs to a different request.
+    """
     check_key(store, owner, idempotency_key, list[str], now)
     first: dict[str, Repeated] = {}
     for draft in drafts:
@@ -61,7 +67,7 @@ def key_writes(
 ) -> tuple[list[Write], int]:
     """Return the writes that store a key with the request's result, and the size that counts towards the quota.
 
-    If ``counts`` is false, that size is 0. See ``Known`` for ``last``.
+    If ``counts`` is false, the returned size is 0. See ``Known`` for ``last``.
     """
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0

@@ -18,7 +18,7 @@ from zq.storage.ordered.store import TOP, Readable, Write
 
 
 class Integrity(Findings):
-    """The check of a store that is open without writers."""
+    """The integrity check of a store that has no writers during the check."""
 
     def __init__(self, store: Readable, now: int) -> None:
         super().__init__(store)
@@ -298,7 +298,7 @@ class Integrity(Findings):
 
 
 def _decode_group(value: bytes, ends: int | None = None) -> list[int]:
-    """Return the sequences that a claim group lists, or none if it is malformed or does not end at ``ends``."""
+    """Return the sequences in a claim group, or an empty list if it is malformed or does not end at ``ends``."""
     if not value or len(value) % layout.number.size:
         return []
     found, sequences = layout.decode_group(value)

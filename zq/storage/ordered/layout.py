@@ -152,7 +152,7 @@ class Tally(Struct, array_like=True):
             ``REMOVED`` to get the current size.
         fresh_head: The sequence up to which claims have passed all fresh messages.
         fresh_tail: The sequence of the last fresh message.
-        fresh_gap: The number of other messages after the last fresh one.
+        fresh_gap: The number of messages that were appended after the last fresh message.
         group: The number of the last claim group.
     """
 
@@ -188,7 +188,7 @@ class NewMessage(Struct, array_like=True):
         claim: The id of the last claim, which is live until ``ends``.
         former: The available-at before the claim.
         count: The number of claims.
-        size: The size of the message that the tally includes.
+        size: The size with which the message counts in the tally, in bytes.
         indexed: Whether the message has an entry in ``available``; fresh messages have none.
         body: The body, or None if it is stored in ``bodies``.
         group: The number of the message's group in ``claims``.
@@ -247,7 +247,7 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """The stored form of a history entry. ``size`` is the size that the tally includes."""
+    """The stored form of a history entry. ``size`` is the number of bytes that the entry counts in the tally."""
 
     record: StoredMessage
     body: bytes
@@ -264,7 +264,7 @@ class Known(Struct, array_like=True):
     Attributes:
         digest: The digest of the first request, which a repeated request must match.
         answer: The encoded result of the first request.
-        size: The size that the tally includes; 0 in a topic log, which has its own limit.
+        size: The number of bytes that the key counts in the tally; 0 in a topic log, which has its own limit.
         last: For a post, the sequence of its last message; 0 if it is unknown.
     """
 
@@ -290,7 +290,7 @@ class Staged(Struct, array_like=True):
 
 
 class Batch(Struct, array_like=True):
-    """A producer's last commit. ``decided`` is its time, or 0 if an older version of zq wrote the record."""
+    """A producer's last commit. ``decided`` is the time of the commit; 0 in records of older versions of zq."""
 
     batch: int
     published: int
@@ -329,7 +329,7 @@ def queue_key(ref: QueueRef) -> bytes:
 
 
 def decode_queue_key(key: bytes) -> QueueRef:
-    """Parse a key of ``queues``."""
+    """Return the queue to which a key of ``queues`` belongs."""
     prefix = prefix_of(key)
     return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[LENGTH:], key[len(prefix) :])))
 
@@ -340,7 +340,7 @@ def id_key(project: bytes, message: str) -> bytes:
 
 
 def decode_project(key: bytes) -> str:
-    """Parse a ``project_prefix``."""
+    """Return the name of the project from its ``project_prefix``."""
     return key[LENGTH:].decode("utf-8", "surrogatepass")
 
 
@@ -404,7 +404,7 @@ def prefix_end(prefix: bytes) -> bytes:
 
 
 def seal_body(body: bytes, expires: int, grace: int) -> bytes:
-    """Encode a body for ``bodies``. The compaction filter may drop it ``grace`` seconds after its expiry."""
+    """Encode a body for ``bodies``. The compaction filter may drop the entry ``grace`` seconds after ``expires``."""
     seconds = -(-expires // 1000) + grace - 1
     return body + stamp.pack(min(max(seconds, 0), LATEST_STAMP))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integrity check and the salvage of the lines of grouped queues."""
+"""The integrity check and the salvage of grouped queues. Each message group has a *line*; see ``lines``."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -12,7 +12,7 @@ from zq.storage.ordered.store import Write
 
 
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
-    """Return the key in ``lines`` of a message, given its key in ``messages``."""
+    """Return a message's key in ``lines``, given its key in ``messages``."""
     number, sequence = layout.pair.unpack(key)
     return line_key(number, record.line) + slot_of(grouping, record.available, sequence)
 
@@ -23,7 +23,7 @@ def grouping_of(key: bytes) -> Grouping:
 
 
 class LineIntegrity:
-    """The check of lines. ``queues`` has the record of each queue, by queue number."""
+    """The integrity check of lines. ``queues`` maps queue numbers to queue records."""
 
     def __init__(self, findings: Findings, queues: Mapping[bytes, QueueRecord]) -> None:
         self._findings = findings
@@ -80,7 +80,7 @@ class RebuiltLines:
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 
     def join(self, grouping: Grouping, key: bytes, record: StoredMessage) -> Write:
-        """Add a message to its line, and return the write of its slot."""
+        """Add a message to its line, and return the write that stores the message's slot."""
         where = slot(grouping, key, record)
         line, within = where[:LINE], where[LINE:]
         if line not in self._heads or within < self._heads[line][0]:
@@ -88,7 +88,7 @@ class RebuiltLines:
         return "lines", where, b""
 
     def heads(self) -> Iterator[Write]:
-        """Yield the writes of the heads of all lines and of their entries in ``available``."""
+        """Yield the writes that store the head of each line and its entry in ``available``."""
         for line, (within, available) in self._heads.items():
             head = self._former(line)
             if head[layout.number.size :] != within:

@@ -59,7 +59,7 @@ class ScannedRecords:
         self.is_all = False
 
     def extend(self, records: Iterable[tuple[bytes, StoredMessage | None]], is_all: bool) -> None:
-        """Add the next records of the line. ``is_all`` means that there are no further ones."""
+        """Add the next records of the line. ``is_all`` means that the line has no further records."""
         self.records.update(records)
         self.is_all = is_all
 
@@ -106,11 +106,11 @@ class LineChanges:
         line.slots[slot_of(grouping, record.available, sequence)] = record
 
     def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
-        """Add the records that a claim has read, so that the line gets a new head if its head is gone."""
+        """Add the records that a claim has read, so that the line gets a new head if its head was removed."""
         self._lines.setdefault(key, _LineChange(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
-        """Yield the queue, the writes and the new key in ``available`` of each line; b"" if that key is unchanged."""
+        """Yield each line's queue, its writes, and its new key in ``available`` (b"" if this key is unchanged)."""
         for key, line in self._lines.items():
             writes: list[Write] = [
                 ("lines", key + slot, None if record is None else b"")
@@ -163,7 +163,7 @@ class LineChanges:
         return line
 
     def _stored_slots(self, line: _LineChange, kept: bytes) -> Iterator[bytes]:
-        """Yield the stored slots of the line from ``kept`` on."""
+        """Yield the stored slots of the line at or above the slot ``kept``."""
         lower = line.key + kept
         if line.scanned:
             yield from line.scanned.records

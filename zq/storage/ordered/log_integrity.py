@@ -69,7 +69,7 @@ class Findings:
             return None
 
     def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Check that the store has the entries ``wanted`` of the record with ``key`` in ``family``."""
+        """Report each missing entry. ``wanted`` has the entries that the record ``key`` in ``family`` must have."""
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:
@@ -78,7 +78,10 @@ class Findings:
                 self.contradict(f"{other}: {place.hex()} does not say what {key.hex()} of {family} does")
 
     def record_entries(self, family: str, key: bytes, value: bytes) -> list[Write]:
-        """Return the entries of a record; see ``entries.record_entries``. Report a damaged value as a contradiction."""
+        """Return the writes that store a record and its index entries; see ``entries.record_entries``.
+
+        If the value is damaged, report a contradiction and return an empty list.
+        """
         return self.decode(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
 
     def read_numbers(self, kind: bytes) -> set[bytes]:
@@ -86,12 +89,12 @@ class Findings:
         return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 
     def report(self) -> Report:
-        """Build the report of the findings, with an empty list of damage."""
+        """Return the findings as a report. Its list of damage is empty, for the driver to fill."""
         return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples, [])
 
 
 class LogIntegrity:
-    """The check of topic logs. Index entries of trimmed batches are only counted."""
+    """The integrity check of topic logs. Index entries of trimmed batches are only counted."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
@@ -118,7 +121,7 @@ class LogIntegrity:
         return set(self._logs)
 
     def check_due(self, key: bytes, note: bytes) -> None:
-        """Check that an entry in ``due`` agrees with the one in ``topics`` and that its batch exists or was trimmed."""
+        """Check that a batch exists or was trimmed, and that its entries in ``due`` and ``topics`` match."""
         batch = due.parse_entry(key)[1]
         value = self._findings.store.get(*logs.topic_removal(batch, note)[:2])
         if value is None or value[:8] != key[:8]:

@@ -183,19 +183,19 @@ class Log:
         return max(self._trimming, self.view.record.dropped)
 
     def cache_head(self, topic: str | None, head: int) -> None:
-        """Record that a topic, or the whole log (None), has no batches up to the sequence ``head``."""
+        """Record that a topic has no batches up to the sequence ``head``. The topic None stands for the whole log."""
         with self._heads_lock:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Return the sequence up to which a topic, or the whole log (None), was found to have no batches."""
+        """Return the last sequence that was passed to ``cache_head`` for a topic or the whole log (None), or 0."""
         try:  # not a check followed by a read, because another thread may remove the entry in between
             return self._heads[topic]
         except KeyError:
             return 0
 
     def append(self, store: Store, batch: Batch, keep: Retention, also: Sequence[Write]) -> None:
-        """Store a batch and the writes ``also``, and trim the log to ``keep``, atomically."""
+        """Store a batch, apply the writes ``also``, and trim the log to the retention ``keep``, all in one write."""
         old, floors = self.view
         grown = structs.replace(
             old, last=batch.last, size=old.size + batch.size, messages=old.messages + len(batch.entries)
@@ -217,8 +217,8 @@ class Log:
     def trimmed(self) -> Range | None:
         """Return the range of batches that were trimmed since the last returned range, for a compaction.
 
-        Return None if the range is small. Return None also if the log was trimmed since the last call: while trims
-        continue, the store compacts the ranges by itself. Not thread-safe.
+        Return None if the range is small or if the log was trimmed since the last call: while trims continue, the store
+        compacts the ranges by itself. Not thread-safe.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
@@ -239,9 +239,10 @@ class Log:
         self._forgotten.discard(topic)
 
     def discard_floor(self, topic: str) -> None:
-        """Discard the floor of a topic that has no batches below the floor any more.
+        """Discard the floor of a topic whose batches up to the floor are removed.
 
-        Concurrent readers may use the table of floors, so it is not changed but replaced, for many floors at a time.
+        Because concurrent readers may use the mapping of floors, it is replaced and not changed. To avoid a copy for
+        each topic, one replacement discards many floors.
         """
         self._forgotten.add(topic)
         floors = self.view.floors
@@ -263,7 +264,7 @@ class Logs:
 
     @property
     def origin(self) -> int:
-        """The sequence before the first one of a new log; see ``startup.initial_value``."""
+        """The sequence that precedes a new log's first sequence; see ``startup.initial_value``."""
         return startup.initial_value(self._start)
 
     def find(self, project: str) -> Log | None:
@@ -301,9 +302,10 @@ class Logs:
 
 
 def _trim(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
-    """Return the record ``grown``, which includes the new batch, after a trim to ``keep``.
+    """Return the log record after a trim to the retention ``keep``. Nothing is written.
 
-    The log is trimmed only when it exceeds its limit by an eighth, so that one range removal covers many batches.
+    ``grown`` is the record with the new batch, and ``old`` is the record without it. The log is trimmed only when it
+    exceeds its limit by an eighth, so that one range removal covers many batches.
     """
     size, messages = grown.size - old.gone_size, grown.messages - old.gone_messages
     if 8 * size <= 9 * keep.size and 8 * messages <= 9 * keep.messages:

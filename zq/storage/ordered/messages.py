@@ -33,7 +33,7 @@ from zq.storage.ordered.scans import locate
 
 
 class MessageController:
-    """``zq.storage.api.MessageController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.MessageController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle

@@ -12,7 +12,7 @@ from zq.storage.ordered.store import Store
 
 
 class QueueController:
-    """``zq.storage.api.QueueController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.QueueController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle

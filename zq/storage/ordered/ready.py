@@ -138,7 +138,7 @@ class _Scan:
         self._run(limit)
 
     def go_back(self, candidates: Sequence[Candidate]) -> None:
-        """Move the cursors back to before these candidates, which will not be claimed."""
+        """Move the cursors back, so that they precede these candidates, which will not be claimed."""
         for available, sequence, _, indexed, _ in reversed(candidates):
             if indexed:
                 self.head = layout.triple.pack(self._state.number, available, sequence)
@@ -170,7 +170,7 @@ class _Scan:
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yield the indexed messages up to the horizon and the fresh messages in claim order."""
+        """Yield the fresh messages and the indexed messages below the key ``_horizon``, merged in claim order."""
         indexed, tally = self._indexed(), self._state.tally
         if tally.fresh_head >= tally.fresh_tail:
             return indexed
@@ -187,7 +187,7 @@ class _Scan:
 
 
 def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
-    """Yield the fresh messages above the sequence ``after``, in order. Unreadable messages have no record."""
+    """Yield the fresh messages above the sequence ``after`` by sequence. Unreadable messages have no record."""
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
     while at <= last:
@@ -212,5 +212,5 @@ def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Cand
 
 
 def scan_fresh_times(store: Store, state: QueueState, now: int) -> Iterator[int]:
-    """Yield the available-at of unexpired fresh messages, in order."""
+    """Yield the available-at of each unexpired fresh message, in ascending order."""
     return (available for available, _, expires, _, record in scan_fresh(store, state) if record and expires > now)

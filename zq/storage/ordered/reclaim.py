@@ -14,7 +14,7 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from zq.model.expiry import Pace
-from zq.storage.ordered import layout, logs
+from zq.storage.ordered import due, layout, logs
 from zq.storage.ordered.entries import message_removal, record_entries, removal
 from zq.storage.ordered.handle import Session
 from zq.storage.ordered.lines import line_entry
@@ -88,9 +88,10 @@ class PendingDeletes:
             yield Removal("lines", key, [*entry, ("lines", key, None)])
 
     def _records(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:
-        for family in ("history", "keys"):
-            for key, value in self._rest(store, family, number):
-                yield Removal(family, key, removal(record_entries(family, key, value)))
+        for key, value in self._rest(store, "history", number):
+            yield Removal("history", key, removal(record_entries("history", key, value)))
+        for key, _ in self._rest(store, "keys", number):
+            yield Removal("keys", key, due.removals("keys", key, due.expiry_of(key)))
         for key, _ in self._rest(store, "staged", number):
             yield Removal("staged", key, [("staged", key, None)])
 
@@ -99,7 +100,7 @@ class PendingDeletes:
 
 
 def delete_unused_hidden(session: Session) -> None:
-    """Delete the hidden states that have no idempotency keys any more."""
+    """Delete the hidden states that no longer have idempotency keys."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:

@@ -48,7 +48,7 @@ class EngineContext:
         self.lazy_queue.resize(expiry.delete_queue_size if expiry.delete_on_read else 0)
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        """Set the function to call with each queue that has new messages. It replaces an earlier one."""
+        """Set the function to call with each queue that has new messages. It replaces the previous function."""
         self.listener = listener
 
 
@@ -132,7 +132,7 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """Initialize. ``states`` are the current states, to notice after locking whether a state was replaced."""
+        """Initialize. After locking, the object compares the locked states with the current states in ``states``."""
         self._find = find
         self._states = states
         self._refs = refs
@@ -206,7 +206,10 @@ class Registry:
                     return
 
     def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue if it is missing, and return whether it was created. It inherits from a hidden state."""
+        """Create the queue if it is missing, and return whether it was created.
+
+        If there is a hidden state of this name, the new queue gets its idempotency keys.
+        """
         while True:
             hidden = self._hidden.get(ref)
             with nullcontext() if hidden is None else hidden.lock, self._lock:
@@ -248,7 +251,7 @@ class Registry:
             state.gone = True
 
     def usage(self, project: str) -> tuple[int, int]:
-        """Return the project's message count and its bytes of messages, history entries and idempotency results."""
+        """Return the project's message count and size in bytes, including history entries and idempotency results."""
         prefix, scan, get_many = layout.project_prefix(project), self._store.scan, self._store.get_many
         found = chain.from_iterable(scan(family, prefix, layout.prefix_end(prefix)) for family in ("queues", "hidden"))
         owners = [layout.decode_queue(value) for _, value in found]

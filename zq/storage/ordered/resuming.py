@@ -39,9 +39,9 @@ def resume(
 
     Args:
         moment: The time of the backup.
-        shift: If given, all expiries are extended by the age of the backup. The function returns the new value of each
-            document.
-        force_clock: Trust the machine's clock in any case.
+        shift: If given, all expiries are extended by the age of the backup. For documents, this function computes the
+            new value.
+        force_clock: Whether to trust the machine's clock even if it is implausible.
 
     Raises:
         StartRefused: The machine's clock is implausible.
@@ -103,7 +103,7 @@ def _shift_history(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
 
 
 def _shift_key(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
-    """Extend the expiry of a record whose key ends with it."""
+    """Extend the expiry of a record whose key ends with the expiry."""
     return key[:-8] + layout.number.pack(due.expiry_of(key) + later), value
 
 

@@ -92,7 +92,7 @@ class LogSalvage:
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Return the numbers of logs that other families contain, by key in ``logs``."""
+        """Return a mapping from keys in ``logs`` to log numbers, read from other families."""
         floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", TOP)}
         notes = self._source.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}

@@ -33,7 +33,7 @@ def describe_producer(producer: bytes) -> str:
 
 
 class CommitSalvage:
-    """The salvage of open commits. ``reserved`` has the sequences that they will delete, by queue number."""
+    """The salvage of open commits. ``reserved`` maps queue numbers to the sequences that open commits will delete."""
 
     def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
@@ -58,7 +58,10 @@ class CommitSalvage:
         return None if commit is None else Batch(commit.batch, commit.published, commit.deleted)
 
     def copy(self, queues: set[bytes], producers: set[bytes]) -> None:
-        """Copy the open commits. ``queues`` and ``producers`` have the numbers and key prefixes in the new store."""
+        """Copy the open commits.
+
+        ``queues`` has the numbers of the queues in the new store, ``producers`` the key prefixes of its producers.
+        """
         for producer, commit in self._open.items():
             commit.reserved = [part for part in commit.reserved if layout.number.pack(part.number) in queues]
             rests = (self._copy_rest(producer, rest) for rest in commit.rests)
@@ -73,7 +76,7 @@ class CommitSalvage:
             self._report_orphans()
 
     def _copy_rest(self, producer: bytes, rest: StageRest) -> StageRest:
-        """Copy the readable messages of a stage and return the new rest.
+        """Copy the readable messages of a partly published stage and return their new range.
 
         The messages get consecutive indexes that end at the same index as before.
         """
@@ -99,7 +102,7 @@ class CommitSalvage:
         self._salvage.save("producers", record_entries("producers", key, value))
 
     def _report_orphans(self) -> None:
-        """Report staged messages that belong to no known stage or commit."""
+        """Report staged messages that belong to no readable stage or commit."""
         owned = {layout.number.pack(number) for number in self.stages} | self._salvage.dropped
         owned |= {layout.number.pack(layout.decode_stage(value).number) for _, value in self._scan("stages")}
         owned |= {note for key, note in self._scan("due") if due.parse_entry(key)[0] == "stages"}

@@ -35,9 +35,10 @@ class DamagedStore(Readable, Protocol):
         ...
 
     def entries(self, family: str, *known: Callable[[], Iterable[bytes]]) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield all readable entries of a family, and each unreadable ``known`` key with the value None.
+        """Yield all readable entries of a family, and each key of an unreadable entry with the value None.
 
-        ``known`` are functions that return keys of existing entries from other sources, for example from an index.
+        The functions ``known`` return keys of existing entries from other sources, for example from an index. Other
+        unreadable entries are missing from the result.
         """
         ...
 

@@ -88,7 +88,8 @@ def _advance(
 ) -> int | None:
     """Add the records that match the filter to ``found``, up to the limit or the end of the queue.
 
-    If ``blocks`` blocks have been read before that, return the position from which to continue, or else None.
+    If the scan stops early because it has read ``blocks`` blocks, return the position from which to continue, or else
+    None.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
@@ -110,7 +111,7 @@ def _advance(
 def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> int:
     """Return the earliest time at which the record may match the filter, or 0 if it matches now.
 
-    The client whose messages the filter hides is not considered.
+    The sender is ignored, even if the filter hides the messages of one client.
     """
     if record.expires <= now:
         return NEVER
@@ -124,7 +125,7 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
 
 
 class _Scan:
-    """A scan of the messages up to the next block that can be skipped. It records further such blocks."""
+    """A scan up to the next block that can be skipped. It records which of its blocks later scans can skip."""
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now
@@ -141,7 +142,7 @@ class _Scan:
         """The position from which to continue, or None at the end of the queue."""
 
     def records(self, store: Store, start: int) -> Iterator[tuple[int, StoredMessage, bool]]:
-        """Yield each record from ``start`` on and whether it matches the filter, up to the next block to skip."""
+        """Yield (sequence, record, whether it matches the filter) from ``start`` to the next block to skip."""
         state, list_filter, now = self._state, self._filter, self._now
         without = list_filter.without or None  # None equals no client
         block = start // BLOCK

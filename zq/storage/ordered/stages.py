@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stored form of stages, fences and open commits.
 
-The caller of each function that changes or checks a stage, fence or producer holds its lock.
+A caller that changes or checks a stage, fence or producer holds the lock of this stage, fence or producer.
 
 An open commit is one entry in ``default`` with the prefix ``COMMIT``. The entry has the remaining work:
 
@@ -24,7 +24,7 @@ from zq.storage.ordered.store import Readable, Store, Write
 
 
 def prefix(project: str, stage: str) -> bytes:
-    """Return the key prefix of a stage, which the expiry follows."""
+    """Return the key of a stage without the expiry at its end."""
     return layout.name_prefix(layout.project_prefix(project), stage)
 
 
@@ -49,7 +49,7 @@ def find_or_create(
 def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
     """Return the writes that append drafts for a queue to a stage.
 
-    ``most`` is the maximum size of the stage in (bytes, messages). Raises ``StageFull``.
+    ``most`` is the maximum size of the stage in (bytes, messages). Raises ``StageFull`` if the stage would exceed it.
     """
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
@@ -84,7 +84,7 @@ def removal_writes_by_prefix(store: Store, prefix: bytes) -> list[Write]:
 
 
 def fence_locks(project: str, fence: Fence | None) -> list[bytes]:
-    """Return the name of the fence's lock in a list, which is empty without a fence."""
+    """Return a list with the name of the fence's lock, or an empty list if there is no fence."""
     return [] if fence is None else [fence_lock(project, fence.name)]
 
 
@@ -123,7 +123,7 @@ class Reserved(Struct, array_like=True):
 
 
 class StageRest(Struct, array_like=True):
-    """The rest of a stage that a commit publishes.
+    """The messages of a stage that an open commit has not published yet.
 
     Attributes:
         number: The number of the stage.
@@ -158,7 +158,7 @@ def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
 
 
 def scan_commits(store: Readable) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the key prefix of the producer and the entry of each open commit."""
+    """Yield (key prefix of the producer, stored entry) for each open commit."""
     for key, value in store.scan("default", COMMIT, layout.prefix_end(COMMIT)):
         yield key[len(COMMIT) :], value
 
@@ -176,7 +176,7 @@ def build_result(store: Store, producer: bytes, batch: Batch) -> CommitResult:
 
 
 def list_work(store: Store, project: str, work: Work, after: str, now: int) -> Iterator[KnownWork]:
-    """Yield the project's fences, live stages or live producers after the name ``after``, by name."""
+    """Yield the project's fences, live stages or live producers whose names follow ``after``, sorted by name."""
     prefix = layout.project_prefix(project)
     ends = work is not Work.FENCE
     behind = (

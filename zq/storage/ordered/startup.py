@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks and counters of a store's start: layout version, clock, and boot epoch.
 
-**Clock.** Expiry destroys data. A start is therefore refused if the clock is days ahead of the store's last use. It is
-also refused if the clock was set back by more than a minute, because times in the store would be in the future. While
-the store is in use, a clock that jumps ahead is not trusted for some time (decision 0006).
+**Clock.** Expiry destroys data. The server therefore refuses to start if the clock is days ahead of the store's last
+use. It also refuses to start if the clock was set back by more than a minute, because times in the store would be in
+the future. While the store is in use, a clock that jumps ahead is not trusted for some time (decision 0006).
 
-**Boot epoch.** The number of starts prevents that a sequence is assigned twice. A power failure may lose the last
-writes, and with them sequences that a reader already uses as a marker. A counter therefore grows by ``EPOCH_STRIDE``
-for each start since it was last written.
+**Boot epoch.** The boot epoch is the number of starts. It ensures that no sequence is assigned twice. A power failure
+may lose the last writes, including sequences that a reader already uses as a marker. Each counter therefore skips
+``EPOCH_STRIDE`` numbers for each start since the counter was last written.
 """
 
 import logging
@@ -40,9 +40,9 @@ def uptime() -> float:
 
 
 class StorageClock:
-    """The machine's clock without jumps ahead that are not trusted yet.
+    """The machine's clock. If it jumps ahead, ``now`` ignores the jump until the jump is trusted.
 
-    It is never behind ``seen``, the largest time in the store.
+    This clock is never behind ``seen``, the largest time in the store.
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class StorageClock:
         return self._offset or 0.0
 
     def trust(self, offset: Seconds) -> None:
-        """Trust the offset that an earlier process has recorded instead of the current one."""
+        """Replace the current offset by ``offset``, which an earlier process has recorded as trusted."""
         with self._lock:
             self._offset, self.latest = offset, 0.0
 
@@ -75,7 +75,7 @@ class StorageClock:
             return moment
 
     def _judge_offset(self, offset: Seconds, ran: Seconds) -> None:
-        """Decide whether this offset of the machine's clock is trusted. ``ran`` is the current ``uptime``."""
+        """Decide whether to trust the machine's clock. ``offset`` is its time minus ``ran``, the current ``uptime``."""
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
             self._since, self._leapt = ran, leap
@@ -97,7 +97,10 @@ WENT_BACK: Final = "This machine's clock, which had leapt ahead by %.0f seconds,
 
 
 def check_version(store: Store) -> None:
-    """Check the store's layout version, or record it in a new store. Raises ``StartRefused``."""
+    """Check the store's layout version, or record it in a new store.
+
+    Raises ``StartRefused`` if the store has another layout version.
+    """
     found = store.get("default", b"version")
     if found is None:
         store.write([("default", b"version", layout.VERSION)])
@@ -106,7 +109,7 @@ def check_version(store: Store) -> None:
 
 
 def check_readable(store: Readable) -> None:
-    """Check the store's layout version, unless it is missing or damaged. Raises ``StartRefused``."""
+    """Raise ``StartRefused`` if the store has another layout version. A missing or damaged version is accepted."""
     with suppress(StoreDamaged):
         _check_layout(store.get("default", b"version"))
 
@@ -143,9 +146,9 @@ def _check_layout(found: bytes | None) -> None:
 def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
     """Check the machine's clock against the largest time in the store, and set ``clock.seen``.
 
-    ``max_jump`` is the maximum number of seconds by which the clock may be ahead; 0 trusts any clock.
+    ``max_jump`` is the maximum number of seconds by which the clock may be ahead; 0 means that any clock is trusted.
 
-    Raises ``StartRefused``.
+    Raises ``StartRefused`` if the clock is too far ahead or was set back by more than a minute.
     """
     seen, now = last_seen(store), layout.ms(clock.now())
     if seen and max_jump:
@@ -176,7 +179,7 @@ def read_boot_id() -> bytes:
 def _restore_offset(store: Store, clock: StorageClock) -> None:
     """Restore the recorded offset if the clock has jumped ahead since the store's last use in this boot.
 
-    Without it, a restart of the server would make it trust the jump immediately.
+    Without the recorded offset, a restarted server would trust the jump immediately.
     """
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
     if known and known == read_boot_id() and clock.offset - int(believed) / 1000 > LEAP:
@@ -203,9 +206,9 @@ STARTS: Final = b"starts"
 
 
 def count_start(store: Store) -> int:
-    """Count this start durably, in every sync mode, and return the boot epoch, which begins with 1.
+    """Count this start, and return the boot epoch: the number of starts including this one.
 
-    Raises ``Unavailable``.
+    The new number is durable in every sync mode. Raises ``Unavailable`` if the store cannot write it.
     """
     start = int.from_bytes(store.get("default", STARTS) or b"") + 1
     store.write([("default", STARTS, layout.number.pack(start))])
@@ -214,7 +217,7 @@ def count_start(store: Store) -> int:
 
 
 def epoch_growth(before: int, start: int) -> int:
-    """Return the growth of a counter from the boot epoch ``before`` to ``start``."""
+    """Return how many numbers a counter skips if it was written in the boot epoch ``before`` and read in ``start``."""
     return EPOCH_STRIDE * (start - before)
 
 

@@ -34,7 +34,7 @@ from zq.storage.ordered.transactions import TransactionController
 
 
 class OrderedStorage:
-    """``zq.storage.api.Storage`` over an ordered store."""
+    """The implementation of ``zq.storage.api.Storage`` over an ordered store."""
 
     def __init__(
         self,

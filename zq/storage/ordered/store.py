@@ -45,7 +45,7 @@ class Store(Protocol):
     Reads raise ``StoreDamaged`` if a damaged file makes the data unreadable, unless ``spare`` is set.
     """
 
-    # The write error after which the store refuses all writes, or None. The engine then reopens the store. A store that
+    # The write error after which the store rejects all writes, or None. The engine then reopens the store. A store that
     # remains usable after a failed write never sets this attribute.
     failure: Exception | None = None
     # Whether another process may take over the store. If so, the engine calls ``prove`` before and after each verb.
@@ -65,7 +65,7 @@ class Store(Protocol):
         ...
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the values of several keys, in order. With ``spare``, return ``b""`` for a damaged value."""
+        """Return the values of ``keys``, in the same order. With ``spare``, return ``b""`` for a damaged value."""
         ...
 
     def scan(
@@ -91,11 +91,14 @@ class Store(Protocol):
         ...
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait until this thread's writes are as durable as the sync mode requires; with ``always``, until a sync."""
+        """Wait until this thread's writes are as durable as the sync mode requires.
+
+        With ``always``, wait until the writes are synced to disk, in every sync mode.
+        """
         ...
 
     def prove(self) -> None:
-        """Check that this process still owns the store. Raises ``Unavailable`` if it cannot prove that."""
+        """Check that this process still owns the store. Raises ``Unavailable`` if there is no proof of ownership."""
         return
 
     def close(self) -> None:
@@ -112,7 +115,8 @@ def binary_search(
         owner: The first 8 bytes of the keys, as a number.
         low: The lowest number to search; a number is the last 8 bytes of a key.
         high: The upper bound of the numbers (exclusive).
-        is_before: A predicate on the value of an entry. It must be true up to some entry and false from there on.
+        is_before: A predicate on the value of an entry. It must be true for all entries before some number, and false
+            for all others.
     """
     prefix = owner.to_bytes(8)
     while low < high:
@@ -139,7 +143,7 @@ class Housekeeping:
         """
 
     def configure(self, expiry: Expiry) -> bool:
-        """Apply new expiry settings. Return whether the store must be reopened for them."""
+        """Apply new expiry settings. Return whether the settings take effect only after the store is reopened."""
         return False
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
@@ -148,7 +152,7 @@ class Housekeeping:
     def bound_memory(self) -> None:
         """Limit the memory of unflushed writes. The engine calls this after each slice of a large commit.
 
-        Raises ``Unavailable``.
+        Raises ``Unavailable`` if a flush fails.
         """
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:

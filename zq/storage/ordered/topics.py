@@ -20,7 +20,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class TopicController:
-    """``zq.storage.api.TopicController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.TopicController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -87,10 +87,10 @@ class TopicController:
 
 
 class Feed:
-    """The subscriptions of all projects. It notifies listeners of durable batches, in order.
+    """The subscriptions of all projects. Listeners are notified of durable batches in log order.
 
-    A publisher enqueues the notification under the log's lock. When its batch is durable, all earlier batches are
-    durable too, so the publisher's thread sends the notifications up to its own batch.
+    A publisher enqueues the notification of its batch under the log's lock. When the batch is durable, all earlier
+    batches are durable too, so the publisher's thread sends the notifications up to its own batch.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Feed:
         return end
 
     def enqueue(self, log: Log, last: int, batch: Batch | None) -> None:
-        """Enqueue the notification of a batch, or of a purge (None), until the sequence ``last`` is durable.
+        """Enqueue the notification of a batch, or of a purge (None), to be sent once the sequence ``last`` is durable.
 
         The caller holds the log's lock.
         """
@@ -173,7 +173,7 @@ def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -
 def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
     """Return the topic's statistics; see ``TopicController.stats``.
 
-    Only batches that have both expired and unexpired messages are read. The index suffices for all others.
+    Only batches that have both expired and unexpired messages are read. For other batches, the index suffices.
     """
     while (stats := _count_stats(store, log, topic, now)) is None:
         pass
@@ -181,7 +181,7 @@ def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
 
 
 def _count_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
-    """Return the topic's statistics, or None if the topic's batches were purged or trimmed meanwhile."""
+    """Return the topic's statistics, or None if batches of the topic were purged or trimmed during the scan."""
     floor = log.view.floors.get(topic, 0)
     number, moment = log.history, layout.ms(now)
     count = 0
@@ -241,9 +241,9 @@ def _scan_log(store: Store, log: Log, view: LogView, after: int, pattern: Patter
 def _scan_entries(
     store: Store, log: Log, view: LogView, topic: str | None, after: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries above the sequence ``after``: of a topic in ``topics``, or of all topics (None) in ``batches``.
+    """Yield the topic's entries in ``topics`` or, if ``topic`` is None, all of the log's entries in ``batches``.
 
-    Batches that are known to be trimmed or purged are skipped.
+    The entries are those above the sequence ``after``, except those that are known to be trimmed or purged.
     """
     number = layout.number.pack(log.history)
     family, prefix = ("batches", number) if topic is None else ("topics", logs.topic_key(log.history, topic))
@@ -261,7 +261,7 @@ def _scan_entries(
 
 
 def _known_head(log: Log, view: LogView, topic: str | None) -> int:
-    """Return the sequence up to which a topic, or the whole log (None), is known to have no batches."""
+    """Return the sequence up to which a topic is known to have no batches. The topic None stands for the whole log."""
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))
 

@@ -44,7 +44,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class TransactionController:
-    """``zq.storage.api.TransactionController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.TransactionController`` over an ordered store."""
 
     min_slice = 40
 
@@ -201,7 +201,10 @@ class CommitAttempt:
         return self._decide_large() or self._commit_small()
 
     def _decide_large(self) -> CommitResult | None:
-        """Decide a batch that is too large for one write, and return it as open. For a small batch, return None."""
+        """Decide a batch that is too large for one write, and return the result of a commit that is still open.
+
+        If one write suffices, do nothing and return None.
+        """
         store, registry = self._session
         refs = list(dict.fromkeys(claim.queue for claim in self._claims))
         published, size = (sum(getattr(stage, what) for _, stage in self._stages) for what in ("count", "size"))
@@ -289,7 +292,7 @@ def _require_held(held: list[T], claim: ClaimRef) -> list[T]:
 
 
 def _producer_prefix(project: str, producer: str) -> bytes:
-    """Return the key prefix of a producer's record, which the expiry follows."""
+    """Return the key of a producer's record without the expiry at its end."""
     return layout.name_prefix(layout.project_prefix(project), producer)
 
 
@@ -307,7 +310,7 @@ def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitRe
 
 
 def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
-    """Describe an open commit. The length and checksum of its entry change with each slice."""
+    """Describe an open commit. The progress is the entry's length and checksum, because each slice changes them."""
     prefix = layout.prefix_of(producer)
     return UnfinishedCommit(
         layout.decode_project(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}"
@@ -327,7 +330,7 @@ def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bo
 
 
 def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Delete the next reserved messages. Skip those of a queue that was purged or deleted in the meantime."""
+    """Delete the next reserved messages. Skip the messages of queues that were purged or deleted in the meantime."""
     store, registry = session
     first = commit.reserved[0]
     part, first.sequences = first.sequences[:most], first.sequences[most:]

@@ -62,7 +62,7 @@ class PooledStorage:
         self.documents = catalogue.documents
 
     def pools(self) -> Mapping[str, Storage | None]:
-        """Return the stores of pools by name, with None for an unavailable store."""
+        """Return a mapping from pool name to store, or to None if the store is unavailable."""
         return self._stores.by_name()
 
     def now(self) -> Seconds:
@@ -109,7 +109,7 @@ class PooledStorage:
         return self._stores.get(self._bindings.find(queue)).depth(queue, now, most)
 
     def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
-        """Return a live message or, if there is none, its latest history entry in any store.
+        """Return the live message from the store that has it, else its latest history entry in any store.
 
         Raises ``Unavailable`` if a store that may have the message is unavailable.
         """

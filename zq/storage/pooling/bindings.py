@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The bindings of queues to pools. A binding is stored in the catalogue, and each server caches it for ``AGE`` seconds.
 
-A server uses a cached binding without a query. The binding of a deleted queue is therefore kept for
-``BINDING_RETENTION`` seconds, until no server has it in its cache. A post to the deleted queue restores the binding.
-Restoring and removing a binding both compare its version, so no message is stored in a pool in which readers do not
-search.
+A server uses a cached binding without a query. After the deletion of a queue, its binding is therefore stored for
+``BINDING_RETENTION`` more seconds, until no server has it in its cache. A post to the deleted queue restores the
+binding. Restoring and removing a binding both compare its version, so no message is stored in a pool in which readers
+do not search.
 """
 
 import random
@@ -83,7 +83,7 @@ class Bindings:
         self._pools: tuple[float, Mapping[str, Pool]] = (0.0, {})
 
     def pools(self, fresh: bool = False) -> Mapping[str, Pool]:
-        """Return all pools by name, at most ``AGE`` seconds old, or current if ``fresh``."""
+        """Return a mapping from name to pool, at most ``AGE`` seconds old, or current if ``fresh``."""
         until, pools = self._pools
         started = self._monotonic()
         if fresh or started >= until:
@@ -109,7 +109,8 @@ class Bindings:
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
         """Return the pool to write a queue to.
 
-        An unbound queue is bound to the pool ``beside`` or else to a pool of ``flavor``.
+        An unbound queue is bound to the pool ``beside``. If ``beside`` is None, a pool is chosen, which belongs to
+        ``flavor`` unless the queue already exists or must be in the pool of another queue.
         """
         while True:
             known = self._cached(queue)
@@ -149,7 +150,10 @@ class Bindings:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """Schedule the removal of a queue's binding before the queue is deleted."""
+        """Schedule the removal of a queue's binding.
+
+        Call this method before you delete the queue.
+        """
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
             note = msgspec.json.encode(Unbound(queue.project, queue.name))
@@ -188,7 +192,7 @@ class Bindings:
     def _bind(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
         """Bind the queue and return its pool.
 
-        Return None if another server has bound the queue first, or if the pool has been removed meanwhile.
+        Return None if another server has bound the queue first, or if the chosen pool was removed at the same time.
         """
         now = self._catalogue.now()
         beside = self._required_pool(queue) if beside is None else beside
@@ -217,7 +221,7 @@ class Bindings:
     def _required_pool(self, queue: QueueRef) -> str | None:
         """Return the pool in which the queue must be, or None if it may be in any pool.
 
-        A queue must be in the pool of its notices, and a hidden queue in the pool of its owner.
+        A queue must be in the same pool as its notices queue, and a hidden queue in the same pool as its owner.
         """
         owner = owner_of(queue)
         if owner is None:
@@ -242,7 +246,7 @@ class Bindings:
         return weights
 
     def _revive(self, queue: QueueRef, document: Document) -> str | None:
-        """Make a binding live and return its pool, or None if the binding has changed meanwhile."""
+        """Cancel the removal of a binding and return its pool, or None if another server has changed the binding."""
         binding = read_binding(document)
         if binding.deleted is None:
             return binding.pool

@@ -81,7 +81,13 @@ class Controller:
 
 
 def _route_by_queue(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
-    """Return a class decorator that adds methods that route to the store of the queue in their first argument."""
+    """Return a class decorator that adds methods, which call the store of the queue in their first argument.
+
+    Args:
+        part: The attribute of the store that has the methods, such as ``messages``.
+        promise: The protocol that declares the methods.
+        verbs: The names of the methods.
+    """
 
     def decorate(controller: T) -> T:
         for verb in verbs:
@@ -146,7 +152,11 @@ class Queues(Controller):
         return count
 
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
-        """Return the next names with their pools, the queues of the default pool, and whether the list is complete."""
+        """Return the next queue names in order, with the data to list their queues.
+
+        The results are a mapping from queue name to pool, a mapping from queue name to queue for queues of the default
+        pool, and whether there are no more names.
+        """
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items
         names = {document.ref.name: read_binding(document).pool for document in bound}
@@ -207,7 +217,7 @@ class Claims(Controller):
         return self._target_store(queue, request.fence).claims.create(queue, request, now)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """List the claims of one queue, or those of the project pool by pool.
+        """Return a page of the claims of one queue or of a project. The claims of a project are listed pool by pool.
 
         For a project, ``next`` consists of the pool, a slash, and the ``next`` of the pool's store.
         """

@@ -76,7 +76,10 @@ class Stores:
                 yield store
 
     def by_name(self) -> Mapping[str, Storage | None]:
-        """Return the stores of pools by name, without the default pool, and with None for an unavailable store."""
+        """Return a mapping from pool name to store, or to None if the store is unavailable.
+
+        The default pool is not included.
+        """
         found: dict[str, Storage | None] = {}
         for pool in self._bindings.pools():
             try:
@@ -94,7 +97,7 @@ class Stores:
             storage.listen(listener)
 
     def close_removed(self) -> None:
-        """Close the stores whose pool was removed, or got another store, at least ``GRACE`` seconds ago."""
+        """Close each store whose pool was removed, or changed to another store, at least ``GRACE`` seconds ago."""
         now, pools = self._monotonic(), self._bindings.pools()
         with self._lock:
             for name in [name for name in self._opened if name not in pools]:

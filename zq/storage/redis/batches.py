@@ -90,7 +90,7 @@ def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
 
 
 def edges(front: bytes) -> tuple[int, int, Seconds]:
-    """Return a batch's first sequence, last sequence and publication time."""
+    """Decode the first sequence, last sequence and publication time from a batch's header."""
     last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
     return last - count + 1, last, created
 

@@ -79,10 +79,10 @@ class ClaimController:
         return structs.replace(_read(blob[begin:], claim, moment), holder=holder)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """List claims by queue name and claim id.
+        """Return a page of live claims, ordered by queue name and claim id.
 
-        ``next`` is ``queue/id``. If no claim of the next queue was read, the id is "" and the queue may be a lower
-        bound.
+        The page's marker has the form ``queue/id``. The id is "" if the next page starts with another queue; then the
+        queue name is a lower bound.
         """
         first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
@@ -189,7 +189,7 @@ def _delay(delay: int | None) -> bytes:
 
 
 def _named(settlement: Settlement, targets: int) -> list[bytes]:
-    """Encode a settlement except for its moves, as script arguments."""
+    """Return the script arguments of a settlement, without the arguments of its moves."""
     counts = len(settlement.delete), len(settlement.release), targets
     terms = [b"%d" % number for number in (settlement.history, settlement.rest, *counts)]
     terms += [layout.packed(id) for id in settlement.delete]

@@ -207,8 +207,8 @@ class Client:
     def _read(self, connection: Any, deadline: float) -> Reply:
         """Read the next reply before the deadline.
 
-        A reply usually arrives within the connection's own timeout. A different timeout costs two system calls, so it
-        is set only if that one has passed.
+        A reply usually arrives within the connection's own timeout. To set another timeout costs two system calls, so
+        the timeout is changed only after the connection's own timeout has passed.
         """
         with suppress(TimeoutError):
             if time.monotonic() + self._timeout / 4 < deadline:

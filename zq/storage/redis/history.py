@@ -39,9 +39,14 @@ class HistoryController:
     def _read_page(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
-        """Return a page with up to ``limit`` entries and ``most_bytes`` bytes of bodies.
+        """Return up to ``limit`` entries with up to ``most_bytes`` bytes of bodies.
 
-        A script that skips many expired entries stops early. The next script call continues there.
+        A script stops early if it has skipped many expired entries. Another call of the script then continues from
+        the last position.
+
+        Args:
+            most: ``limit`` and ``most_bytes``.
+            bounds: Additional arguments of the script.
         """
         limit, most_bytes = most
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)

@@ -41,7 +41,7 @@ zq:{t}:ends             sorted set   kinds and names of documents by expiry, for
 zq:{t}:state:queue      hash         state of the queue, see below
 zq:{t}:stream:queue     stream       sequence -> entry: a message as it was posted, in the order of listings
 zq:{t}:avail:queue      sorted set   sequence by available-at, of messages that are neither in the lane nor claimed;
-                                     if grouped: sequence and hash of a line's head, by the time of its entry
+                                     if grouped: sequence and hash of each group's first message, by the entry's time
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active expiry
 zq:{t}:claimed:queue    sorted set   sequence by claim end, or by expiry if that is earlier, of claimed messages whose
                                      claim was not yet found to have expired

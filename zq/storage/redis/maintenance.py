@@ -203,7 +203,7 @@ class StoreStats:
         return [Measure("store_messages", sum(self._client.each([Question(key, (b"XLEN", key)) for key in keys])))]
 
     def _expired(self, now: int) -> list[Measure]:
-        """Return metrics of expired data that has not been removed, from the queues that are due."""
+        """Return metrics of the expired data that the due queues still contain."""
         bounds = b"-inf", b"%d" % now, b"BYSCORE", b"LIMIT", b"0"
         due = self._client.each([Question(key, (b"ZRANGE", key, *bounds, b"%d" % DUE)) for key in BUCKETS])
         queues = dict.fromkeys(layout.queue_of(member[layout.MOMENT.size :]) for members in due for member in members)

@@ -76,7 +76,7 @@ class MessageController:
         return metadata or None
 
     def _expire(self, queue: QueueRef, drafts: Sequence[Draft], moment: int) -> None:
-        """Schedule the sweep that removes the first draft to expire."""
+        """Schedule a sweep at the earliest expiry of the drafts."""
         self._store.schedule_expiry(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -183,7 +183,7 @@ def _keys(
 
 
 def _within(position: Position) -> Sequence[int]:
-    """Limit the numbers of a position to those that Lua represents exactly."""
+    """Return the numbers of a position, capped at the largest number that Lua represents exactly."""
     return [min(number, layout.FAR) for number in position]
 
 

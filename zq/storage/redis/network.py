@@ -24,15 +24,15 @@ class Network(Protocol):
     """Address for error messages, without credentials."""
 
     def pool(self, key: bytes) -> Pool:
-        """Return the pool of the key's server. Raises ``RedisError``."""
+        """Return the pool of the key's server. Raises ``RedisError`` if no server is available."""
         ...
 
     def any_pool(self) -> Pool:
-        """Return the pool of any server. Raises ``RedisError``."""
+        """Return the pool of any server. Raises ``RedisError`` if no server is available."""
         ...
 
     def relearn(self) -> None:
-        """Reload the mapping from keys to servers. Raises ``RedisError``."""
+        """Reload the mapping from keys to servers. Raise no error if that fails."""
         ...
 
     def relearn_later(self) -> None:
@@ -40,7 +40,7 @@ class Network(Protocol):
         ...
 
     def is_current(self, pool: Pool) -> bool:
-        """Return whether writes over this pool have reached the current master.
+        """Return whether the pool leads to the current master, so that writes over the pool are not lost.
 
         Raises ``RedisError`` if that cannot be determined in time.
         """

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Subscriptions to new messages and published batches, for listeners in this process.
 
-The script that appends a batch to a project's log also publishes it on the project's sharded channel. Each server has
-one thread here, which subscribes to the channels of the followed projects on that server. XREAD is not suitable: in a
-cluster, it can wait only for streams of one slot, and it would have to name all streams again after each batch.
+The script that appends a batch to a project's log also publishes it on the project's sharded channel. One thread per
+Redis server subscribes to the channels of the followed projects on that server. XREAD is not suitable: in a cluster, it
+can wait only for streams of one slot, and it would have to name all streams again after each batch.
 """
 
 import contextlib
@@ -82,7 +82,12 @@ class FollowedProject:
         self.late = False
 
     def notify(self, batch: Batch | None, before: int = 0) -> None:
-        """Notify the listeners of a batch. ``None`` = they must drop their cached part of the log."""
+        """Notify the listeners of a batch.
+
+        Args:
+            batch: The batch; ``None`` = the listeners must drop their cached part of the log.
+            before: Last sequence of the log before the batch.
+        """
         for listener in self.listeners:
             listener(batch, before)
 
@@ -152,7 +157,7 @@ class LogReader(Subscriber):
     """The reader of one server's published batches.
 
     Attributes:
-        changes: Pending subscriptions (``True``) and unsubscriptions (``False``) with their channels, in order.
+        changes: Pending subscriptions (``True``) and unsubscriptions (``False``) with their channels, oldest first.
     """
 
     def __init__(self, follower: LogSubscriber, server: Pool) -> None:
@@ -163,9 +168,9 @@ class LogReader(Subscriber):
         self._tried = False
 
     def pool(self) -> Pool | None:
-        """Return the server's pool, or ``None`` if no project is left.
+        """Return the server's pool, or ``None`` if this reader has no project left.
 
-        Before each retry, projects that have moved to other servers are assigned to the readers of these servers.
+        Before a reconnection, assign projects that have moved to other servers to the readers of these servers.
         """
         if self._tried:
             self._reassign()
@@ -210,7 +215,10 @@ class LogReader(Subscriber):
             raise ConnectionError("The channel's slot has moved to another server.")
 
     def _reassign(self) -> None:
-        """Assign projects that have moved to other servers to the readers of these servers. Raises ``RedisError``."""
+        """Assign projects that have moved to other servers to the readers of these servers.
+
+        Raises ``RedisError`` if the server of a project cannot be determined.
+        """
         network, lock = self._follower.network, self._follower.lock
         network.relearn()
         with lock:

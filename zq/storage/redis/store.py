@@ -48,7 +48,7 @@ MAX_KNOWN: Final = 100_000
 
 
 class Store:
-    """The means to run scripts on queues and to maintain the expiry schedule.
+    """A runner of queue scripts that also maintains the expiry schedule.
 
     A schedule entry says when a queue may have expired data. The entry and the queue are in different cluster slots, so
     the entry is created before the message that needs it. One entry covers all later expiries.
@@ -77,7 +77,7 @@ class Store:
     def history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
         """Schedule the expiry of history entries and return the keys of the queue's history.
 
-        If ``seconds`` is 0, nothing is kept: return no keys.
+        If ``seconds`` is 0, the queue keeps no history: schedule nothing and return no keys.
         """
         if not seconds:
             return []
@@ -162,7 +162,7 @@ def checked(
 
 
 def raise_repeated(reply: Reply, drafts: Sequence[Draft]) -> None:
-    """Raise ``DraftsRepeated`` if the reply reports drafts whose keys are known."""
+    """Raise ``DraftsRepeated`` if the reply reports drafts whose idempotency keys were used before."""
     if not isinstance(reply, list) or reply[0] != b"repeated":
         return
     first: dict[str, Repeated] = {}
@@ -214,7 +214,7 @@ def encode_posted(drafts: Sequence[Draft]) -> bytes:
 def decode_posted(answer: bytes) -> Repeated:
     """Decode the remembered result of a post.
 
-    The result of a post into a stage has only ids. So do results of earlier versions.
+    Results of posts into a stage, and results that earlier versions of zq stored, contain only ids.
     """
     told = msgspec.msgpack.decode(answer)
     return Repeated(*told) if told and isinstance(told[0], list) else Repeated(told)
@@ -233,7 +233,10 @@ class MovePlan(NamedTuple):
 
 
 def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
-    """Plan moves and schedule the expiry of their messages. Must be called before the messages are moved."""
+    """Return the plan of the moves, and schedule the expiry of the moved messages.
+
+    Must be called before the messages are moved.
+    """
     numbers: dict[str, int] = {}
     terms: list[bytes] = []
     expiries: dict[str, int] = {}
@@ -252,7 +255,7 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Schedule the expiry of moved messages from the header of a reply. Return the reply without the header."""
+    """Schedule the expiry of moved messages, which the header of a reply states. Return the rest of the reply."""
     at = 0
     for target in targets:
         earliest = layout.MOMENT.unpack_from(blob, at)[0]

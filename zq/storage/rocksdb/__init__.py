@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from msgspec import structs
@@ -23,6 +23,7 @@ from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Postpone, Report, RestoreResult, SalvageResult, Snapshot
 from zq.storage.api import Storage
+from zq.storage.options import RocksdbOptions
 from zq.storage.ordered import layout, resuming, startup
 from zq.storage.ordered.integrity import Integrity
 from zq.storage.ordered.salvage import Salvage
@@ -32,7 +33,7 @@ from zq.storage.ordered.store import Housekeeping, Range
 from zq.storage.rocksdb import admission, backups, write_ahead
 from zq.storage.rocksdb.files import Damage, create_directory, hold_lock, open_error, warn_of_others
 from zq.storage.rocksdb.rescue import DamagedDirectory
-from zq.storage.rocksdb.store import SYNC_MODES, Store
+from zq.storage.rocksdb.store import Store
 from zq.storage.rocksdb.survey import Survey
 
 # Maximum size in bytes of the write buffers between two slices of a large commit. RocksDB's own limit is 256 MiB.
@@ -47,34 +48,21 @@ CHECK_INTERVAL: Final = 60.0
 MAX_COMPACTING: Final = 1.0
 
 
-def connect(
-    uri: str,
-    sync: str = "always",
-    sync_interval: float = 1.0,
-    max_clock_jump: int = 172800,
-    expiry: Expiry | None = None,
-) -> OrderedStorage:
-    """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``.
+def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedStorage:
+    """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``. Raises ``StartRefused``.
 
-    Args:
-        sync: The sync mode; see ``Store``.
-        max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 for no limit.
-
-    Raises ``StartRefused``.
+    ``options`` are those of ``RocksdbOptions``.
     """
-    if sync not in SYNC_MODES:
-        raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
     path = parse_path(uri)
     warn_of_others(path)
-    return _open(path, sync, sync_interval, max_clock_jump, expiry or Expiry())
+    return _open(path, RocksdbOptions(**options), expiry or Expiry())
 
 
-def _open(path: Path, sync: str, sync_interval: float, max_clock_jump: int, expiry: Expiry) -> OrderedStorage:
-    directory = Directory(
-        path, layout.FAMILIES, (sync, sync_interval), expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED
-    )
+def _open(path: Path, options: RocksdbOptions, expiry: Expiry) -> OrderedStorage:
+    sync = options.sync, options.sync_interval
+    directory = Directory(path, layout.FAMILIES, sync, expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED)
     try:
-        storage = OrderedStorage(directory.open, expiry, directory, max_clock_jump)
+        storage = OrderedStorage(directory.open, expiry, directory, options.max_clock_jump)
     except StoreDamaged as error:
         raise open_error(path, error.__cause__ or error) from error
     directory.forget_snapshots()  # safe now, because no other process has the store open
@@ -149,7 +137,7 @@ def _replacement(path: Path, to: Path) -> Iterator[Path]:
             raise StartRefused(f"{target} is there already: a salvage makes a new store. Name another, or remove it.")
     if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
         raise StartRefused(f"There is no store in {path}.")
-    hold_lock(path).close()  # refuse a store that is in use before anything is created
+    hold_lock(path).close()  # reject a store that is in use before anything is created
     try:
         unfinished.mkdir(mode=0o700, parents=True)
     except OSError as error:
@@ -166,7 +154,7 @@ class Backups:
 
     @staticmethod
     def check_target(target: Path, uri: str) -> None:
-        """Check that a folder is suitable for backups of this store. Raises ``StartRefused``."""
+        """Check that ``target`` is suitable for backups of the store. Raises ``StartRefused`` if it is not."""
         backups.check_target(target, parse_path(uri))
 
     @staticmethod
@@ -201,7 +189,8 @@ class Backups:
             use: A function that processes the restored store and returns its number of tokens.
 
         Raises:
-            StartRefused: No store was created.
+            StartRefused: The backup is incomplete or damaged, the target exists or is not writable, or the machine's
+                clock is implausible. No store was created.
         """
         path, manifest = parse_path(uri), backups.read(folder)
         with create_directory(path) as unfinished:
@@ -213,7 +202,7 @@ class Backups:
             if found:
                 raise StartRefused(f"{folder} is damaged. {' '.join(found)}")
             restored = _resume(unfinished, manifest, shift, force_clock)
-            storage = _open(unfinished, "never", 0, 0, Expiry(compaction_filter=False))
+            storage = _open(unfinished, RocksdbOptions(sync="never", max_clock_jump=0), Expiry(compaction_filter=False))
             try:
                 restored = structs.replace(restored, tokens=use(storage))
             finally:
@@ -288,7 +277,7 @@ class Directory(Housekeeping):
         """Seconds for which the last snapshot has blocked all threads."""
 
     def open(self) -> Store:
-        """Open the store. Raises ``StartRefused`` and ``Unavailable``."""
+        """Open the store. Raises ``StartRefused`` if it is in use or cannot be opened for writing."""
         if self._store is not None:
             self._former += self._store.totals()
         filtered = self._stamped if self._expiry.compaction_filter else ""
@@ -348,7 +337,7 @@ class Directory(Housekeeping):
                 shutil.rmtree(left, ignore_errors=True)
 
     def forget_snapshots(self) -> None:
-        """Remove the snapshots of servers that were killed."""
+        """Remove the snapshots that killed servers have left behind."""
         for left in self._path.glob(f"{SNAPSHOT}*"):
             shutil.rmtree(left, ignore_errors=True)
 

@@ -2,7 +2,7 @@
 """The check of a RocksDB directory's layout and log before the directory is opened for writing.
 
 Opening a directory for writing changes it permanently: RocksDB creates missing column families, replays the log up to
-the first damage, and drops the rest. This module therefore refuses an unsuitable directory before it is opened.
+the first damage, and drops the rest. This module therefore rejects an unsuitable directory before it is opened.
 """
 
 import logging
@@ -74,7 +74,7 @@ def admit(path: Path, check: Check) -> None:
 
 
 def inspect_log(path: Path) -> tuple[Tear | None, list[str]]:
-    """Return the position at which the log becomes unreadable, or None, and the names of missing log files.
+    """Return where the log becomes unreadable (None if nowhere), and the names of missing log files.
 
     The caller holds the directory's lock. Raises RocksDB's error if anything except the log is unreadable.
     """

@@ -81,7 +81,7 @@ class NewBackup(NamedTuple):
 def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> NewBackup:
     """Create a backup in the folder ``target``, then remove the oldest backups so that ``keep`` remain.
 
-    Without ``keep``, all backups remain. Raises ``StartRefused`` if the backup or a removal fails.
+    If ``keep`` is None, all backups remain. Raises ``StartRefused`` if the backup or a removal fails.
     """
     with _locked(target):
         partial = target / f"{_name_of(snapshot.moment)}{PARTIAL}"
@@ -107,7 +107,7 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> New
 
 
 def check_target(target: Path, store: Path) -> None:
-    """Check that the folder exists and is not part of the store. Raises ``StartRefused``."""
+    """Raise ``StartRefused`` if the folder ``target`` does not exist or is part of the store."""
     if not target.is_dir():
         is_there = "is no directory" if target.exists() else "is not there"
         raise StartRefused(f"{target} {is_there}: make a directory for the backups of this store first.")
@@ -139,9 +139,9 @@ def read(folder: Path) -> Manifest:
 
 
 def find_damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
-    """Compare the files of a backup with its manifest, and copy them to the folder ``to``, if given.
+    """Compare the files of a backup with its manifest. If the folder ``to`` is given, also copy the files to it.
 
-    Return a sentence for each missing or changed file. Raises ``OSError`` if ``to`` is not writable.
+    Return one sentence for each missing or changed file. Raises ``OSError`` if ``to`` is not writable.
     """
     found = []
     for listed in manifest.files:
@@ -256,7 +256,7 @@ def _open(path: Path) -> BufferedReader:
 
 
 def _remove(backup: Path) -> None:
-    """Remove a backup. Rename it first, so that it does not look complete after an interrupted removal."""
+    """Remove a backup. Rename it first, so that an interrupted removal leaves no seemingly complete backup."""
     gone = backup.with_name(f"{backup.name}{PARTIAL}")
     backup.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

@@ -81,7 +81,7 @@ class Damage:
         """Number of reads that have failed."""
 
     def record(self, error: Exception, family: str, key: bytes | None = None) -> bool:
-        """Record and log damage in a family at or above ``key``. Return whether it is the first of the family."""
+        """Record and log damage in a family at or above ``key``. Return whether it is the family's first damage."""
         place = damage_location(error)
         with self._lock:
             self.count += 1
@@ -100,7 +100,10 @@ class Damage:
 
 
 def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
-    """Open the directory; if it is locked, wait up to ``LOCK_PATIENCE`` seconds. Raises ``StartRefused``."""
+    """Open the directory. If it is locked, wait up to ``LOCK_PATIENCE`` seconds.
+
+    Raises ``StartRefused`` if the directory stays locked or cannot be opened.
+    """
     deadline = time.monotonic() + LOCK_PATIENCE
     while True:
         try:
@@ -173,7 +176,10 @@ def create_directory(path: Path) -> Iterator[Path]:
 
 
 def flush_all(views: Iterable[Rdict]) -> None:
-    """Flush the write buffers of the families one by one, without blocking writers. Raises ``Unavailable``."""
+    """Flush the write buffers of the families one by one, without blocking writers.
+
+    Raises ``Unavailable`` if a flush fails.
+    """
     try:
         for view in views:
             view.flush()
@@ -182,9 +188,10 @@ def flush_all(views: Iterable[Rdict]) -> None:
 
 
 def link_files(database: Rdict, folder: Path) -> float:
-    """Link the files of the database to a new folder, and return the duration in seconds. Raises ``Unavailable``.
+    """Link the files of the database to a new folder, and return the duration in seconds.
 
-    RocksDB flushes the write buffers and blocks all threads meanwhile. To shorten this, call ``flush_all`` before.
+    Meanwhile, RocksDB flushes the write buffers and blocks all threads. To shorten this time, call ``flush_all`` first.
+    Raises ``Unavailable`` if RocksDB reports an error.
     """
     began = time.monotonic()
     try:
@@ -195,9 +202,10 @@ def link_files(database: Rdict, folder: Path) -> float:
 
 
 def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple[float, int]:
-    """Flush all families until a flush is quick, then link the files to a new folder. Raises ``Unavailable``.
+    """Flush all families repeatedly until a flush is quick, then link the files to a new folder.
 
-    Return the duration of linking in seconds, and the last RocksDB sequence number that the files surely contain.
+    Return the duration of linking in seconds, and a RocksDB sequence number up to which the files contain all writes.
+    Raises ``Unavailable`` if RocksDB reports an error.
     """
     for _ in range(MAX_FLUSHES):
         began = time.monotonic()
@@ -215,7 +223,10 @@ def note_closed(path: Path) -> None:
 
 
 def close_part(part: Rdict) -> None:
-    """Close a database or a view of one of its families. Raises ``Unavailable``."""
+    """Close a database or a view of one of its families.
+
+    Raises ``Unavailable`` if this fails for a reason other than an I/O error or damage.
+    """
     try:
         part.close()
     except Exception as error:
@@ -225,7 +236,7 @@ def close_part(part: Rdict) -> None:
 
 
 def unavailable_error() -> Unavailable:
-    """Return the error for a failed RocksDB call. Raise it from RocksDB's error."""
+    """Return the error for a failed RocksDB call. The caller raises it with RocksDB's error as the cause."""
     return Unavailable()
 
 

@@ -27,7 +27,7 @@ Known = Callable[[], Iterable[bytes]]
 
 
 def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
-    """Copy a store except for the files ``without``, and let RocksDB rebuild the manifest of the copy."""
+    """Copy a store except for the files ``without``, let RocksDB rebuild the copy's manifest, and return ``to``."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.name not in without and not file.name.startswith(MADE_ANEW) and file.is_file():
@@ -37,7 +37,7 @@ def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
 
 
 def copy_intact(path: Path, to: Path) -> Path:
-    """Copy a store. The log of the copy has only the intact writes."""
+    """Copy a store, except for damaged writes in the write-ahead log, and return ``to``."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.suffix == ".log":
@@ -107,7 +107,7 @@ class DamagedDirectory:
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key. Raises ``StoreDamaged`` if the damaged store may have a newer value.
 
-        RocksDB may fail at a damaged file that cannot have the key. The repaired copy then has the current value.
+        RocksDB may fail at a damaged file that cannot contain the key. The repaired copy then has the current value.
         """
         try:
             return self.survey.get(family, key)

@@ -5,7 +5,7 @@ The module does not depend on queues. It is shaped by properties of the binding:
 
 - A write holds the GIL, even during an fsync; ``flush_wal`` does not. Writes therefore only append to the log file, and
   one ``flush_wal`` serves all waiting threads.
-- A write during a stall would block all threads. RocksDB therefore refuses such writes, and this module retries them.
+- A write during a stall would block all threads. RocksDB therefore rejects such writes, and this module retries them.
 - A failed write consumes its batch, so a retry builds a new batch.
 - All errors of the binding are plain ``Exception``.
 """
@@ -50,7 +50,6 @@ STALL_PATIENCE: Final = 5.0
 INLINE_PATIENCE: Final = 0.05
 # Seconds after a stall during which ``Store.prompt`` is false.
 STALL_MEMORY: Final = 1.0
-SYNC_MODES: Final = ("always", "interval", "never")
 # Names in ``Store.totals`` by the name of RocksDB's statistic.
 COUNTED: Final = {
     "rocksdb.compaction.key.drop.user": "filtered",
@@ -145,13 +144,13 @@ class Store(ordered.Store):
         Args:
             filtered: The family with the compaction filter, which ``enable_filter`` enables; see ``tuning``.
             damage: The damage found so far, if the store is reopened.
-            logged: Whether writes are appended to a log file. Without one, the caller makes them durable.
+            logged: Whether writes are appended to a log file. If not, the caller makes them durable.
         """
         self._damage = damage or Damage()
         self._path = path
         self._always = sync == "always"
         self.failure: Exception | None = None
-        """The first write error. The store then refuses all writes until it is reopened."""
+        """The first write error. The store then rejects all writes until it is reopened."""
         tuned = Tuning()
         self._options = tuned.store()
         plain = {name: tuned.family(Options(raw_mode=True)) for name in families if name != filtered}
@@ -244,7 +243,7 @@ class Store(ordered.Store):
             except Exception as error:
                 if "stall" not in str(error):
                     self.failure = error
-                    if is_damage(error):  # a compaction found it, and RocksDB refuses writes until it is reopened
+                    if is_damage(error):  # a compaction found it, and RocksDB rejects writes until it is reopened
                         self._damage.record(error, self._find_family(damage_location(error)[0]))
                     raise unavailable_error() from error
                 if time.monotonic() > deadline:
@@ -263,9 +262,9 @@ class Store(ordered.Store):
             self._group_sync.wait()
 
     def enable_filter(self, work: bool) -> None:
-        """Enable or disable the compactions that run the compaction filter. Raises ``Unavailable``.
+        """Enable or disable the compactions that run the compaction filter, which removes data permanently.
 
-        The filter removes data permanently. Compactions that are already running continue.
+        Compactions that are already running continue. Raises ``Unavailable`` if RocksDB rejects the options.
         """
         if self.filtering:
             allowed = work and self.may_compact(self._filtered)
@@ -276,14 +275,17 @@ class Store(ordered.Store):
         return family not in self._damage.families
 
     def compact_after(self, family: str, seconds: int) -> None:
-        """Compact each file of the family ``seconds`` after it was written; start with files that are already older.
+        """Make RocksDB compact each file of the family ``seconds`` after it was written, and older files immediately.
 
-        Raises ``Unavailable``.
+        Raises ``Unavailable`` if RocksDB rejects the options.
         """
         self._set_options(family, tuning.schedule(seconds))
 
     def flush_removals(self, family: str) -> None:
-        """Flush the removals of a family, so that compactions take them into account. Raises ``Unavailable``."""
+        """Flush the removals of a family, so that compactions take them into account.
+
+        Raises ``Unavailable`` if the flush fails.
+        """
         try:
             if self.get_property(family, "num-deletes-active-mem-table"):
                 self._views[family].flush()
@@ -291,7 +293,10 @@ class Store(ordered.Store):
             raise unavailable_error() from error
 
     def flush_beyond(self, most: int) -> None:
-        """Flush the large write buffers if all together have more than ``most`` bytes. Raises ``Unavailable``."""
+        """Flush the large write buffers if the total size of all write buffers exceeds ``most`` bytes.
+
+        Raises ``Unavailable`` if a flush fails.
+        """
         sizes = {family: self.get_property(family, "cur-size-active-mem-table") for family in self._views}
         if sum(sizes.values()) <= most:
             return
@@ -308,7 +313,10 @@ class Store(ordered.Store):
         return link_flushed(self._db, list(self._views.values()), folder)
 
     def compact_range(self, gone: Range) -> None:
-        """Compact a removed range to free its space. Blocks until the compaction ends. Raises ``Unavailable``."""
+        """Compact a removed range to free its space. Blocks until the compaction ends.
+
+        Raises ``Unavailable`` if the compaction fails.
+        """
         family, lower, upper = gone
         options = CompactOptions()
         options.set_exclusive_manual_compaction(False)

@@ -81,11 +81,14 @@ class Gap(NamedTuple):
 class Survey:
     """A ``Readable`` that skips damage. The directory is locked until ``close``.
 
-    ``notes`` has sentences on damage other than gaps.
+    ``notes`` has sentences that describe damage other than gaps.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the store read-only. Raises ``StartRefused`` if the store is in use, or RocksDB's error."""
+        """Open the store read-only.
+
+        Raises ``StartRefused`` if the store is in use. If RocksDB cannot open the store, RocksDB's error is raised.
+        """
         self.notes: list[str] = []
         self.tear: Tear | None = None
         """The position at which the write-ahead log becomes unreadable."""
@@ -110,7 +113,7 @@ class Survey:
             self.notes.append(UNLISTED.format(files=", ".join(self.unlisted)))
 
     def add_notes(self, notes: Iterable[str]) -> None:
-        """Add sentences on damage that was found before this survey."""
+        """Add sentences that describe damage found before this survey."""
         self.notes += notes
 
     def _note_log(self, path: Path) -> None:
@@ -157,7 +160,7 @@ class Survey:
         return sorted(found, key=lambda gap: (gap.family, gap.lower))
 
     def damage(self) -> list[str]:
-        """Return a sentence on each damage that was found so far."""
+        """Return sentences that describe all damage found so far."""
         return [*self.notes, *map(str, self.gaps())]
 
     def close(self) -> None:
@@ -222,7 +225,7 @@ def _open(path: Path, mode: DBRecoveryMode, family: Options) -> tuple[Rdict, lis
 class _Cursor:
     """An iterator with an upper bound.
 
-    It keeps the read options alive, because RocksDB has a pointer to the bound in them.
+    The cursor keeps the read options alive, because RocksDB has a pointer to the bound in these options.
     """
 
     def __init__(self, view: Rdict, upper: bytes) -> None:
@@ -231,7 +234,7 @@ class _Cursor:
         self._iterator = view.iter(self._bounds)
 
     def items(self, lower: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the items from ``lower`` on, up to the first unreadable one."""
+        """Yield the items at or above ``lower``, up to the first unreadable item."""
         iterator = self._iterator
         iterator.seek(lower)
         while iterator.valid():
@@ -252,7 +255,7 @@ class _Cursor:
 
 
 def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
-    """Return the smallest key between the bounds for which ``fails`` is false. It must be false for ``upper``."""
+    """Return the smallest key between the bounds for which ``fails`` is false. ``fails(upper)`` must be false."""
     width = max(len(lower), len(upper)) + SLACK
     low, high = (int.from_bytes(key.ljust(width, b"\0")) for key in (lower, upper))
     while high - low > 1:

@@ -6,7 +6,7 @@ in seconds. A compaction drops the entry if the machine's clock is more than one
 
 **Loading.** The binding cannot set the filter, but it can load an options file that names the filter's class. RocksDB
 knows that name only after the process has opened a database with a TTL. If the name is unknown, RocksDB ignores the
-filter silently, so check ``is_active`` after a store was opened.
+filter silently, so check ``is_active`` after a store is opened.
 
 **Safety.** The filter removes data permanently, even if the clock is wrong, and compactions may start while a store is
 being opened. The family is therefore opened with compactions disabled. ``COMPACTIONS_ON`` enables them after the store
@@ -35,7 +35,7 @@ def trim_heap() -> None:
     """Return freed memory to the operating system, if the C library is glibc.
 
     glibc keeps freed memory in a heap per thread. Because several threads fill the write buffers in turn, the process
-    would otherwise occupy about three times their size.
+    would otherwise occupy about three times the size of the write buffers.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

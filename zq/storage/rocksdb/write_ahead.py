@@ -90,8 +90,8 @@ class Batch(NamedTuple):
 class Tear(NamedTuple):
     """The position at which a log becomes unreadable.
 
-    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. ``has_records`` means that they
-    include complete writes. The log is then damaged, not torn.
+    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. If ``has_records`` is true, the
+    dropped bytes include complete writes, so the log is damaged and not only torn.
     """
 
     file: str
@@ -158,7 +158,7 @@ class LogFile:
         return None
 
     def _next(self, at: int) -> int:
-        """Return the offset of the next header, which skips the end of a block that is too short for a header."""
+        """Return the offset of the next header at or after ``at``. A block's end may be too short for a header."""
         rest = -at % BLOCK
         if rest < HEADER.size or (rest < HEADER.size + NUMBER.size and not any(self._content[at : at + rest])):
             return at + rest
@@ -212,13 +212,13 @@ def number_of(path: Path) -> int:
 
 
 def log_files(path: Path, least: int = 0) -> list[Path]:
-    """Return the directory's log files from the number ``least`` on, oldest first."""
+    """Return the directory's log files whose number is at least ``least``, oldest first."""
     files = [file for file in path.glob("*.log") if file.stem.isdecimal()]
     return sorted((file for file in files if number_of(file) >= least), key=number_of)
 
 
 def end_in_zeros(path: Path, least: int) -> bool:
-    """Return whether any log file ends with more zeros than a write may have.
+    """Return whether any log file ends with more zeros than the end of a write can have.
 
     After a power failure, a file system may leave zeros in place of lost writes. RocksDB treats them as the end of the
     log.
