@@ -172,6 +172,13 @@ def test_the_decisions_are_at_most_sixty() -> None:
     assert len(DECISIONS) <= 60
 
 
+def test_the_pages_stay_few_and_short() -> None:
+    """Readers find a page by its title, and read it to its end. Merge a short page into its neighbour."""
+    pages = list((ROOT / "api-ref").glob("*.md"))
+    assert len(pages) <= 45
+    assert sum(len(page.read_text().split()) for page in pages) <= 64_000
+
+
 def test_code_refers_to_decisions_that_exist() -> None:
     """Comments and docstrings name decisions by their numbers."""
     numbers = {file.name[:4] for file in DECISIONS}
