@@ -26,7 +26,8 @@ def table() -> str:
 
 def _row(kind: type[ZqError]) -> str:
     meaning = inspect.cleandoc(kind.__doc__ or "").partition("\n")[0].replace("``", "`")
-    cells = (f"`{kind.__name__}`", f"`{kind.__base__.__name__}`" if kind is not ZqError else "", _status(kind), meaning)
+    base = "" if kind is ZqError else f"`{kind.__mro__[1].__name__}`"
+    cells = (f"`{kind.__name__}`", base, _status(kind), meaning)
     return "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|\n"
 
 
