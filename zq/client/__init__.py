@@ -9,14 +9,10 @@ from zq.client.values import (
     Claim,
     DeadDelivery,
     Delivery,
-    Depth,
     Draft,
     Event,
     Finished,
     Gap,
-    JobCommit,
-    JobFence,
-    JobStage,
     Listed,
     LiveClaim,
     Located,
@@ -26,13 +22,13 @@ from zq.client.values import (
     ReplayDryRun,
     Stats,
     Stretch,
-    Subscribed,
-    Subscription,
     UndecodableBody,
     Worked,
 )
+from zq.wire.answers import Depth, JobCommit, JobFence, JobStage
 from zq.wire.attributes import TypedValue
 from zq.wire.extensions import Buried, Moved, Released
+from zq.wire.subscriptions import Subscribed, Subscription
 
 __all__ = [
     "AsyncClient",

@@ -64,7 +64,7 @@ class Warnings:
         return Call(method="GET", path=path("queues", queue), read=read)
 
     def check_delay(self, queue: str, metadata: dict[str, Any]) -> None:
-        """Raise ``Invalid`` if a queue with this metadata ignores delays. Unknown metadata is empty and passes."""
+        """Raise ``Invalid`` if a queue with this metadata ignores delays. If the metadata is unknown, pass ``{}``."""
         if not self._checks_delays:
             return
         if metadata.get("_default_message_delay") == 0:

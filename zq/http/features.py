@@ -62,7 +62,7 @@ class Section(Struct, Generic[Options], frozen=True):
     """A configuration section of a feature.
 
     Args:
-        options: The struct that declares the options, as described in ``zq.model.options``.
+        options: The struct that declares the section.
         complete: Returns the options with further fields. Raises ``StartRefused`` if they are not valid or conflict
             with the server's other settings, which are the second argument.
         line: Returns a line for the startup log, or "". The second argument is the server's URL on this machine.
@@ -126,7 +126,7 @@ class SocketEdge(Protocol):
         ...
 
     def bound(self, awaited: Any, deadline: Callable[[], float]) -> Awaitable[Any]:
-        """Await with a deadline in monotonic time. Raises ``TimeoutError`` at most a fraction of a second later."""
+        """Await ``awaited``. Raises ``TimeoutError`` soon after the monotonic time that ``deadline`` returns."""
         ...
 
     def call(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:

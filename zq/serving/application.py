@@ -61,7 +61,9 @@ class Application:
     Args:
         tls: Certificates to reload together with the options.
 
-    Raises ``StartRefused`` or ``Unavailable``.
+    Raises:
+        StartRefused: The settings or the store do not permit a start.
+        Unavailable: The store is unavailable.
     """
 
     def __init__(self, configuration: Configuration, tls: ServerTls | None = None) -> None:
@@ -196,7 +198,7 @@ class Application:
 
 
 def open_stores(chosen: Settings) -> Storage:
-    """Open the store, or the stores of all pools if pooling is on. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store, or the stores of all pools if pooling is on. Raises the errors of ``open_store``."""
     catalogue = open_store(chosen)
     if chosen.pooling is None:
         return catalogue
@@ -221,13 +223,16 @@ def open_store(chosen: Settings) -> Storage:
 
 
 def _open_pool(chosen: Settings, uri: str, expiry: Expiry | None) -> Storage:
-    """Open the store of a pool. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store of a pool.
+
+    Raises ``StartRefused`` if the store cannot be used, and ``Unavailable`` if the store is unavailable.
+    """
     options = chosen.pooling.options if chosen.pooling else {}
     return connect(uri, options.get(uri.partition(":")[0]), expiry or chosen.expiry)
 
 
 def _probe(chosen: Settings, uri: str) -> None:
-    """Check that the store at ``uri`` is usable. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store at ``uri``, check it and close it. Raises the errors of ``_open_pool``."""
     storage = _open_pool(chosen, uri, None)
     try:
         storage.ping()

@@ -27,7 +27,10 @@ LOG = logging.getLogger(__name__)
 
 
 def run(arguments: Sequence[str], flags: SignalFlags) -> None:
-    """Deliver notifications until ``flags.end`` is set. Raises ``StartRefused`` or ``Unavailable``."""
+    """Deliver notifications until ``flags.end`` is set.
+
+    Raises ``StartRefused`` if an option is not valid, and ``Unavailable`` if the store is unavailable.
+    """
     parser = argparse.ArgumentParser(
         prog="zq-deliver", description="Deliver notifications to the subscribers of zq queues."
     )

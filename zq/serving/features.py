@@ -76,7 +76,7 @@ def create_features(
 
     Args:
         strategy: The authentication strategy.
-        probe: Checks that the store at a URI is usable. Raises ``StartRefused`` or ``Unavailable``.
+        probe: Checks the store at a URI. Raises ``StartRefused`` or ``Unavailable`` if the store is not usable.
     """
     chosen, share = configuration.current, lambda: configuration.current.share
     store = chosen.storage.uri.partition(":")[0]
@@ -143,7 +143,7 @@ def described_features(core: Broker) -> list[Feature]:
 
 
 def postpone_expiry(kind: str, stored: bytes, seconds: Seconds) -> bytes | None:
-    """Add ``seconds`` to the expiry times in a feature's document. Return ``None`` if it contains none."""
+    """Add ``seconds`` to the expiry times in a feature's document. Return ``None`` if there are no expiry times."""
     for postpone in POSTPONEMENTS:
         if (document := postpone(kind, stored, seconds)) is not None:
             return document

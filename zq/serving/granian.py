@@ -167,7 +167,11 @@ class Worker:
         self._servers.pop(server, None)
 
     async def _drain(self) -> None:
-        """Serve all clients for ``drain_delay`` seconds, then connected clients until they are quiet, then end."""
+        """Drain the worker, then let it end.
+
+        The worker accepts new connections for ``drain_delay`` seconds. After that, the worker serves the existing
+        connections until no request has arrived for ``QUIET`` seconds, but for at most ``LINGER`` seconds.
+        """
         if lifecycle.is_stopping():
             return
         server = self._chosen.server

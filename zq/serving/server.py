@@ -69,7 +69,7 @@ COMMANDS: Final[dict[str, Command]] = {command.name: command for command in (tok
 
 
 def _open(configuration: Configuration, tls: ServerTls | None) -> Application:
-    """Open the store and create the application. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store and create the application. Raises the errors of ``Application``."""
     chosen = configuration.current
     logs.configure(chosen.log.format, chosen.log.level)
     try:
@@ -88,7 +88,7 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
     Args:
         tls: Certificates to reload together with the options.
 
-    Raises ``StartRefused`` or ``Unavailable``.
+    Raises the errors of ``Application``.
     """
     made = _open(configuration, tls)
     end = partial(lifecycle.begin_stopping, 0, made.broker.end_waiting)
@@ -99,7 +99,7 @@ def open_app(configuration: Configuration, tls: ServerTls | None = None) -> Call
 
 
 def _open_worker_application(configuration: Configuration, tls: ServerTls | None) -> "granian.WorkerApplication":
-    """Open the store and return the application for a Granian worker. Raises ``StartRefused`` or ``Unavailable``."""
+    """Open the store and return the application for a Granian worker. Raises the errors of ``Application``."""
     from zq.serving import granian
 
     made = _open(configuration, tls)
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(configuration: Configuration) -> int:
-    """Serve until a signal ends the server. Return the exit code. Raises ``StartRefused`` or ``Unavailable``."""
+    """Serve until a signal ends the server. Return the exit code. Raises the errors of ``_check_start``."""
     chosen = configuration.current
     tls = ServerTls(chosen.server) if chosen.server.tls_cert else None
     _check_start(chosen)
@@ -199,7 +199,10 @@ def _connect(chosen: Settings) -> SendRequest:
 
 
 def _rekey(chosen: Settings) -> int:
-    """Wrap all data keys with the first master key; return the exit code. Raises ``StartRefused``, ``Unavailable``."""
+    """Wrap all data keys with the first master key. Return the exit code.
+
+    Raises ``StartRefused`` if a data key cannot be rewrapped, and ``Unavailable`` if the store is unavailable.
+    """
     done = request(_connect(chosen), "POST", "/v2/admin/rekey")
     print(f"The keys of {done['projects']} projects are wrapped with the first master key of the file.")  # noqa: T201
     if done["left"]:
@@ -211,7 +214,10 @@ def _rekey(chosen: Settings) -> int:
 
 
 def _check_start(chosen: Settings) -> None:
-    """Check the settings and log the startup messages. Raises ``StartRefused`` or ``Unavailable``."""
+    """Check the settings and log the startup messages.
+
+    Raises ``StartRefused`` if a setting prevents a start, and ``Unavailable`` if a shared store is unavailable.
+    """
     warnings = [*startup.check_exposure(chosen), *settings.misspelt_variables(os.environ)]
     find(chosen.storage.uri)
     Policy(chosen.auth.policy_file)

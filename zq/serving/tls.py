@@ -45,7 +45,7 @@ def _escape(value: str) -> str:
 
 
 class ServerTls:
-    """The TLS context of the server. The constructor raises ``StartRefused``."""
+    """The TLS context of the server. The constructor raises ``StartRefused`` if a file is not valid."""
 
     def __init__(self, chosen: ServerOptions) -> None:
         self._chosen = chosen

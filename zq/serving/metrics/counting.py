@@ -273,7 +273,7 @@ class Metrics(Events):
             return self._requests[key]
 
     def _verb(self, verb: str) -> Buffer:
-        """Return the buffer for the durations of a verb. Create it on first use."""
+        """Return the buffer for the durations of a storage operation. Create the buffer on first use."""
         with self._lock:
             if verb not in self._verbs:
                 self._verbs[verb] = Buffer(observe_into(self._metrics["storage_seconds"].labels(verb)))
@@ -294,7 +294,7 @@ class Metrics(Events):
             self._flush()
 
     def _tally(self) -> None:
-        """Add the increase of each store total to its counter. If a total decreased, it has restarted at zero."""
+        """Add the increase of each store total to its counter. If a total has decreased, count it from zero."""
         with self._tallying:  # concurrent scrapes must add their increases in order
             measures = self._store.measures.get() or ()
             for measure in [measure for measure in measures if measure.name in self._totals]:
