@@ -32,7 +32,7 @@ from zq.wire.extensions import RedriveTerms
 
 # Number of messages moved at a time.
 CHUNK: Final = 100
-# Body bytes that a dry run reads at a time.
+# Maximum bytes of bodies and attributes that are read at a time. A single message may exceed it.
 CHUNK_BYTES: Final = 4_000_000
 # Policy rule for moves to a queue. It is the rule for posts.
 MOVE_RULE: Final = "messages:create"
@@ -168,9 +168,8 @@ class Redriving:
         """Move the oldest messages, up to the first one without a target. Return the number of moved messages."""
         moved = marker = left = 0
         while moved < limit and left < MAX_BATCH:
-            page = self._storage.messages.list(
-                queue, marker, min(CHUNK, limit - moved), ListFilter(), self._clock.now()
-            )
+            size = min(CHUNK, limit - moved)
+            page = self._storage.messages.list(queue, marker, size, ListFilter(), self._clock.now(), CHUNK_BYTES)
             end = next((at for at, message in enumerate(page.items) if not routes.has_target(message)), len(page.items))
             movable = page.items[:end]
             if page.items and not movable and not moved:

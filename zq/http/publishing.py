@@ -32,7 +32,7 @@ class TopicMessages:
         topic_ref, hops = req.context.topic, query.hops(req)
         raw = weight.admit_post(req, query.require_body(req, self._publishing.max_post_size(topic_ref)))
         key = idempotency.idempotency_key(req, "publish", self._window, raw)
-        published = self._publishing.publish(topic_ref, raw, key, hops)
+        published = self._publishing.publish(topic_ref, raw, key, hops, query.trace_attributes(req))
         req.context.messages = len(published.value)
         if published.replayed:
             idempotency.mark_replayed(resp)

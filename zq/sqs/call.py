@@ -70,7 +70,7 @@ class Call(Struct, frozen=True, kw_only=True):
     sender: str
     """The value of SenderId."""
     trace: str = ""
-    """The value of the header X-Amzn-Trace-Id."""
+    """The value of the header X-Amzn-Trace-Id; "" if it is too long."""
     trace_context: Mapping[str, AttributeValue] = {}
     """The headers ``traceparent`` and ``tracestate`` as message attributes."""
 

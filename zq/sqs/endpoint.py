@@ -19,6 +19,7 @@ from zq.model.quotas import State
 from zq.sqs import errors, names, query_protocol
 from zq.sqs.call import Authenticate, Call, Caller, UseCases
 from zq.sqs.limits import MAX_BODY
+from zq.sqs.message_attributes import MAX_TRACE
 from zq.sqs.messages import ReceiveRequest
 from zq.sqs.operations import OPERATIONS, SERVICE_OPERATIONS
 from zq.sqs.permissions import switch_account
@@ -126,6 +127,7 @@ class Endpoint:
     def _call(self, req: Request, caller: Caller) -> Call:
         options, env = self._options, req.env
         account = self._use_cases.accounts.get_or_assign(caller.project)
+        trace = env.get("HTTP_X_AMZN_TRACE_ID", "")
         host = env.get("HTTP_HOST") or f"{env['SERVER_NAME']}:{env['SERVER_PORT']}"
         return Call(
             use_cases=self._use_cases,
@@ -136,7 +138,7 @@ class Endpoint:
             region=caller.region or options.region,
             base=options.public_url or f"{req.scheme}://{host}",
             sender=caller.sender or account,
-            trace=env.get("HTTP_X_AMZN_TRACE_ID", ""),
+            trace=trace if len(trace) <= MAX_TRACE else "",
             trace_context=query.trace_attributes(req),
         )
 

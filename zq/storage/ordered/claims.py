@@ -209,7 +209,7 @@ class ClaimAttempt:
 def claim_message(
     change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
 ) -> None:
-    """Claim a message, or renew its claim. The time of the claim begins at ``now``.
+    """Claim a message, or renew its claim. The ttl of the claim starts at ``now``.
 
     ``wait`` is the redelivery delay after the end of the claim, in milliseconds. See ``Change.rewrite`` for ``body``.
     """
@@ -312,7 +312,7 @@ class ClaimPage:
     def _add(self, state: QueueState, after: str) -> str | None:
         """Add the queue's claims with ids above ``after``.
 
-        If the page ends within the queue, return the id of the last claim, or else None.
+        Return the id of the last claim if the page ends within the queue, otherwise None.
         """
         lower, upper = state.bounds()
         if after:
@@ -341,7 +341,7 @@ class ClaimPage:
 
 
 def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
-    """Return the messages of a live claim by sequence, except for messages that a commit has reserved.
+    """Return the messages of a live claim in order of sequence, except for messages that a commit has reserved.
 
     The list is empty if the queue is missing. Raises ``LongScan`` for a large claim on the event loop's thread.
     """

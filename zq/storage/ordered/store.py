@@ -140,7 +140,7 @@ def binary_search(
 
 
 class Housekeeping:
-    """The optional maintenance of a store. The object is kept when the store is reopened.
+    """The optional maintenance of a store. The same object is used after the store is reopened.
 
     By default, the methods do nothing; a driver overrides those that it supports. The engine calls all methods except
     ``check`` within a verb, while the store is open.

@@ -107,10 +107,10 @@ class Bindings:
         return pool
 
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
-        """Return the pool to write a queue to.
+        """Return the pool to write a queue to. If the queue is not bound yet, bind it.
 
-        An unbound queue is bound to the pool ``beside``. If ``beside`` is None, a pool is chosen, which belongs to
-        ``flavor`` unless the queue already exists or must be in the pool of another queue.
+        The queue is bound to the pool ``beside`` or, if ``beside`` is None, to a pool that this method chooses. The
+        chosen pool belongs to ``flavor``, unless the queue already exists or must be in the pool of another queue.
         """
         while True:
             document, pool = self._lookups.get(queue)
@@ -160,7 +160,7 @@ class Bindings:
         self._lookups.forget(queue)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
-        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not created again."""
+        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not recreated since."""
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
