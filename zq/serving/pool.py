@@ -93,7 +93,7 @@ class ThreadLimit:
         self._since, self._used = now, used
 
     def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
-        """End an interval: remove a thread if the process used more than ``BUSY_FRACTION`` of one processor, or add one.
+        """End an interval. If the process used more than ``BUSY_FRACTION`` of one CPU, remove a thread, else add one.
 
         Args:
             is_slow: Whether a job has waited so long that a thread is added in any case.
