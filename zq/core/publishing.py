@@ -97,7 +97,7 @@ class Publishing:
 
         Args:
             hops: Number of zq subscriptions through which the messages have passed already.
-            trace: Attributes for messages without a trace context of their own. What exceeds the topic's size limit is
+            trace: Trace context to add to each message that has none. Parts that exceed the topic's size limit are
                 omitted.
 
         Raises:
@@ -300,7 +300,7 @@ class TopicPoll:
             self._events.waiting(-1)
 
     def begin(self, callback: Callable[[], object]) -> None:
-        """Wait without blocking: ``callback`` is called when a message may be available."""
+        """Register a function to call when a message may be available. Returns immediately."""
         self._events.waiting(1)
         self._callback = callback
         self._tail.notify_when(self.position, self._topic.name.__eq__, callback)

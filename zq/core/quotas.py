@@ -142,8 +142,8 @@ class Quotas:
     def _load_allotment(self, project: str) -> Allotment:
         """Read the project's allotment.
 
-        While the store is unavailable, the last known allotment stays valid. If none is known, ``Unavailable`` is
-        raised, because the project may be suspended.
+        While the store is unavailable, the last allotment stays valid. If there is none, ``Unavailable`` is raised,
+        because the project may be suspended.
         """
         began = self.now()
         try:
@@ -217,8 +217,8 @@ class Quotas:
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
         """Reserve quota for missing target queues while the caller moves messages to them.
 
-        For most moves, a cache of existing queues saves the round trip and the lock. Raises ``QuotaExceeded`` if the
-        project has reached its queue limit.
+        A cache of queue names avoids a round trip and the lock for most moves. Raises ``QuotaExceeded`` if the project
+        has reached its queue limit.
         """
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING
@@ -232,7 +232,8 @@ class Quotas:
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
         """Raise ``QuotaExceeded`` if the project has no quota for the queue's dead-letter queue.
 
-        The check takes place when the metadata names the queue, because a later claim creates the queue unchecked.
+        The check takes place when a client sets the dead-letter queue in the metadata. A later claim creates the
+        dead-letter queue without a check.
         """
         self.check_targets(_dead_letter_ref(queue, name))
 

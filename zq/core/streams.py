@@ -122,7 +122,7 @@ class Stream:
         return STOPPING_STALL_TIMEOUT if self._owner.closing else STALL_TIMEOUT
 
     def send(self) -> None:
-        """Record that sending to the reader has begun; ``taken`` must follow."""
+        """Record that sending to the reader has begun. ``taken`` must be called afterwards."""
         self._sending_since = time.monotonic()
 
     def taken(self) -> None:

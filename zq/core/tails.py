@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """In-memory tails of topic logs. Each log is read from the store once for all its readers.
 
-The store notifies a tail of published batches (``TopicController.subscribe``). A batch that does not follow the last
-known one reveals a lost or late notification. One of the waiting readers then reads the missing batches for all
+The store notifies a tail of published batches (``TopicController.subscribe``). If a batch does not follow the last
+batch of the tail, a notification was lost or is late. One of the waiting readers then reads the missing batches for all
 readers. Because the last notification may also be lost, a reader polls the store every few seconds. A reader whose
 position is older than the tail reads from the store itself.
 
@@ -130,7 +130,7 @@ class Tail:
             self.start = self.position = last
 
     def on_published(self, batch: Batch | None, before: int) -> None:
-        """Handle the store's notification of a batch or a purge."""
+        """Handle the store's notification of a batch or a purge. For the arguments, see ``Listener``."""
         with self._changed:
             if batch is None and before:
                 self._stale = self._stale or before > self.position
@@ -302,7 +302,7 @@ class Tails:
 
     @contextmanager
     def following(self, project: str) -> Iterator[Tail]:
-        """Acquire the tail of a project's log, and release the tail on exit; a context manager."""
+        """Acquire the tail of a project's log, and release it when the context ends; a context manager."""
         tail = self.join(project)
         try:
             yield tail

@@ -154,7 +154,7 @@ class Trail:
             self._write(entry)
 
     def _next(self) -> Entry | None:
-        """Return the next entry. Return ``None`` after ``IDLE_TIMEOUT`` seconds without one: the thread must end."""
+        """Return the next entry. If there was none for ``IDLE_TIMEOUT`` seconds, return ``None`` to end the thread."""
         entry = None
         with self._changed:
             self._append_counts(int(time.monotonic()))
@@ -189,7 +189,7 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return the exclusive upper bound of the names that entries since this time have.
+    """Convert a time to an upper bound of entry names. Later entries have smaller names.
 
     Raises ``InvalidParameter`` if the time is not valid.
     """

@@ -30,7 +30,11 @@ class Slots:
         return max(1, self._count * (self._share if own is None else own) // 100)
 
     def acquire(self, project: str, own: int | None = None) -> bool:
-        """Acquire a slot for the project. Return ``False`` if no slot is free or the project has used its share."""
+        """Acquire a slot for the project. Return ``False`` if no slot is free or the project has used its share.
+
+        Args:
+            own: The project's own percentage; ``None`` = the default.
+        """
         if self._free <= 0 or self._taken[project] >= self.share(own):
             return False
         self._free -= 1

@@ -87,7 +87,7 @@ class Waiters:
     def enter(
         self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
     ) -> "QueuePoll":
-        """Register a request that may wait up to ``wait`` seconds without a thread.
+        """Register a request that may wait up to ``wait`` seconds for a message.
 
         Raises ``Invalid`` if ``wait`` is out of range.
 
@@ -96,8 +96,8 @@ class Waiters:
                 requests.
             check: Called before each poll, and at least every ``RECHECK_INTERVAL`` seconds. If it raises an error, the
                 long poll ends.
-            paused: Whether a client without a slot would poll again at once, so that its response should be delayed. If
-                the reserve has a free slot, the request waits there for up to ``RESERVE_WAIT`` seconds.
+            paused: Whether to delay the response if no slot is free, because the client would poll again immediately.
+                Such a request waits for up to ``RESERVE_WAIT`` seconds if the reserve has a free slot.
         """
         if not check_range("wait", wait or 0, 0, self._limits.max_wait):
             return QueuePoll(self, queue, None, 0.0)
@@ -196,8 +196,8 @@ class Waiters:
         """Set the queue's timer to the time at which a message becomes ready, or to the next regular poll.
 
         Args:
-            asked: Start time of the poll that found nothing. A message that became ready after it makes the timer fire
-                at once.
+            asked: Start time of the poll that found nothing. If a message has become ready since then, the timer fires
+                immediately.
         """
         due = self._queues.ready(queue, 0, asked).next
         after = max(RECHECK_INTERVAL, len(self._wait_queues) / MAX_RECHECKS)
@@ -305,7 +305,7 @@ class QueuePoll:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Wait without blocking: ``notify`` is called when the request should poll again, possibly at once."""
+        """Register a function to call when the request should poll again, possibly immediately."""
         self._owner.events.waiting(1)
         if self._waiter is not None:
             self._waiter.wakeup.set_callback(notify)

@@ -208,7 +208,7 @@ class Pool:
     def _take_next(self, caller: bytes) -> Job | None:
         """Return the next job of a thread that has run a job of the caller, or None if the thread must wait.
 
-        The caller's next queued job takes the last place among the waiting jobs, and the thread runs the first of them.
+        The caller's next queued job is appended to the waiting jobs, and the first waiting job is returned.
         """
         with self._lock:
             if self._started[caller] <= self._max_threads() and (job := self._take_queued(caller)) is not None:
