@@ -89,8 +89,8 @@ class Redriving:
     def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
         """Move ready messages to ``terms.to``, or back to their origin queues.
 
-        Without ``terms.ids``, the oldest messages are moved. A message without an origin stays in the queue, and so
-        does a message to whose origin the caller may not post.
+        Without ``terms.ids``, the oldest messages are moved. A message stays in the queue if it has no origin, or if
+        the caller may not post to its origin.
 
         Raises:
             NotAuthorized: The caller may not post to ``terms.to``.
