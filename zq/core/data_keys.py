@@ -145,7 +145,7 @@ class DataKeys:
         return held.last, {number: _cipher(key) for number, key in opened.items() if key is not None}
 
     def _rotate(self, project: str) -> ProjectKeys:
-        """Create a new data key, and rewrap the others with the first master key.
+        """Create a new data key, and rewrap the others with the first master key. Return the stored data keys.
 
         Keys that no master key can unwrap are not changed.
         """

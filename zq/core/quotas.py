@@ -208,14 +208,14 @@ class Quotas:
     # that each check includes the other creations.
 
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
-        """Reserve quota for a queue and its dead-letter queue while the caller creates the queue.
+        """Reserve quota for a queue and its dead-letter queue while the caller creates the queue; a context manager.
 
         Existing queues need no quota. Raises ``QuotaExceeded`` if the project has reached its queue limit.
         """
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
-        """Reserve quota for missing target queues while the caller moves messages to them.
+        """Reserve quota for missing target queues while the caller moves messages to them; a context manager.
 
         A cache of queue names avoids a round trip and the lock for most moves. Raises ``QuotaExceeded`` if the project
         has reached its queue limit.
@@ -268,7 +268,7 @@ class Quotas:
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
-        """Reserve quota for a topic while the caller creates the topic.
+        """Reserve quota for a topic while the caller creates the topic; a context manager.
 
         Raises ``QuotaExceeded`` if the project has reached its topic limit.
         """

@@ -299,7 +299,7 @@ class MetadataResource(Generic[R, T]):
         return self._store.create(ref, raw)
 
     def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
-        """Reserve quota for the resource and its dead-letter queue.
+        """Reserve quota for the resource and its dead-letter queue; a context manager.
 
         Raises ``QuotaExceeded`` if the project has reached its limit.
         """

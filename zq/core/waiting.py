@@ -87,7 +87,7 @@ class Waiters:
     def enter(
         self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
     ) -> "QueuePoll":
-        """Register a request that may wait up to ``wait`` seconds for a message.
+        """Register a request that may wait up to ``wait`` seconds for a message. Return its long poll.
 
         Raises ``Invalid`` if ``wait`` is out of range.
 

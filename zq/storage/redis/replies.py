@@ -59,7 +59,11 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
 
 
 def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
-    """Decode the optional fields of an entry, see ``layout.MORE`` and ``layout.TAIL``."""
+    """Decode the optional fields of an entry, see ``layout.MORE`` and ``layout.TAIL``.
+
+    Return the creation time, the claim count in the origin queue, the checksum, the origin, the reason, the time of the
+    first claim, the size of the attributes, and the group.
+    """
     told, count, checksum, origin, reason = MORE.unpack_from(more)
     second = MORE.size + checksum
     third = second + origin
