@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A read-through cache with a time to live and single flight."""
 
+import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -19,12 +21,16 @@ EVICTION_DIVISOR: Final = 8
 
 
 class _Flight(Generic[V]):
-    """A load in progress. It ends with a value, with an error, or with neither if ``load`` failed unexpectedly."""
+    """A load in progress. It ends with a value, with an error, or with neither if the load failed unexpectedly."""
 
     value: V
+    until = -math.inf
+    """The time at which the value expires."""
     error: ZqError | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, began: float, is_shared: bool) -> None:
+        self.began = began
+        self.is_shared = is_shared
         self.ended = threading.Lock()
         self.ended.acquire()
 
@@ -32,7 +38,8 @@ class _Flight(Generic[V]):
 class ReadThroughCache(Generic[K, V]):
     """A cache of the values that ``load`` returns. Thread-safe.
 
-    Concurrent lookups of a missing key share one load, and its error if that is a ``ZqError``. Errors are not cached.
+    Concurrent lookups of a missing key share one load, and its error if that is a ``ZqError``. Errors are not cached. A
+    thread that runs an event loop never waits for another thread's load; it loads the value itself.
     Entries are in a plain dictionary, which is read without a lock and in half the time of a ``cachetools.FIFOCache``.
 
     Args:
@@ -85,24 +92,36 @@ class ReadThroughCache(Generic[K, V]):
             self._flights.clear()
 
     def _load_once(self, key: K) -> V:
-        while True:
-            with self._lock:
-                entry = self._entries.get(key)
-                if entry is not None and self._monotonic() < entry[0]:  # another thread has loaded the value meanwhile
-                    return entry[1]
-                other = self._flights.get(key)
-                if other is None:
-                    flight: _Flight[V] = _Flight()  # without a type argument, which would take a microsecond
-                    self._flights[key] = flight
-                    break
-            with other.ended:
-                if other.error is not None:
-                    raise other.error
-                if hasattr(other, "value"):
-                    return other.value
-        began = self._monotonic()
+        asked, shares = self._monotonic(), not _runs_event_loop()
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None and asked < entry[0]:  # another thread has loaded the value meanwhile
+                return entry[1]
+            other = self._flights.get(key)
+            if other is None:
+                # Without a type argument, which would take a microsecond.
+                flight: _Flight[V] = _Flight(asked, shares)
+                self._flights[key] = flight
+        if other is None:
+            return self._lead(key, flight)
+        if not (shares and other.is_shared):
+            return self._load(key)
+        with other.ended:
+            error = other.error
+        if error is not None:
+            try:
+                raise error.with_traceback(None)
+            finally:
+                del error, other  # the traceback refers to this frame
+        # The value may be older than this lookup allows, if the load began long ago.
+        return other.value if asked < other.until else self._load(key)
+
+    def _lead(self, key: K, flight: _Flight[V]) -> V:
+        """Load the value for all lookups that share the flight."""
         try:
-            flight.value = self._load(key)
+            value = flight.value = self._load(key)
+            flight.until = flight.began + self._ttl(value)
+            return value
         except ZqError as error:
             flight.error = error
             raise
@@ -110,16 +129,23 @@ class ReadThroughCache(Generic[K, V]):
             with self._lock:
                 if self._flights.get(key) is flight:  # otherwise the value may be older than a change
                     del self._flights[key]
-                    if hasattr(flight, "value"):
-                        self._store(key, flight.value, began)
+                    if flight.until > -math.inf:  # the load succeeded
+                        self._store(key, flight)
             flight.ended.release()
-        return flight.value
+            del flight  # the traceback of its error refers to this frame
 
-    def _store(self, key: K, value: V, began: float) -> None:
+    def _store(self, key: K, flight: _Flight[V]) -> None:
         self._entries.pop(key, None)
-        ttl = self._ttl(value)
-        if ttl > 0:
+        if flight.until > flight.began:
             if len(self._entries) >= self._size:
                 for oldest in list(islice(self._entries, 1 + self._size // EVICTION_DIVISOR)):
                     del self._entries[oldest]
-            self._entries[key] = began + ttl, value
+            self._entries[key] = flight.until, flight.value
+
+
+def _runs_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The read-through cache: expiry, eviction, invalidation and single flight."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -233,3 +234,34 @@ def test_after_an_unexpected_error_a_waiting_thread_loads_by_itself(source: Sour
             first.result(60)
         assert second.result(60) == 0
     assert source.loads == ["a", "a"]
+
+
+def test_a_thread_with_an_event_loop_does_not_wait_for_another_load(source: Source) -> None:
+    cache, gate = ReadThroughCache(source, 10, 60), Gate()
+    source.during_load = gate
+
+    async def look_up() -> int:
+        source.during_load = lambda: None
+        return await asyncio.wait_for(asyncio.sleep(0, cache.get("a")), 60)
+
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(cache.get, "a")
+        assert gate.reached.wait(60)
+        assert asyncio.run(look_up()) == 0
+        gate.opened.set()
+        assert slow.result(60) == 0
+    assert source.loads == ["a", "a"]
+
+
+def test_a_late_lookup_does_not_take_the_value_of_a_load_that_began_a_ttl_ago(source: Source) -> None:
+    now = [100.0]
+    cache, gate = ReadThroughCache(source, 10, 1.0, lambda: now[0]), Gate()
+    source.during_load = gate
+    with ThreadPoolExecutor(2) as threads:
+        early = threads.submit(cache.get, "a")
+        assert gate.reached.wait(60)
+        now[0], source.values["a"] = 101.5, 1
+        late = threads.submit(cache.get, "a")
+        source.during_load = lambda: None
+        gate.opened.set()
+        assert (early.result(60), late.result(60)) == (0, 1)

@@ -334,3 +334,27 @@ def test_which_requests_are_short(line: str, body: bytes, short: bool) -> None:
     environ = {"REQUEST_METHOD": method, "PATH_INFO": path, "QUERY_STRING": query}
     assert app.is_short(environ, body) is short
     storage.close()
+
+
+def test_a_second_verb_of_a_request_does_not_wait_for_a_reopening_that_waits_for_the_first(tmp_path: Path) -> None:
+    """The ticket of the first verb keeps the store open until it is released."""
+    storage = connect(f"rocksdb://{tmp_path}/store", {"sync": "always"})
+    reopening = threading.Thread(target=storage._handle.reopen)  # type: ignore[attr-defined]
+
+    def create_twice() -> None:
+        with Ticket() as ticket:
+            storage.queues.create(QUEUE, b"{}")
+            reopening.start()
+            wait_for(lambda: storage._handle._reopening, 60, "the reopening waits")  # type: ignore[attr-defined]
+            storage.queues.create(QueueRef("p", "r"), b"{}")
+        assert ticket.wait is not None
+        ticket.wait()
+        ticket.release()
+
+    request = threading.Thread(target=create_twice, daemon=True)
+    request.start()
+    request.join(30)
+    assert not request.is_alive()
+    reopening.join(60)
+    assert storage.queues.get(QUEUE) is not None
+    storage.close()

@@ -263,14 +263,16 @@ class Pool:
         return is_late
 
     def _run(self, number: int) -> None:
+        job: Job | None = None
         while True:
             self._idle.add(number)
             self._tokens.get()
             self._idle.discard(number)
             with suppress(IndexError):  # the job has been rejected
-                job: Job | None = self._waiting.popleft()
+                job = self._waiting.popleft()
                 while job is not None:
                     job = self._run_job(job)
+            job = None
 
     def _run_job(self, job: Job) -> Job | None:
         """Run a job and return the next job for this thread, or None."""
@@ -280,6 +282,7 @@ class Pool:
         except BaseException as caught:  # noqa: BLE001 - the exception is re-raised in the awaiting coroutine
             error = caught
         self._results.put(job.future, value, error)
+        del value, error  # the traceback of the error refers to this frame
         return None if job.caller is None else self._take_next(job.caller)
 
 

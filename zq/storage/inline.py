@@ -55,6 +55,11 @@ class Ticket:
         self._release = release
         return True
 
+    @property
+    def keeps_open(self) -> bool:
+        """Whether the ticket keeps the store open until it is released."""
+        return self._release is not None
+
     def release(self) -> None:
         """Allow the store to close. The edge calls this method after the wait, even if the wait failed."""
         if self._release is not None:

@@ -48,7 +48,9 @@ class StoreHandle:
 
     def __enter__(self) -> Session:
         with self._gate:
-            while self._reopening:
+            # A reopening waits for this thread's ticket, so a further verb of the same request must not wait for it.
+            ticket = inline.current()
+            while self._reopening and not (ticket is not None and ticket.keeps_open):
                 self._gate.wait()
             session = self._session
             if session is None or session.store.failure is not None:
