@@ -109,13 +109,16 @@ class PendingDeletes:
         self._feed = feed
 
     def purge(self, key: QueueKey) -> None:
-        """Remove all messages of the queue atomically, by setting its floor. Ignore a missing queue."""
+        """Make all messages of the queue invisible atomically. They are deleted later. Ignore a missing queue."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
         there = {"n": {"$exists": True}}
         self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
 
     def delete(self, key: QueueKey) -> None:
-        """Remove the queue, its messages, history entries and idempotency keys atomically, by setting its floors."""
+        """Make the queue, its messages, history entries and idempotency keys invisible atomically.
+
+        The documents are deleted later.
+        """
         # A deletion takes a sequence, which separates the removed idempotency keys from later ones.
         floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
         step: list[BsonDocument] = [

@@ -109,7 +109,10 @@ class Subscription:
 
 
 class Feed:
-    """The writer and reader of the feed in one process. Safe for any number of threads."""
+    """The writer and reader of the feed in one process. Safe for any number of threads.
+
+    In the feed, processes notify each other of ready messages and of topic batches.
+    """
 
     def __init__(self, client: StoreClient) -> None:
         collection = client.database[FEED]

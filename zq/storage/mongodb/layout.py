@@ -147,7 +147,7 @@ class QueueKey(Struct, frozen=True):
 
     @property
     def history_entries(self) -> str:
-        """The ``q`` of the queue's history entries."""
+        """The value of the field ``q`` in the queue's history entries."""
         return "h" + self.shard
 
     @property
@@ -157,12 +157,12 @@ class QueueKey(Struct, frozen=True):
 
     @property
     def entries(self) -> str:
-        """The ``q`` of the queue's group entries."""
+        """The value of the field ``q`` in the queue's group entries."""
         return "t" + self.shard
 
     @property
     def idempotency_keys(self) -> str:
-        """The ``q`` of the queue's idempotency keys."""
+        """The value of the field ``q`` in the queue's idempotency keys."""
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
@@ -212,9 +212,9 @@ def ms(moment: Seconds) -> int:
 
 
 def line_of(grouping: Grouping, group: str) -> BsonDocument:
-    """Return the field ``h1`` for messages of this group as a document, or an empty document for an ungrouped queue.
+    """Return a document with the field ``h1``, the stored name of the group. It is empty for an ungrouped queue.
 
-    The value begins with the first letter of the queue's grouping, which is also the name of the index.
+    The stored name begins with the first letter of the queue's grouping. This letter is also the name of the index.
     """
     if not grouping:
         return {}
@@ -340,7 +340,7 @@ def first_claim_time(found: Mapping[str, Any]) -> int:
 
 
 def claimed_document(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocument:
-    """Return the document of a message after the update ``claim_update``, with the fields that ``to_message`` reads."""
+    """Return the document of a message after a claim by ``request``, with the fields that ``to_message`` reads."""
     lease = request.lease
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
     ttl, expires = lease.extend(found["t"], int(found["e"]), ends, 1000)

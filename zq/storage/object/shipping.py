@@ -210,7 +210,7 @@ class Shipper:
                 self._waiters.append(waiter)
 
     def cut(self) -> LogCut:
-        """Ensure that a record ends with the last appended batch, and return the cut after this record."""
+        """Ensure that a record ends with the last appended batch, and return the log position after this record."""
         with self._changed:
             made = LogCut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:

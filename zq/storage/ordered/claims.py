@@ -189,7 +189,7 @@ class ClaimAttempt:
         return ClaimResult(claim, spent=self._spent)
 
     def _claim_or_skip(self, change: Change, state: QueueState, item: ReadyMessage) -> None:
-        """Claim a message. If it has reached the maximum number of claims, add it to the spent messages instead."""
+        """Claim a message. If it has reached the maximum number of claims, report its id in the result instead."""
         sequence, record, body = item
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
@@ -373,7 +373,7 @@ def find_sequences(store: Store, state: QueueState | None, claim: str, now: int)
 def settle_messages(
     store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
 ) -> SettleResult:
-    """Settle messages of a claim. ``held`` maps the message ids of the claim to its messages."""
+    """Settle messages of a claim. ``held`` maps the id of each claimed message to (sequence, record)."""
     named = [*settlement.delete, *(r.id for r in settlement.release), *(move.id for move in settlement.move)]
     deleted = [message for message in settlement.delete if message in held]
     if settlement.rest:
@@ -393,7 +393,7 @@ def settle_messages(
 
 
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: Completion) -> list[HandleOutcome]:
-    """Apply the operations ``grips``, which are on different messages, in one change.
+    """Apply the operations ``grips`` in one change. Each grip is for a different message.
 
     Return the outcomes in the order of ``grips``.
     """

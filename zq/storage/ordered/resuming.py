@@ -39,8 +39,8 @@ def resume(
 
     Args:
         moment: The time of the backup.
-        shift: If given, all expiries are extended by the age of the backup. For documents, this function computes the
-            new value.
+        shift: If given, all expiries are extended by the age of the backup. ``shift`` computes the new value of each
+        document.
         force_clock: Whether to trust the machine's clock even if it is implausible.
 
     Raises:

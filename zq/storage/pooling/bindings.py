@@ -67,7 +67,7 @@ class BindingLookup(NamedTuple):
 
 
 class Bindings:
-    """The bindings of queues to pools.
+    """The assignments of queues to pools, called bindings.
 
     ``virtual``: whether new queues that match no pool are stored in the catalogue.
     """
@@ -145,7 +145,7 @@ class Bindings:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """Schedule the removal of a queue's binding.
+        """Schedule the removal of a queue's binding, which assigns the queue to a pool.
 
         Call this method before you delete the queue.
         """
@@ -212,7 +212,8 @@ class Bindings:
     def _required_pool(self, queue: QueueRef) -> str | None:
         """Return the pool in which the queue must be, or None if it may be in any pool.
 
-        A queue must be in the same pool as its notices queue, and a hidden queue in the same pool as its owner.
+        A queue and the hidden queue of its notices must be in the same pool. Every other hidden queue of a queue must
+        also be in the pool of that queue.
         """
         owner = owner_of(queue)
         if owner is None:
@@ -237,7 +238,7 @@ class Bindings:
         return weights
 
     def _revive(self, queue: QueueRef, document: Document) -> str | None:
-        """Cancel the removal of a binding and return its pool, or None if another server has changed the binding."""
+        """Cancel the removal of a binding, and return the pool, or None if another server has changed the binding."""
         binding = read_binding(document)
         if binding.deleted is None:
             return binding.pool

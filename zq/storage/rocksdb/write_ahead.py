@@ -130,7 +130,7 @@ class LogFile:
         return Fragment(at, at + header, at + header + length, kind)
 
     def is_intact(self, batch: Batch) -> bool:
-        """Return whether the CRCs of all fragments are correct."""
+        """Return whether the CRCs of all fragments of a write are correct."""
         return all(
             HEADER.unpack_from(self._content, each.start)[0]
             == masked_crc(self._content[each.start + HEADER.size - 1 : each.end])
