@@ -40,7 +40,7 @@ TAG: Final = 16
 # Number of random bytes that bind a topic's body to its log entry.
 SEAL: Final = 16
 # Seconds after creation in which a server with an older cache may still post unencrypted bodies.
-SETTLED: Final = 5.0
+CACHE_EXPIRY_SECONDS: Final = 5.0
 # Redelivery delay in seconds of a message that could not be decrypted when it was claimed or popped.
 SET_ASIDE: Final = 60
 UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with this server's keys."
@@ -50,8 +50,8 @@ class Sealing:
     """Encryption and decryption of message bodies.
 
     Args:
-        queue_since: Returns the time since which all bodies of a queue are encrypted; 0 = not all are. It may be
-            cached.
+        queue_since: Returns the time since which all bodies of a queue are encrypted; 0 = not all are. The time
+            may be cached.
         topic_since: Like ``queue_since``, for a topic.
         stored_queue_since: Like ``queue_since``, but read from the store, because another server may have disabled
             encryption.
@@ -209,7 +209,7 @@ def id_in_topic(topic: str, seal: bytes) -> str:
 
 def _is_later(created: Seconds, since: Seconds) -> bool:
     """Return whether the message was posted at a time when every server already encrypted new bodies."""
-    return bool(since) and created > since + SETTLED
+    return bool(since) and created > since + CACHE_EXPIRY_SECONDS
 
 
 def id_of_attributes(id: str) -> str:
@@ -231,5 +231,8 @@ def is_plain(message: Message | Entry) -> bool:
 
 
 def _associated_data(key: str, project: str, id: str) -> bytes:
-    """Return the additional authenticated data of a body. No part can contain the separator."""
+    """Return the additional authenticated data of a body.
+
+    The parts are separated by a zero byte, which no part can contain.
+    """
     return MARK + b"\x00".join(part.encode() for part in (key, project, id))

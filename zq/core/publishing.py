@@ -15,7 +15,7 @@ from zq.core.creation import TopicCreation, TopicRules
 from zq.core.encryption import SEAL, UNREADABLE, Sealing, id_in_topic
 from zq.core.messages import NO_TRACE, build_attributes
 from zq.core.streams import Gap, lost_end
-from zq.core.tails import RECHECK, Tails
+from zq.core.tails import RECHECK_INTERVAL, Tails
 from zq.core.values import ReadResult, WriteResult
 from zq.core.waiting import Check, PollResult, Waiters
 from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
@@ -33,7 +33,7 @@ class TopicPage(Struct, frozen=True):
 
     Attributes:
         position: Log position after which the next page starts.
-        gap: Messages after the client's marker that are no longer in the log.
+        gap: Range of sequences after the client's marker that are no longer in the log; ``None`` = no gap.
     """
 
     messages: Sequence[PublishedMessage]
@@ -258,7 +258,7 @@ class TopicPoll:
 
     def left(self) -> float:
         """Return the seconds until the caller must poll again, even without a notification."""
-        return max(0.0, min(self._deadline - time.monotonic(), RECHECK))
+        return max(0.0, min(self._deadline - time.monotonic(), RECHECK_INTERVAL))
 
     def poll(self, ask: Callable[[], TopicPage]) -> TopicPage:
         """Call ``ask`` for a page. If the page is empty and the log's tail has newer messages, call ``ask`` again."""

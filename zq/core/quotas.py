@@ -19,7 +19,7 @@ from msgspec import structs
 from zq.cache import ReadThroughCache
 from zq.clock import Clock
 from zq.core.rates import Account, Rates
-from zq.core.stored import FRESH, MAX_PROJECTS, RETRY, MetadataQuotas, StorageQuotas, beyond_free, exceeded
+from zq.core.stored import CACHE_TTL, MAX_PROJECTS, RETRY_INTERVAL, MetadataQuotas, StorageQuotas, beyond_free, exceeded
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
 from zq.limits import check_range, project_id
 from zq.model import Draft, Page, QueueRef
@@ -30,7 +30,7 @@ from zq.storage.api import Storage
 from zq.storage.concurrency import StripedLocks
 
 LOG = logging.getLogger(__name__)
-# Seconds, in addition to ``FRESH``, after which a project is added to the list of projects again, because another
+# Seconds, in addition to ``CACHE_TTL``, after which a project is added to the list of projects again, because another
 # server may have deleted its entry.
 REGISTERED_TTL: Final = 60.0
 # Maximum seconds for which a request waits for concurrent creations of the same kind in its project.
@@ -123,10 +123,10 @@ class Quotas:
         self.allotment = self._allotments.get
         """Returns the project's allotment, cached for ten seconds."""
         self._exists = ReadThroughCache(
-            self._read_exists, MAX_PROJECTS, lambda exists: FRESH if exists else 0.0, rates.now
+            self._read_exists, MAX_PROJECTS, lambda exists: CACHE_TTL if exists else 0.0, rates.now
         ).get
         # A lookup of a project adds it to the list of projects.
-        self._registered = ReadThroughCache(self._register, MAX_PROJECTS, FRESH + REGISTERED_TTL, rates.now)
+        self._registered = ReadThroughCache(self._register, MAX_PROJECTS, CACHE_TTL + REGISTERED_TTL, rates.now)
         # Times until which a stage, fence or producer of a project is known to exist.
         self._existing_work: FIFOCache[tuple[str, Work, str], float] = FIFOCache(MAX_PROJECTS)
         self.now = rates.now
@@ -153,9 +153,9 @@ class Quotas:
             if known is None:
                 raise
             LOG.debug("The cached quotas stay in use, because the store is unavailable: %s", absence)
-            return structs.replace(known, ttl=self.now() - began + RETRY)
+            return structs.replace(known, ttl=self.now() - began + RETRY_INTERVAL)
         quota = self.defaults.with_own(settings.limits)
-        return Allotment(FRESH, quota, settings.state, self._rates.account(project, quota))
+        return Allotment(CACHE_TTL, quota, settings.state, self._rates.account(project, quota))
 
     # Settings of projects, which administrators write.
 
@@ -193,7 +193,7 @@ class Quotas:
         self._storage_quotas.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """Return a page of projects, ordered by id.
+        """Return a page of project ids and project settings, ordered by id.
 
         A project is listed if it has settings or has created something.
         """
@@ -208,14 +208,14 @@ class Quotas:
     # that each check includes the other creations.
 
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
-        """Reserve quota for a queue and its dead-letter queue while the caller creates the queue.
+        """Reserve quota for a queue and its dead-letter queue while the caller creates the queue; a context manager.
 
         Existing queues need no quota. Raises ``QuotaExceeded`` if the project has reached its queue limit.
         """
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
-        """Reserve quota for missing target queues while the caller moves messages to them.
+        """Reserve quota for missing target queues while the caller moves messages to them; a context manager.
 
         A cache of queue names avoids a round trip and the lock for most moves. Raises ``QuotaExceeded`` if the project
         has reached its queue limit.
@@ -224,7 +224,7 @@ class Quotas:
         return self._reserve_queues(missing) if missing else NOTHING
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if the project has no quota for the queues that are missing."""
+        """Raise ``QuotaExceeded`` if the project has no quota for those of the queues that do not exist."""
         if missing := self._missing(queues):
             self._registered.get(missing[0].project)
             self._check_queues(missing)
@@ -268,7 +268,7 @@ class Quotas:
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
-        """Reserve quota for a topic while the caller creates the topic.
+        """Reserve quota for a topic while the caller creates the topic; a context manager.
 
         Raises ``QuotaExceeded`` if the project has reached its topic limit.
         """
@@ -324,7 +324,7 @@ class Quotas:
                 yield exceeded(work, limit) if found.total >= limit else None
                 return
         with self._lock:
-            self._existing_work[known] = self.now() + FRESH
+            self._existing_work[known] = self.now() + CACHE_TTL
         yield None
 
     def forget_work(self, project: str, work: Work, name: str) -> None:
@@ -350,7 +350,7 @@ class Quotas:
         return self._storage.usage(project, self._clock.now())
 
     def used(self, project: str) -> Mapping[str, int]:
-        """Return how many queues, topics, tokens and transaction objects the project has."""
+        """Return the number of the project's queues, topics, tokens and transaction objects, by quota name."""
         used = {
             "queues": self._storage.queues.count(project),
             "topics": self._count(project, TOPIC, 1 << 53),

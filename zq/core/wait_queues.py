@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 # Default percentage of a server's slots that one project may occupy; at least one slot.
-SHARE: Final = 25
+DEFAULT_SHARE: Final = 25
 # Maximum number of woken read-only requests of one project that poll concurrently.
 MAX_CONCURRENT_POLLS: Final = 4
 
@@ -15,7 +15,7 @@ MAX_CONCURRENT_POLLS: Final = 4
 class Slots:
     """The slots of one server for long polls or streams. Not thread-safe: the caller holds a lock."""
 
-    def __init__(self, count: int, share: int = SHARE) -> None:
+    def __init__(self, count: int, share: int = DEFAULT_SHARE) -> None:
         """Create ``count`` slots, of which one project may occupy ``share`` percent by default."""
         self._free = self._count = count
         self._share = share
@@ -127,7 +127,7 @@ class PollQueue:
         return self.polling > 0
 
     def free(self, waiter: Waiter) -> None:
-        """Release the poll slots of a waiter that has polled or left."""
+        """Let other waiters poll in place of a waiter that has polled or left."""
         self.polling -= waiter.poll_slots
         waiter.poll_slots = 0
 

@@ -27,7 +27,7 @@ class Window(NamedTuple):
 WINDOWS: Final = {300: Window(2, 150), 600: Window(10, 60), 10_800: Window(60, 180)}
 CLOSE, FINE, COARSE = WINDOWS.values()
 # Number of slots of ``FINE`` before the start of a series that count too, because rates arrive later than depths.
-BEFORE: Final = 2
+SLOTS_BEFORE_START: Final = 2
 
 
 class Ring:
@@ -120,7 +120,7 @@ class Series:
         """
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
-        began = int(self.began // FINE.step) - BEFORE
+        began = int(self.began // FINE.step) - SLOTS_BEFORE_START
         slots = [_count_known(slot, kept, known, began) for slot in range(end - kept.points + 1, end + 1)]
         found = {}
         for number, name in enumerate(RATES, len(DEPTHS)):

@@ -20,7 +20,7 @@ INTERVAL: Final = 0.25
 # Minimum number of threads for one caller, so that one can compute while the other waits for the store.
 MIN_THREADS: Final = 2
 # Processor use of this process above which another thread only competes for the interpreter lock.
-BUSY: Final = 0.7
+BUSY_FRACTION: Final = 0.7
 # Seconds in its caller's queue after which a job gets another thread for its caller in any case.
 MAX_DELAY: Final = 0.1
 # Seconds between two adaptations of the number of threads while jobs are queued.
@@ -93,12 +93,12 @@ class ThreadLimit:
         self._since, self._used = now, used
 
     def adapt(self, now: float, used: float, *, is_slow: bool = False) -> None:
-        """End an interval. If the process used more than ``BUSY`` of a processor, remove a thread; if not, add one.
+        """End an interval. If the process used more than ``BUSY_FRACTION`` of one CPU, remove a thread, else add one.
 
         Args:
             is_slow: Whether a job has waited so long that a thread is added in any case.
         """
-        if used - self._used > BUSY * (now - self._since) and not is_slow:
+        if used - self._used > BUSY_FRACTION * (now - self._since) and not is_slow:
             self.threads = max(self.threads - 1, self._min_threads)
         else:
             self.threads = min(self.threads + 1, self.max_threads)

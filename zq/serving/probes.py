@@ -23,7 +23,7 @@ MAX_REQUESTS: Final = 8
 # Maximum duration of a request in seconds, including the response.
 TIMEOUT: Final = 10.0
 # Seconds between attempts to bind an address in use.
-RETRY: Final = 1.0
+RETRY_INTERVAL: Final = 1.0
 # Media type of the metrics page.
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 # Media type of health reports.
@@ -92,7 +92,7 @@ def _listen(name: str, address: tuple[str, int], pages: Mapping[str, Page], anno
             if not warned:
                 LOG.info("[%s] cannot listen on %s:%d; retrying: %s", name, *address, error)
             warned = True
-            time.sleep(RETRY)
+            time.sleep(RETRY_INTERVAL)
         else:
             LOG.info(announcement)
             server.serve_forever()
