@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes that several storage operations share: finishing and moving messages, and checks of fences.
 
-**Finishing.** A finished message is deleted or, in a queue with history, becomes a history entry. The queue's history
-counter assigns the entry's position and time in the same transaction. Entries therefore become visible in the order of
-their positions, and a listing misses none. The history counter is not part of the queue's document, so operations that
-finish messages do not wait for posts.
+**Finishing.** In a queue with history, a finished message becomes a history entry. In any other queue, the message is
+deleted. The queue's history counter assigns the entry's position and time in the same transaction. Entries therefore
+become visible in the order of their positions, and a listing misses none. The history counter is not part of the
+queue's document, so operations that finish messages do not wait for posts.
 
 **Fences.** A fence is a document with the last issued epoch and the time at which it was issued (``advanced``). A
 transaction that is protected by a fence reads and writes this document. If another server issues an epoch concurrently,
@@ -218,8 +218,8 @@ MovedMessage = tuple[BsonDocument, Move]
 def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
     """Return the ``_id`` of each counter that a settlement or move writes.
 
-    A move writes the counter of its target queue. A move and, if ``history`` is not 0, a deletion also write the
-    history counter of the source queue.
+    A move writes the counter of its target queue and the history counter of the source queue. If ``history`` is not 0,
+    a deletion also writes the history counter of the source queue.
     """
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.history_counter} if targets or history else set()

@@ -188,7 +188,7 @@ class Settler:
     def _settle(self, requests: Sequence[SettleRequest], session: Session) -> Sequence[SettleResult | Exception]:
         """Settle a group of claims in one transaction.
 
-        Named messages that a claim does not hold are listed as lost in its result.
+        Named messages that a claim does not hold are listed as lost in the claim's result.
         """
         now = max(request.now for request in requests)  # the requests of a group share one time
         known = recall(self._client, session, requests, SettleResult)

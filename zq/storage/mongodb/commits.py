@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits of transactional producers. ``producers`` describes their documents.
+"""Commits of transactional producers. The module ``producers`` describes the producers' documents.
 
 A small commit is a single transaction. A large commit has three phases:
 

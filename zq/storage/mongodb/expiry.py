@@ -9,9 +9,9 @@ number of expired documents and not on the number of live ones.
 over when the lease expires, after at most ``LEASE`` seconds of MongoDB's clock. If two servers ever work at the same
 time, they only duplicate work.
 
-**Purges and deletions.** A purge or deletion of a queue only updates the queue's document: see ``floors``. The fields
-``g`` and, for a deletion, ``g1`` store the sequence up to which documents are still to be deleted. Later, maintenance
-of any server deletes these documents in small steps:
+**Purges and deletions.** A purge or deletion of a queue only updates the queue's document; see the module ``floors``.
+The fields ``g`` and, for a deletion, ``g1`` store the sequence up to which documents are still to be deleted. Later,
+maintenance of any server deletes these documents in small steps:
 
 1. the messages, whether claimed or not; outdated group entries are recomputed
 2. after a deletion of the queue, its history entries and idempotency keys
@@ -20,7 +20,7 @@ of any server deletes these documents in small steps:
 A deleted queue keeps its counters for 60 days. If the queue is created again, its sequences therefore exceed all old
 markers.
 
-**Topics.** Documents of purged topics and trimmed batches are deleted in the same way: see ``topic_log``.
+**Topics.** Documents of purged topics and trimmed batches are deleted in the same way: see the module ``topic_log``.
 """
 
 import time

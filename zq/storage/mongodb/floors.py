@@ -175,7 +175,7 @@ def find_named(
     """Return all matching documents, including removed ones, and the documents of these queues.
 
     ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
-    ``_id``. It reads the documents of the queues last, because their ``_id`` has the largest prefix.
+    ``_id``. It reads the documents of the queues last, because the ``_id`` of a queue has the largest prefix.
     """
     counters = counters_of(client, keys)["_id"]["$in"]
     rest = {field: condition for field, condition in conditions.items() if field not in ("_id", "s")}

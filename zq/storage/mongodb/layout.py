@@ -63,8 +63,8 @@ match it, because its ``q`` differs. The entry of a moved message is a copy: ``_
 message's own ``_id``.
 
 **History counters.** ``_id`` "c" P name; ``p1`` and ``f1`` are the last ``p`` and ``f``, and ``v`` is incremented by
-moves and removals: see ``floors``. This document is separate from the queue's document, so that posts and operations
-that finish messages do not wait for each other.
+moves and removals; see the module ``floors``. This document is separate from the queue's document, so that posts and
+operations that finish messages do not wait for each other.
 
 **Idempotency keys.** ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: response}``.
 ``k`` is the queue's last sequence, by which a deletion of the queue recognizes its keys. The response is JSON.
@@ -75,7 +75,7 @@ this document, which serializes the requests.
 **Group entries.** Each message group of a grouped queue has an entry: ``_id`` "t" length of P name:P name/h1, ``s``,
 ``q`` "t" P name, ``j`` the ``h1`` of the group's messages, ``d`` time from which claims consider the group, ``k``
 sequence of the message that becomes available at this time, ``e`` an upper bound on the expiry of the group's messages,
-``v`` incremented by each write: see ``lines``.
+``v`` incremented by each write: see the module ``lines``.
 
 The collection ``clock`` contains the clock ``{_id: "clock", t: latest known time}``, the lease of ``LeaderLease``, and
 ``{_id: "layout", n: layout version}``, which version 0.1.0 neither reads nor writes.

@@ -3,7 +3,8 @@
 
 In the code, a *line* is the stored name of a group. Each message of the group stores it (``h1``). Only operations that
 add messages need the grouping of the queue, and they write the queue's document in the same transaction. Operations
-that change messages without a transaction skip all grouped messages. ``line_claimer`` claims grouped messages.
+that change messages without a transaction skip all grouped messages. The module ``line_claimer`` claims the grouped
+messages.
 
 **Entries.** The entry of a group stores the time from which claims consider the group. An operation that adds a message
 to a group, removes it or changes its available-at also writes the entry, in the same transaction. If two such

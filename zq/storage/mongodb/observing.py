@@ -155,7 +155,7 @@ END: Final = "n"
 
 
 def _scope(project: str, queue: str) -> BsonDocument:
-    """Return an expression that selects the messages of the project or, if ``queue`` is not empty, of this queue."""
+    """Return an expression that selects the messages of the project. If ``queue`` is not "", select only this queue."""
     if queue:
         return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}
     prefix = "m" + layout.project_prefix(project)

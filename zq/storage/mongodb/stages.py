@@ -221,7 +221,10 @@ class Stages:
         return self.remove(dropped) if dropped else 0
 
     def remove(self, stage: BsonDocument) -> int:
-        """Remove a dropped stage, to which no drafts can be added, and return the number of its drafts."""
+        """Remove a dropped stage, and return the number of removed drafts.
+
+        No drafts can be added to a dropped stage.
+        """
         removed = 0
         for part in self._parts(stage):
             with self._client.verb():

@@ -305,7 +305,10 @@ class Shipper:
             self._cuts.popleft().position = position
 
     def _pause(self) -> float:
-        """Return the seconds until the next upload may begin or, if nothing is waiting, until the next check."""
+        """Return the seconds until the next upload may begin.
+
+        If nothing is waiting, return the seconds until the next check.
+        """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
         now, oldest = time.monotonic(), self._waiting[0].since

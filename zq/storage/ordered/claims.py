@@ -283,9 +283,10 @@ class ClaimPage:
         self._steps = 0
 
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
-        """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
+        """Return the claims of a queue after the marker ``after``.
 
-        A page ends after ``MAX_STEPS`` claim groups and queues, but never within a claim.
+        If ``queue`` is "", return the claims of all queues of the project. A page ends after ``MAX_STEPS``
+        queues and entries in ``claims``, but never within a claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)

@@ -240,7 +240,7 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
 
 @contextmanager
 def _locked(session: Session, number: int) -> Iterator[QueueState | None]:
-    """Lock the queue with this number; a context manager that returns its state, or None for a missing queue."""
+    """Lock a queue by number; a context manager that returns the queue's state, or None for a missing queue."""
     state = session.registry.find_by_number(number)
     if state is None:
         yield None

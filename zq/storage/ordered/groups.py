@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, one message group after another; see ``lines`` and decision 0129.
+"""The search for ready messages in grouped queues, one message group after another.
+
+See the module ``lines`` and decision 0129.
 
 The caller of ``take`` holds the queue's lock.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integrity check and the salvage of grouped queues. Each message group has a *line*; see ``lines``."""
+"""The integrity check and the salvage of grouped queues. Each message group has a *line*; see the module ``lines``."""
 
 from collections.abc import Callable, Iterator, Mapping
 

@@ -109,8 +109,8 @@ class Bindings:
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
         """Return the pool to write a queue to. If the queue is not bound yet, bind it.
 
-        The queue is bound to the pool ``beside`` or, if ``beside`` is None, to a pool that this method chooses. The
-        chosen pool belongs to ``flavor``, unless the queue already exists or must be in the pool of another queue.
+        The queue is bound to the pool ``beside``. If ``beside`` is None, this method chooses a pool. The chosen pool
+        belongs to ``flavor``, unless the queue already exists or must be in the pool of another queue.
         """
         while True:
             document, pool = self._lookups.get(queue)

@@ -242,7 +242,7 @@ class _Cursor:
             iterator.next()
 
     def failure(self, key: bytes | None = None) -> Exception | None:
-        """Return the error at the current position or, after a seek, at ``key``. Return None if there is no error."""
+        """Return the error at the current position, or None. If ``key`` is given, seek to ``key`` first."""
         if key is not None:
             self._iterator.seek(key)
         if self._iterator.valid():
