@@ -162,7 +162,7 @@ class Feed:
         self._collection.insert_one(self._entry((), [notice]))
 
     def listen(self, listener: QueueListener) -> None:
-        """Set the listener for queues, which replaces any earlier one, and start reading the feed."""
+        """Set the listener for queues, and start reading the feed. A new listener replaces the earlier one."""
         self._listener = listener
         self._begin_to_read()
 

@@ -172,7 +172,7 @@ def find_named(
     fields: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return all matching documents, including removed ones, and the documents of these queues.
+    """Return all matching documents, even removed ones, and the documents of these queues.
 
     ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
     ``_id``. It reads the documents of the queues last, because the ``_id`` of a queue has the largest prefix.

@@ -243,7 +243,7 @@ class Stages:
             self._client.delete([{"q": exact_filter(stage), "limit": 1}])
 
     def remove_small(self, stages: Sequence[BsonDocument], session: Session) -> None:
-        """Remove the stages of a small commit, with their drafts, in the session's transaction."""
+        """Remove the stages of a small commit and the drafts in these stages, in the session's transaction."""
         if stages:
             drafts = [{"q": self._within(stage), "limit": 0, "hint": layout.OBSERVERS} for stage in stages]
             self._client.delete([*drafts, {"q": self._any(stages), "limit": 0}], session)

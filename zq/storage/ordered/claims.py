@@ -243,7 +243,7 @@ def release_message(change: Change, state: QueueState, found: Found, delay: int 
 
 
 def find_claim(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
-    """Return the live claim with this id, including its messages, or None."""
+    """Return the live claim with this id and the messages of the claim, or None."""
     held = find_held(store, state, claim, now)
     if state is None or not held:
         return None

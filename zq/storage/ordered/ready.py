@@ -171,7 +171,10 @@ class _Scan:
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yield the fresh messages and the indexed messages below the key ``_horizon``, merged in claim order."""
+        """Yield the fresh messages and the indexed messages below the key ``_horizon``, merged in claim order.
+
+        A fresh message was posted without a delay and is not yet claimed. It has no index entry.
+        """
         indexed, tally = self._indexed(), self._state.tally
         if tally.fresh_head >= tally.fresh_tail:
             return indexed

@@ -99,7 +99,11 @@ class QueueState:
         self.ready_cursor = self.ready_cursor.move_to(head)
 
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
-        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``, beyond unreadable messages."""
+        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``, beyond unreadable messages.
+
+        Claims search the index ``available`` from the ready cursor, and messages without an index entry from the fresh
+        cursor.
+        """
         self.advance(head)
         self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
 

@@ -63,7 +63,7 @@ def resume(
 
 
 def _shift_all(store: Store, later: int, postpone: Postpone) -> None:
-    """Extend all expiries, including past ones, by ``later`` milliseconds. Claims and delays are not extended."""
+    """Extend all expiries by ``later`` milliseconds, even past ones. Claims and delays are not extended."""
     postponed: dict[str, Shift] = {**_SHIFTS, "records": partial(_shift_document, postpone)}
     found: Iterator[list[Write]] = chain(
         (_shift_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),
