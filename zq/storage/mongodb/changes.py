@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changes that several storage operations share: finishing and moving messages, and checks of fences.
 
-**Finishing.** A finished message is deleted or, in a queue with history, becomes a history entry. The queue's history
-counter assigns the entry's position and time in the same transaction. Entries therefore become visible in the order of
-their positions, and a listing misses none. The history counter is not part of the queue's document, so operations that
-finish messages do not wait for posts.
+**Finishing.** In a queue with history, a finished message becomes a history entry. In any other queue, the message is
+deleted. The queue's history counter assigns the entry's position and time in the same transaction. Entries therefore
+become visible in the order of their positions, and a listing misses none. The history counter is not part of the
+queue's document, so operations that finish messages do not wait for posts.
 
 **Fences.** A fence is a document with the last issued epoch and the time at which it was issued (``advanced``). A
 transaction that is protected by a fence reads and writes this document. If another server issues an epoch concurrently,
@@ -47,8 +47,8 @@ def reserved_id(claim: str) -> Binary:
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
     """Update the claim's ungrouped messages without a transaction, and return their number.
 
-    The number is 0 if the claim holds no such messages, or if a removal in the queue is pending. The caller must then
-    use ``update_in_transaction``.
+    A message is ungrouped if it belongs to no message group. The number is 0 if the claim holds no such messages, or if
+    a purge or deletion of the queue is pending. The caller must then use ``update_in_transaction``.
     """
     held = {**held_filter(client, key, claim, now), **IN_NO_LINE}
     try:
@@ -96,7 +96,7 @@ MESSAGES_AT_ONCE: Final = 256
 class FinishTerms(NamedTuple):
     """The terms by which messages are finished.
 
-    - ``outcome``: the outcome that their history entries record.
+    - ``outcome``: the outcome that the history entries record.
     - ``now``: the time of finishing in milliseconds.
     - ``history``: the retention of history entries in seconds; 0 = no entries.
     """
@@ -218,8 +218,8 @@ MovedMessage = tuple[BsonDocument, Move]
 def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
     """Return the ``_id`` of each counter that a settlement or move writes.
 
-    A move writes the counter of its target queue. A move and, if ``history`` is not 0, a deletion also write the
-    history counter of the source queue.
+    A move writes the counter of its target queue and the history counter of the source queue. If ``history`` is not 0,
+    a deletion also writes the history counter of the source queue.
     """
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
     return {*targets, source.history_counter} if targets or history else set()
@@ -259,7 +259,7 @@ def _arrivals(
 ) -> tuple[Sequence[BsonDocument], Mapping[str, int]]:
     """Reserve sequences in the target queues, and return the documents to insert there.
 
-    The second result maps the shard key of each target queue to the queue's floor.
+    The second result maps the shard key of each target queue to the queue's floor: the last removed sequence.
     """
     targets = {each.to: layout.key(source.ref._replace(name=each.to)) for _, each in moved}
     by_target: defaultdict[str, list[MovedMessage]] = defaultdict(list)
@@ -280,7 +280,7 @@ def _arrivals(
 
 
 def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """Return the arrivals of moved messages in one target queue.
+    """Return the ``Arrivals`` that describe the moved messages in one target queue.
 
     A move adds no message to the project's usage. It adds bytes only if it replaces a body with a longer one.
     """

@@ -61,7 +61,7 @@ class ClaimAttempt(Struct, frozen=True):
     """The terms of one caller's claim, or of a pop if ``request`` is None.
 
     - ``limit``: the maximum number of messages.
-    - ``most_bytes``: the maximum total size of their bodies and attributes.
+    - ``most_bytes``: the maximum total size of the messages' bodies and attributes.
     - ``now``: the time of the request in milliseconds.
     - ``history``: the retention of history entries for popped messages, in seconds; 0 = no entries.
     - ``expected``: the queue's metadata that the caller expects; None = any.

@@ -144,7 +144,7 @@ class Settler:
     def settle(self, request: SettleRequest, is_grouped: bool) -> SettleResult:
         """Settle a claim. Raises the errors of ``ClaimController.settle``.
 
-        If ``is_grouped``, the queue is probably grouped, and the plain attempt is skipped.
+        If ``is_grouped``, the queue is probably grouped, and the settlement always uses a group commit.
         """
         if request.is_plain and not is_grouped:
             try:
@@ -156,7 +156,8 @@ class Settler:
     def _presume(self, request: SettleRequest, session: Session) -> SettleResult:
         """Settle the named messages, assuming that the claim holds all of them and that the queue is not grouped.
 
-        Raises ``Aborted`` if the assumption is wrong, and ``RemovalPending`` if a removal in the queue is pending.
+        Raises ``Aborted`` if the assumption is wrong, and ``RemovalPending`` if a purge or deletion of the queue is
+        pending.
         """
         settlement = request.settlement
         held = held_filter(self._client, request.key, request.claim, request.now) | IN_NO_LINE
@@ -187,7 +188,7 @@ class Settler:
     def _settle(self, requests: Sequence[SettleRequest], session: Session) -> Sequence[SettleResult | Exception]:
         """Settle a group of claims in one transaction.
 
-        Named messages that a claim does not hold are listed as lost in its result.
+        Named messages that a claim does not hold are listed as lost in the claim's result.
         """
         now = max(request.now for request in requests)  # the requests of a group share one time
         known = recall(self._client, session, requests, SettleResult)

@@ -275,7 +275,7 @@ class StoreClient:
         *,
         durable: bool = True,
     ) -> BsonDocument | None:
-        """Run ``findAndModify``, and return its document, or None if no document matched.
+        """Run ``findAndModify``, and return the document in the reply, or None if no document matched.
 
         Pass ``durable=False`` for a change that another server repeats if a failover undoes it. The command then does
         not wait for the store's write concern.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits of transactional producers. ``producers`` describes their documents.
+"""Commits of transactional producers. The module ``producers`` describes the producers' documents.
 
 A small commit is a single transaction. A large commit has three phases:
 
@@ -192,7 +192,7 @@ class Commits:
     def _begin(
         self, commit: Commit, attempt: str, clock: RunningClock, bounds: Bounds, session: Session
     ) -> CommitStart:
-        """Complete a small commit, or reserve the stages of a large commit and store its record.
+        """Complete a small commit, or reserve the stages of a large commit and store it in the producer's document.
 
         Raises ``Aborted`` if the producer has a commit in progress or has already committed this batch.
         """
@@ -229,7 +229,7 @@ class Commits:
         return CommitStart(record, entered, held)
 
     def _prepare(self, begun: CommitStart, fence: Fence | None, clock: RunningClock) -> BsonDocument:
-        """Extend the stages, reserve the claimed messages, and decide the commit. Return the decided record.
+        """Extend the stages, reserve the claimed messages, and decide the commit. Return the producer's document.
 
         If a claim has lapsed, a stage has expired or the fence has a later epoch, abort the commit and raise
         ``ClaimLapsed``, ``StageNotFound`` or ``Fenced``. Raises ``CommitRunning`` if another server has aborted the
@@ -251,7 +251,7 @@ class Commits:
         return record
 
     def _extend_stages(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
-        """Remove the expiry of the stages' drafts, with pauses for other requests. Return the current record."""
+        """Remove the expiry of the stages' drafts, with pauses for other requests. Return the producer's document."""
         for stage in record["publish"]:
             began = time.monotonic()
             for _ in self._stages.remove_expiry(stage):
@@ -287,8 +287,8 @@ class Commits:
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
         """Return a function that executes the next slice of a decided commit, and the step that the slice completes.
 
-        The function is None if only clean-up is left. If the slice publishes messages, the function adds their queues
-        to ``entered``.
+        The function is None if only clean-up is left. If the slice publishes messages, the function adds the target
+        queues to ``entered``.
         """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED
@@ -316,7 +316,7 @@ class Commits:
         return {"$set": {"at": at, "due": clock.now()}}
 
     def _clean(self, record: BsonDocument, most: int) -> bool:
-        """Remove published stages. After the last stage, also remove the progress fields of the record.
+        """Remove published stages. After the last stage, also remove the progress fields of the producer's document.
 
         Return whether stages are left. One call removes at most ``most`` or ``CLEANED_AT_ONCE`` drafts, whichever is
         more. It needs no transaction, because the stages are already invisible.
@@ -361,10 +361,10 @@ class Commits:
         self._events.reached(Step.ABORTED)
 
     def _step(self, record: BsonDocument, change: Callable[[Session], BsonDocument]) -> BsonDocument:
-        """Run one step of a commit in a transaction, and return the resulting record.
+        """Run one step of a commit in a transaction, and return the producer's document after the step.
 
-        ``change`` does the work of the step and returns the update of the record. If another step was taken since
-        ``record`` was read, ``change`` is not called, and the current record is returned.
+        ``change`` does the work of the step and returns the update of the document. If another step was taken since
+        ``record`` was read, ``change`` is not called, and the current document is returned.
 
         Raises ``Aborted`` if the commit is aborted or complete.
         """
@@ -385,7 +385,9 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Set the fields ``noted`` of the record, increment its number of steps, and return the new record.
+        """Set the fields ``noted`` in the producer's document, and return the new document.
+
+        The update also increments the number of completed steps.
 
         Return None if another server has taken a step since ``record`` was read.
         """

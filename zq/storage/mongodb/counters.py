@@ -250,7 +250,7 @@ class MetadataLookup:
         )
 
     def get(self, key: QueueKey) -> QueueDetails | None:
-        """Return the queue's metadata, grouping and floor, or None if the queue does not exist."""
+        """Return a queue's metadata, grouping and last removed sequence, or None if the queue does not exist."""
         return self._group_commit.submit(key)
 
     def _read(self, keys: Sequence[QueueKey]) -> Sequence[QueueDetails | None]:

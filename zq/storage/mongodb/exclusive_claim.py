@@ -84,7 +84,8 @@ class ExclusiveClaim:
     def _make(self, choice: Choice, names: Sequence[str], session: Session) -> CreationResult:
         """Create the claim in the session's transaction, or return the existing claim with the requested name.
 
-        The claim takes messages of the groups ``names`` or, if ``names`` is empty, the messages of ``choice``.
+        If ``names`` is empty, the claim takes the messages of ``choice``. Otherwise, it takes messages of the groups
+        ``names``.
         """
         request, attempt = self._request, self._attempt
         if request.fence:
@@ -110,7 +111,7 @@ class ExclusiveClaim:
         return find_visible_held(self._client, self._key, self._request.lease.claim, self._attempt.now, session)
 
     def _write_name(self, session: Session) -> None:
-        """Write the document of the name, so that concurrent transactions for this name conflict."""
+        """Write the document of the claim's name, so that concurrent transactions for this name conflict."""
         name = {"_id": self._key.named("n", self._request.lease.claim), "s": self._key.shard}
         expiry = {"$set": {"e": DatetimeMS(self._attempt.now + NAME_TTL)}, "$inc": {"v": 1}}
         self._client.update([{"q": name, "u": expiry, "upsert": True}], session)

@@ -9,9 +9,9 @@ number of expired documents and not on the number of live ones.
 over when the lease expires, after at most ``LEASE`` seconds of MongoDB's clock. If two servers ever work at the same
 time, they only duplicate work.
 
-**Purges and deletions.** A purge or deletion of a queue only updates the queue's document: see ``floors``. The fields
-``g`` and, for a deletion, ``g1`` store the sequence up to which documents are still to be deleted. Later, maintenance
-of any server deletes these documents in small steps:
+**Purges and deletions.** A purge or deletion of a queue only updates the queue's document; see the module ``floors``.
+The fields ``g`` and, for a deletion, ``g1`` store the sequence up to which documents are still to be deleted. Later,
+maintenance of any server deletes these documents in small steps:
 
 1. the messages, whether claimed or not; outdated group entries are recomputed
 2. after a deletion of the queue, its history entries and idempotency keys
@@ -20,7 +20,7 @@ of any server deletes these documents in small steps:
 A deleted queue keeps its counters for 60 days. If the queue is created again, its sequences therefore exceed all old
 markers.
 
-**Topics.** Documents of purged topics and trimmed batches are deleted in the same way: see ``topic_log``.
+**Topics.** Documents of purged topics and trimmed batches are deleted in the same way: see the module ``topic_log``.
 """
 
 import time
@@ -109,13 +109,16 @@ class PendingDeletes:
         self._feed = feed
 
     def purge(self, key: QueueKey) -> None:
-        """Remove all messages of the queue atomically, by setting its floor. Ignore a missing queue."""
+        """Make all messages of the queue invisible atomically. They are deleted later. Ignore a missing queue."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
         there = {"n": {"$exists": True}}
         self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
 
     def delete(self, key: QueueKey) -> None:
-        """Remove the queue, its messages, history entries and idempotency keys atomically, by setting its floors."""
+        """Make the queue, its messages, history entries and idempotency keys invisible atomically.
+
+        The documents are deleted later.
+        """
         # A deletion takes a sequence, which separates the removed idempotency keys from later ones.
         floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
         step: list[BsonDocument] = [

@@ -109,7 +109,10 @@ class Subscription:
 
 
 class Feed:
-    """The writer and reader of the feed in one process. Safe for any number of threads."""
+    """The writer and reader of the feed in one process. Safe for any number of threads.
+
+    In the feed, processes notify each other of ready messages and of topic batches.
+    """
 
     def __init__(self, client: StoreClient) -> None:
         collection = client.database[FEED]
@@ -159,7 +162,7 @@ class Feed:
         self._collection.insert_one(self._entry((), [notice]))
 
     def listen(self, listener: QueueListener) -> None:
-        """Set the listener for queues, which replaces any earlier one, and start reading the feed."""
+        """Set the listener for queues, and start reading the feed. A new listener replaces the earlier one."""
         self._listener = listener
         self._begin_to_read()
 

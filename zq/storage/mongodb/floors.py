@@ -36,12 +36,12 @@ FEW_SEQUENCES: Final = 1000
 
 
 def floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the floor of the queue's messages. Version 0.1.0 wrote ``g`` but no ``m0``."""
+    """Return the last removed sequence of the queue's messages. Version 0.1.0 wrote ``g`` but no ``m0``."""
     return max(int(counter.get("m0", 0)), int(counter.get("g", 0)))
 
 
 def history_floor_of(counter: Mapping[str, Any]) -> int:
-    """Return the floor of the queue's history entries and idempotency keys."""
+    """Return the last removed sequence of the queue's history entries and idempotency keys."""
     return max(int(counter.get("h0", 0)), int(counter.get("g1", 0)))
 
 
@@ -105,7 +105,7 @@ def guarded_update(key: QueueKey) -> BsonDocument:
 
 
 def conflict_with_removals(key: QueueKey) -> BsonDocument:
-    """Return an update statement that makes a transaction conflict with removals in the queue.
+    """Return an update statement that makes a transaction conflict with purges and deletions of the queue.
 
     Two transactions with this statement for the same queue also conflict with each other.
     """
@@ -128,16 +128,16 @@ def search(
     beside: bool = True,
     floor_of: Callable[[Mapping[str, Any]], int] = floor_of,
 ) -> tuple[list[BsonDocument], BsonDocument]:
-    """Return the first matching documents above the floor, and the queue's document, which is read after them.
+    """Return the first matching documents that are not removed, and the queue's document.
 
-    The queue's document is empty if the queue does not exist. If a removal covers some of the documents that were
-    found, the search is repeated above the new floor.
+    The queue's document is read last; it is empty if the queue does not exist. If a purge or deletion has removed some
+    of the documents that were found, the search is repeated above the last removed sequence.
 
     Args:
         fields: Projection, which must include ``k``; None = complete documents.
         beside: Whether to read the queue's document in the same command. If it is False, a second command reads it, and
             only if the search has found documents.
-        floor_of: Returns the floor from the queue's document.
+        floor_of: Returns the last removed sequence from the queue's document.
 
     The other arguments are those of ``StoreClient.find``.
     """
@@ -172,10 +172,10 @@ def find_named(
     fields: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return all matching documents, including removed ones, and the documents of these queues.
+    """Return all matching documents, even removed ones, and the documents of these queues.
 
     ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
-    ``_id``. It reads the documents of the queues last, because their ``_id`` has the largest prefix.
+    ``_id``. It reads the documents of the queues last, because the ``_id`` of a queue has the largest prefix.
     """
     counters = counters_of(client, keys)["_id"]["$in"]
     rest = {field: condition for field, condition in conditions.items() if field not in ("_id", "s")}
@@ -197,12 +197,12 @@ def find_visible(
     session: Session | None = None,
     floor_of: Callable[[Mapping[str, Any]], int] = floor_of,
 ) -> list[BsonDocument]:
-    """Return all matching documents that are above the floors of their queues.
+    """Return all matching documents that no purge or deletion of a queue has removed.
 
     Args:
         keys: Queues of the documents.
         hint: Index to use. With ``_id_``, ``conditions`` must list the ``_id`` of each wanted document.
-        floor_of: Returns the floor from a queue's document.
+        floor_of: Returns the last removed sequence from a queue's document.
     """
     projection = {"q": 1, "k": 1, **fields} if fields else None
     if hint == "_id_":

@@ -134,8 +134,8 @@ def recall(
 ) -> dict[str, Repeated | KeyReused]:
     """Look up the idempotency keys of the requests. Return a mapping from the ``_id`` of each stored key to an error.
 
-    The error is ``Repeated`` with the stored result, which has the type ``answer``, or ``KeyReused`` if the key belongs
-    to another request.
+    The error is ``KeyReused`` if the key belongs to another request. Otherwise, it is ``Repeated`` with the stored
+    result, an object of the type ``answer``.
 
     The lookup ignores keys that a deletion of the queue has removed. The floor ``h0`` is a sequence that the deletion
     reserved for itself: all removed keys have lower sequences. A key with exactly this sequence belongs to drafts that

@@ -24,7 +24,9 @@ CAPACITY: Final = 256
 
 
 class HandleRequest(NamedTuple):
-    """A request to apply some grips: delete claimed messages, or change the expiry of their claims.
+    """A request to delete claimed messages, or to change when their claims expire.
+
+    Each ``Grip`` identifies one message and the operation.
 
     ``now`` is the time of the request in milliseconds. ``ClaimController.handle`` describes ``late`` and ``history``.
     """
@@ -38,7 +40,7 @@ class HandleRequest(NamedTuple):
 
 
 class HandleResult(NamedTuple):
-    """The outcome for each grip of a request.
+    """The outcome for each ``Grip`` of a request.
 
     ``is_earlier``: whether a message is now available earlier than before the request.
     """
@@ -48,7 +50,7 @@ class HandleResult(NamedTuple):
 
 
 class Handler:
-    """The group commit of handle requests for all threads of a process."""
+    """The group commit of ``HandleRequest`` objects for all threads of a process."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client

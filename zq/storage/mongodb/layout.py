@@ -63,8 +63,8 @@ match it, because its ``q`` differs. The entry of a moved message is a copy: ``_
 message's own ``_id``.
 
 **History counters.** ``_id`` "c" P name; ``p1`` and ``f1`` are the last ``p`` and ``f``, and ``v`` is incremented by
-moves and removals: see ``floors``. This document is separate from the queue's document, so that posts and operations
-that finish messages do not wait for each other.
+moves and removals; see the module ``floors``. This document is separate from the queue's document, so that posts and
+operations that finish messages do not wait for each other.
 
 **Idempotency keys.** ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: response}``.
 ``k`` is the queue's last sequence, by which a deletion of the queue recognizes its keys. The response is JSON.
@@ -75,7 +75,7 @@ this document, which serializes the requests.
 **Group entries.** Each message group of a grouped queue has an entry: ``_id`` "t" length of P name:P name/h1, ``s``,
 ``q`` "t" P name, ``j`` the ``h1`` of the group's messages, ``d`` time from which claims consider the group, ``k``
 sequence of the message that becomes available at this time, ``e`` an upper bound on the expiry of the group's messages,
-``v`` incremented by each write: see ``lines``.
+``v`` incremented by each write: see the module ``lines``.
 
 The collection ``clock`` contains the clock ``{_id: "clock", t: latest known time}``, the lease of ``LeaderLease``, and
 ``{_id: "layout", n: layout version}``, which version 0.1.0 neither reads nor writes.
@@ -147,7 +147,7 @@ class QueueKey(Struct, frozen=True):
 
     @property
     def history_entries(self) -> str:
-        """The ``q`` of the queue's history entries."""
+        """The value of the field ``q`` in the queue's history entries."""
         return "h" + self.shard
 
     @property
@@ -157,12 +157,12 @@ class QueueKey(Struct, frozen=True):
 
     @property
     def entries(self) -> str:
-        """The ``q`` of the queue's group entries."""
+        """The value of the field ``q`` in the queue's group entries."""
         return "t" + self.shard
 
     @property
     def idempotency_keys(self) -> str:
-        """The ``q`` of the queue's idempotency keys."""
+        """The value of the field ``q`` in the queue's idempotency keys."""
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
@@ -212,9 +212,9 @@ def ms(moment: Seconds) -> int:
 
 
 def line_of(grouping: Grouping, group: str) -> BsonDocument:
-    """Return the field ``h1`` for messages of this group as a document, or an empty document for an ungrouped queue.
+    """Return a document with the field ``h1``, the stored name of the group. It is empty for an ungrouped queue.
 
-    The value begins with the first letter of the queue's grouping, which is also the name of the index.
+    The stored name begins with the first letter of the queue's grouping. This letter is also the name of the index.
     """
     if not grouping:
         return {}
@@ -340,7 +340,7 @@ def first_claim_time(found: Mapping[str, Any]) -> int:
 
 
 def claimed_document(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocument:
-    """Return the document of a message after the update ``claim_update``, with the fields that ``to_message`` reads."""
+    """Return the document of a message after a claim by ``request``, with the fields that ``to_message`` reads."""
     lease = request.lease
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
     ttl, expires = lease.extend(found["t"], int(found["e"]), ends, 1000)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims and pops in a grouped queue, group by group in the order of the group entries (decision 0129).
 
-``lines`` describes message groups and their entries. A search for groups with ready messages reads the entries. It uses
-the same index as a search for ready messages in an ungrouped queue. The transaction that takes messages reads the
-groups and rewrites their entries. The write of an entry conflicts with every concurrent change of its group.
+The module ``lines`` describes message groups and the group entries. A search for groups with ready messages reads the
+entries. It uses the same index as a search for ready messages in an ungrouped queue. The transaction that takes
+messages reads the groups and rewrites their entries. The write of an entry conflicts with every concurrent change of
+its group.
 """
 
 import random
@@ -87,7 +88,10 @@ class LineClaimer:
         self.head_hint = HeadHint()
 
     def find_due(self, want: int, now: int) -> tuple[list[str], bytes]:
-        """Return the groups that may have ready messages, in the order of their entries, and the queue's metadata."""
+        """Return the groups that may have ready messages, and the queue's metadata.
+
+        The groups are in the order of the group entries.
+        """
         want = min(want + EXTRA_LINES, MAX_LINES)
         head, skip, token = self.head_hint.get_start(want)
         found, counter = self._entries(head, now, want, skip)
@@ -190,7 +194,7 @@ class LineClaimer:
         return slices
 
     def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "LineMessages":
-        """Read ``want`` messages of the group, and one more, which may become the next head."""
+        """Read ``want`` + 1 messages of the group. The last message may become the next head of the group."""
         found = self._find(self._client.where(self._key, h1=line), index_of(line), want + 1, most_bytes, session)
         return LineMessages(found, len(found) > want or sum(map(size_of, found)) >= most_bytes)
 

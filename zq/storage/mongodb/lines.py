@@ -3,7 +3,8 @@
 
 In the code, a *line* is the stored name of a group. Each message of the group stores it (``h1``). Only operations that
 add messages need the grouping of the queue, and they write the queue's document in the same transaction. Operations
-that change messages without a transaction skip all grouped messages. ``line_claimer`` claims grouped messages.
+that change messages without a transaction skip all grouped messages. The module ``line_claimer`` claims the grouped
+messages.
 
 **Entries.** The entry of a group stores the time from which claims consider the group. An operation that adds a message
 to a group, removes it or changes its available-at also writes the entry, in the same transaction. If two such
@@ -59,8 +60,8 @@ def add_to_entries(
 ) -> None:
     """Update the entries of the groups to which new messages belong.
 
-    ``floors`` maps the shard key of each queue to the queue's floor. A caller that updates the entries before it
-    inserts the messages conflicts less often with claims.
+    ``floors`` maps the shard key of each queue to the last removed sequence. A caller that updates the entries before
+    it inserts the messages conflicts less often with claims.
     """
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
@@ -141,7 +142,7 @@ BEFORE_ALL: Final = 0
 def _heads(
     client: StoreClient, session: Session, key: QueueKey, names: Sequence[str], now: int
 ) -> dict[str, Head | None]:
-    """Return a mapping from group to its head. All groups must be in the same index."""
+    """Return a mapping from group to the group's first unexpired message. All groups must be in the same index."""
     if client.sharded or len(names) == 1:
         return {line: _head(client, session, key, line, now) for line in names}
     stages, beside = first_stages(key, names), counters_of(client, [key])
@@ -171,7 +172,7 @@ def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
 
 
 def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: int) -> Head | None:
-    """Return the head of a group, or None if all messages have expired.
+    """Return the first unexpired message of a group, or None if all messages have expired.
 
     If the first ``HEAD_SEARCH_LIMIT`` messages have expired, the last of them is returned as ready. The next claim then
     continues the search there.
@@ -230,7 +231,7 @@ def _addition_statement(shard: str, line: str, joined: Sequence[Head], floor: in
 
 
 def _head_statement(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
-    """Return the statement that writes the entry of a group for this head.
+    """Return the statement that writes the entry of a group whose first unexpired message is ``head``.
 
     If the head is ready and unchanged, the group keeps its position among the groups.
     """

@@ -206,7 +206,7 @@ def _group_by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
 
 
 def _arrivals(parts: Parts) -> Arrivals:
-    """Return the arrivals of posts in one queue. ``Arrivals.fresh`` is the latest time of the posts."""
+    """Return the ``Arrivals`` that describe posts in one queue. ``Arrivals.fresh`` is the latest time of the posts."""
     fresh = [post.now for post, drafts in parts if any(not draft.delay for draft in drafts)]
     number = sum(len(drafts) for _, drafts in parts)
     size = sum([draft.size for _, drafts in parts for draft in drafts]) + OVERHEAD * number
@@ -216,7 +216,9 @@ def _arrivals(parts: Parts) -> Arrivals:
 def _documents(
     by_queue: Mapping[QueueKey, Parts], ranges: Mapping[QueueKey, SequenceRange]
 ) -> tuple[list[BsonDocument], list[tuple[KeyedRequest, Sequence[str], int]]]:
-    """Return the documents to store, and the arguments of ``remember``.
+    """Return the message documents to store, and the idempotency keys to store.
+
+    An idempotency key is given as (request, message ids, last sequence).
 
     Posts whose expected metadata differs from the queue's metadata are omitted.
     """

@@ -138,7 +138,7 @@ def list_claims(client: StoreClient, project: str, after: str, limit: int, now: 
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return a mapping from shard key to floor, for each queue whose groups include removed messages."""
+    """Return a mapping from shard key to last removed sequence, for queues whose groups include removed messages."""
     first: dict[str, int] = {}
     for group in groups:
         shard = group["_id"]["q"][1:]
@@ -155,7 +155,7 @@ END: Final = "n"
 
 
 def _scope(project: str, queue: str) -> BsonDocument:
-    """Return an expression that selects the messages of the project or, if ``queue`` is not empty, of this queue."""
+    """Return an expression that selects the messages of the project. If ``queue`` is not "", select only this queue."""
     if queue:
         return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}
     prefix = "m" + layout.project_prefix(project)

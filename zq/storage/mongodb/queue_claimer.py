@@ -48,7 +48,7 @@ Announce = Callable[[QueueRef], None]
 
 
 class SearchResult(NamedTuple):
-    """The result of a search: ready messages or, in a grouped queue, message groups that may have ready messages.
+    """The result of a search: ready messages, or the message groups of a grouped queue that may have ready messages.
 
     - ``metadata``: the queue's metadata.
     - ``lines``: the stored names of the groups.
@@ -94,7 +94,7 @@ class QueueClaimer:
         (self.lines.head_hint if found.lines else self._head_hint).record_collision()
 
     def search(self, want: int, now: int, most_bytes: int) -> SearchResult:
-        """Search for ready messages or, in a grouped queue, for message groups.
+        """Search for ready messages. In a grouped queue, search for message groups that may have ready messages.
 
         Other processes may take the messages of the groups before the caller reads them.
         """

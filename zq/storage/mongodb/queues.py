@@ -129,7 +129,8 @@ class QueueController:
     def _later(self, key: QueueKey, indexed: str, now: int, floor: int) -> int | None:
         """Return the earliest available-at after ``now`` in milliseconds, or None if there is none.
 
-        ``indexed`` is the ``q`` of the documents to search: the queue's messages or the entries of its message groups.
+        ``indexed`` is the value of the field ``q`` in the documents to search: the queue's messages or the entries of
+        its message groups.
         """
         later = above({**self._client.where(key, d={"$gt": now}), "q": indexed}, floor)
         found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "d": 1})
@@ -207,7 +208,7 @@ class Figures:
         return [*counted, *mine, *sizes]
 
     def _expired(self, now: int, most: int) -> dict[str, int]:
-        """Return the number of expired messages that are not removed yet, as a mapping from ``q`` to count."""
+        """Return a mapping from each queue's field ``q`` to the number of expired messages that are not removed yet."""
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
         if removed := below("m", find_pending(self._client)):
             due["$nor"] = removed
@@ -228,7 +229,7 @@ class Figures:
         return Depth(front["count"], rest["count"] - rest["claimed"], rest["claimed"], expired, first)
 
     def _stages(self, key: QueueKey, now: int, most: int, floor: int) -> list[BsonDocument]:
-        """Return the pipeline stages that count messages above the floor.
+        """Return the pipeline stages that count messages above the sequence ``floor``.
 
         The result "ready" counts up to ``most`` ready messages. The result "waiting" counts a limited number of claimed
         and delayed messages.

@@ -195,7 +195,7 @@ class Reservations:
     def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
         """Restore a limited number of the claim's reserved messages in one transaction, and return their number.
 
-        The update includes grouped messages.
+        The messages may belong to message groups.
         """
         key, kept = layout.key(claim.queue), self._kept(claim, attempt)
 

@@ -221,7 +221,10 @@ class Stages:
         return self.remove(dropped) if dropped else 0
 
     def remove(self, stage: BsonDocument) -> int:
-        """Remove a dropped stage, to which no drafts can be added, and return the number of its drafts."""
+        """Remove a dropped stage, and return the number of removed drafts.
+
+        No drafts can be added to a dropped stage.
+        """
         removed = 0
         for part in self._parts(stage):
             with self._client.verb():
@@ -240,7 +243,7 @@ class Stages:
             self._client.delete([{"q": exact_filter(stage), "limit": 1}])
 
     def remove_small(self, stages: Sequence[BsonDocument], session: Session) -> None:
-        """Remove the stages of a small commit, with their drafts, in the session's transaction."""
+        """Remove the stages of a small commit and the drafts in these stages, in the session's transaction."""
         if stages:
             drafts = [{"q": self._within(stage), "limit": 0, "hint": layout.OBSERVERS} for stage in stages]
             self._client.delete([*drafts, {"q": self._any(stages), "limit": 0}], session)

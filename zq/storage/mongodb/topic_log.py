@@ -75,7 +75,7 @@ class LogPosition(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def key(project: str) -> QueueKey:
-    """Return the names of the log's documents. No queue has the same names."""
+    """Return the ``QueueKey`` under which the project's log is stored. It differs from the keys of all queues."""
     prefix = project_prefix(project)
     name = LOG + prefix
     return QueueKey(QueueRef(project, ""), name, name, name, prefix)
@@ -93,7 +93,7 @@ def purge_note(key: QueueKey, topic: str) -> BsonDocument:
 def documents(
     key: QueueKey, topic: str, entries: Sequence[Entry], now: int, position: LogPosition
 ) -> Iterator[BsonDocument]:
-    """Yield the documents of a batch, which is split if it exceeds ``MAX_DOCUMENT_BYTES`` bytes."""
+    """Yield the documents of a batch. A batch of more than ``MAX_DOCUMENT_BYTES`` bytes is split."""
     last = position.sequence - 1
     for part in _parts(entries):
         last += len(part)
@@ -152,7 +152,7 @@ MAX_BYTES: Final = 1 << 20
 
 
 class Span(NamedTuple):
-    """The range of one read: a filter, the index to use (``hint``), and the last sequence that the filter covers."""
+    """The range of one read: a filter, an index name (``hint``), and the last sequence that the filter covers."""
 
     conditions: BsonDocument
     hint: str

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics in MongoDB. ``topic_log`` describes their documents.
+"""Topics in MongoDB. The module ``topic_log`` describes the stored documents.
 
 Concurrent publications share a group commit, after which the listeners are notified. Each transaction updates the
 counter of the log. Batches therefore become visible in the order of their sequences, and only one transaction at a time
 can trim the log.
 
 A log is trimmed when it exceeds its retention by an eighth. Trimming only stores the last trimmed sequence, and a purge
-only stores the last purged sequence of the topic. ``expiry`` deletes the documents later.
+only stores the last purged sequence of the topic. The module ``expiry`` deletes the documents later.
 """
 
 from collections import defaultdict

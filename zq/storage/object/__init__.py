@@ -99,7 +99,9 @@ def _default_cache(uri: str) -> Path:
 
 
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
-    """Restore the object store at ``uri`` to a new embedded store at ``to``, and return its log position and time.
+    """Restore the object store at ``uri`` to a new embedded store at ``to``.
+
+    Return the log position and the time of the restored state.
 
     By default, the latest state is restored. ``at`` selects the state at a time, and ``position`` the state at a log
     position. Times are in seconds since the Unix epoch.
@@ -113,7 +115,7 @@ def restore(uri: str, to: str, at: float | None = None, position: int | None = N
 
 
 def ship(uri: str, to: str) -> int:
-    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the number of its files.
+    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the embedded store's file count.
 
     Raises ``StartRefused`` if there is no store at ``uri``, or if there is already a store at ``to``.
     """
@@ -122,7 +124,9 @@ def ship(uri: str, to: str) -> int:
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Return the store's owner, its epoch and its progress, as a mapping from label to value for operators.
+    """Return the owner of the store, the owner's epoch and the owner's progress for operators.
+
+    The result is a mapping from label to value.
 
     Raises ``StartRefused`` if there is no store, or ``Unavailable`` if the object store does not respond.
     """

@@ -91,7 +91,7 @@ def checkpoint_name(mark: CheckpointRef) -> str:
 
 
 def file_name(digest: str) -> str:
-    """Return the object name of a file."""
+    """Return the object name of a checkpoint's file with this digest."""
     return f"sst/{digest}"
 
 
@@ -174,8 +174,8 @@ class Checkpointer:
 
         Args:
             folder: The path of a temporary folder for hard links to the store's files, on the same file system.
-            head: The owner's head at the beginning of the epoch.
-            chain: The spans of the log in the epoch's opening.
+            head: The owner's progress at the beginning of the epoch.
+            chain: The valid parts of the log before the epoch, from the record that opened the epoch.
             manifest: The checkpoint from which the store was restored, if any.
         """
         self._objects = objects
@@ -205,7 +205,7 @@ class Checkpointer:
 
     @property
     def head(self) -> Head:
-        """The head that was written last."""
+        """The progress record of the owner that was written last."""
         return self._head
 
     @property

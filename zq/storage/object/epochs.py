@@ -6,9 +6,9 @@ it acknowledges the record. A successor stores ``fence/e`` before it reads ``log
 fence, the successor reads the record. Otherwise the owner finds the fence and does not acknowledge the record. No
 clocks are needed.
 
-The successor writes the position of the epoch's last valid record to its chain, so a record that arrives later is
-ignored. ``api-ref/decisions`` contains the proof, and ``tests/model`` enumerates the interleavings. See ``restoring``
-for fencing by position.
+The successor writes the position of the epoch's last valid record to ``Opening.chain``, the list of the log's valid
+parts. A record that arrives later is therefore ignored. ``api-ref/decisions`` contains the proof, and ``tests/model``
+enumerates the interleavings. The module ``restoring`` explains fencing by position.
 
 **Reads.** An owner serves reads only within one lease of its last successful check. A successor serves no requests
 until one lease after its fence. This requires only that clocks run at similar rates.
@@ -42,7 +42,8 @@ class TakenOver(Exception):
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """The valid part of an epoch's log, which begins after the preceding span and ends at position ``last``.
 
-    ``by_position`` states whether the epoch is fenced by position; the names of its records depend on this.
+    ``by_position`` states whether the epoch is fenced by position (see the module ``restoring``). The names of log
+    records depend on it.
     """
 
     epoch: int
@@ -157,7 +158,7 @@ def win_election(objects: Objects) -> int:
 
 
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
-    """Return the newest opened epoch and its opening, or (0, None). The epoch may already be deposed.
+    """Return the newest opened epoch and its opening record, or (0, None). The epoch may already be deposed.
 
     ``known`` is the number of an earlier election. It only shortens the search for the newest election.
     """
@@ -169,9 +170,10 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence the newest opened epoch before ``below``, and all epochs between the two.
+    """Fence the newest opened epoch before ``below``, and all epochs between it and ``below``.
 
-    Later epochs are fenced first. Return the newest opened epoch and its opening, or (0, None) if no epoch was opened.
+    Later epochs are fenced first. Return the newest opened epoch and its opening record, or (0, None) if no epoch was
+    opened.
     """
     for epoch in range(below - 1, 0, -1):
         objects.put(fence_name(epoch), b"")
@@ -182,7 +184,7 @@ def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
 
 
 def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
-    """Write the opening of an epoch. Raises ``TakenOver`` if the epoch is already deposed."""
+    """Write the opening record of an epoch. Raises ``TakenOver`` if the epoch is already deposed."""
     write(objects, f"open/{epoch}", opening)
     if objects.exists(fence_name(epoch)):
         raise TakenOver

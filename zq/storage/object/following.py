@@ -45,7 +45,7 @@ class StandbyCopy(NamedTuple):
 
 
 class Tail:
-    """A reader of the log that yields each record once it is safe to apply; see the module docstring."""
+    """A reader of the log that yields each record once every successor is certain to include the record."""
 
     def __init__(self, objects: Objects, position: int) -> None:
         self.position = position
@@ -55,7 +55,7 @@ class Tail:
         """The epoch and position of the last record that was read, even if it was not yielded."""
 
     def read_new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
-        """Yield the new records that are safe to apply. Raises ``StoreDamaged`` if a record is missing."""
+        """Yield the new records that every successor will include. Raises ``StoreDamaged`` if a record is missing."""
         if not is_confirmed(head):
             return
         yield from self._noted(read_chain(self._objects, self.position, opening.chain))
@@ -81,7 +81,7 @@ class Tail:
 
 
 def is_confirmed(head: Head | None) -> bool:
-    """Return whether every successor will extend the chain in the epoch's opening; see the module docstring."""
+    """Return whether every successor will keep the log that the epoch's opening record describes."""
     return head is not None
 
 

@@ -52,12 +52,13 @@ class Objects(Protocol):
     def put_new(self, name: str, value: bytes) -> bool:
         """Store the value if the object does not exist. Return whether the value was stored.
 
-        If ``exclusive`` is true, at most one of several concurrent calls returns True. Otherwise, several may do so.
+        If the attribute ``exclusive`` is true, at most one of several concurrent calls returns True. Otherwise, several
+        may do so.
         """
         ...
 
     def prove_exclusive(self) -> None:
-        """Test whether ``put_new`` is exclusive. Raises ``StartRefused`` if it is not."""
+        """Test that only one of several concurrent calls of ``put_new`` succeeds. Raises ``StartRefused`` if not."""
         ...
 
     def get(self, name: str) -> bytes | None:

@@ -92,7 +92,7 @@ def restore(
 
 
 def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
-    """Upload the embedded store in the directory ``path`` to an unused prefix, and return the number of its files.
+    """Upload the embedded store in the directory ``path`` to an unused prefix, and return the store's file count.
 
     ``moment`` is the current time in milliseconds. Raises ``StartRefused`` if the prefix has been used or the directory
     has no store.
@@ -122,7 +122,10 @@ def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
 
 
 def owner(objects: Objects) -> tuple[int, Opening, Head]:
-    """Return the newest epoch, its opening and its owner's progress. Raises ``StartRefused`` if there is no store."""
+    """Return the newest epoch, its opening record and its owner's progress.
+
+    Raises ``StartRefused`` if there is no store.
+    """
     epoch, opening = newest_opened(objects)
     if opening is None:
         raise StartRefused(NOT_THERE)

@@ -173,7 +173,7 @@ class Owner(Directory):
     def _fall_behind(self, cause: Exception | None = None) -> None:
         """Log that another server was faster. The caller then waits until the new owner has stopped.
 
-        Raises ``Deposed`` if this server has already owned the store or ``takeover`` is not ``wait``.
+        Raises ``Deposed`` if this server has already owned the store or the option ``takeover`` is not ``wait``.
         """
         if self._terms.takeover != "wait" or self._proof is not None:
             raise Deposed(TAKEN) from cause
@@ -262,7 +262,8 @@ class Owner(Directory):
         While this server waits, the standby copy follows the log.
 
         Raises:
-            StartRefused: The store has another layout, or the owner may be alive and the terms are ``refuse``.
+            StartRefused: The store has another layout, or the owner may be alive and the option ``takeover`` is
+                ``refuse``.
             Deposed: This server owned the store, and another server has taken it over.
         """
         since, seen, epoch = uptime(), None, 0
@@ -327,7 +328,7 @@ class Owner(Directory):
     ) -> tuple[int, list[Span]]:
         """Replay the log after the position ``base`` into the store, and close the log of the epoch ``former``.
 
-        Return the last position of the log and the chain for the new epoch.
+        Return the last position of the log, and the list of the log's valid parts for the new epoch.
         """
         if opening is None:
             return 0, []

@@ -32,7 +32,7 @@ NOT_NEXT: Final = "The object {} does not follow the record before it."
 
 
 def read_chain(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[Entry]:
-    """Yield the records in the chain after the position ``base``.
+    """Yield the records in the log parts ``chain`` after the position ``base``.
 
     Raises ``StoreDamaged`` with the name of a record that is missing, damaged or out of order.
     """
@@ -75,7 +75,7 @@ def read_epoch(
 def read_records(
     objects: Objects, epoch: int, base: int, last: int | None, acknowledged: int, by_position: bool
 ) -> Iterator[Entry]:
-    """Yield the records that ``read_epoch`` reads, including fences and void records."""
+    """Yield the records that ``read_epoch`` reads, including fences and records that are not valid."""
     with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
         while last is None or base < last:
             end = base + AHEAD if last is None else min(base + AHEAD, last)

@@ -210,7 +210,7 @@ class Shipper:
                 self._waiters.append(waiter)
 
     def cut(self) -> LogCut:
-        """Ensure that a record ends with the last appended batch, and return the cut after this record."""
+        """Ensure that a record ends with the last appended batch, and return the log position after this record."""
         with self._changed:
             made = LogCut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:
@@ -305,7 +305,10 @@ class Shipper:
             self._cuts.popleft().position = position
 
     def _pause(self) -> float:
-        """Return the seconds until the next upload may begin or, if nothing is waiting, until the next check."""
+        """Return the seconds until the next upload may begin.
+
+        If nothing is waiting, return the seconds until the next check.
+        """
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
         now, oldest = time.monotonic(), self._waiting[0].since

@@ -187,7 +187,7 @@ class SwiftObjects(Objects):
 
 
 class _V1:
-    """Authentication with Swift v1, by the variables ``ST_AUTH``, ``ST_USER`` and ``ST_KEY``."""
+    """Authentication with Swift v1, by the environment variables ``ST_AUTH``, ``ST_USER`` and ``ST_KEY``."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = _variable(environment, "ST_AUTH")
@@ -202,7 +202,7 @@ class _V1:
 
 
 class _V3:
-    """Authentication with Keystone v3, by the ``OS_*`` variables of a user or an application credential."""
+    """Authentication with Keystone v3, by the environment variables ``OS_*`` of a user or an application credential."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = _variable(environment, "OS_AUTH_URL").rstrip("/").removesuffix("/v3") + "/v3/auth/tokens"

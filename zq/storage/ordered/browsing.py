@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pages of messages in one state, read without locks.
 
-Ready and delayed messages are listed in claim order, claimed messages by sequence. For claim order, the index
-``available`` and the fresh messages are merged, as in ``ready``. A ``Position`` is a cursor in both.
+Ready and delayed messages are listed in claim order, claimed messages by sequence. The claim order merges the index
+``available`` with the fresh messages, which were posted without a delay and are not yet claimed; see the module
+``ready``. A ``Position`` is the cursor of either order.
 """
 
 from collections.abc import Iterator
@@ -98,7 +99,10 @@ def _indexed(store: Store, state: QueueState, wanted: State, after: Position, no
 
 
 def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Yield the fresh messages in the wanted state in claim order."""
+    """Yield the fresh messages in the wanted state in claim order.
+
+    A fresh message was posted without a delay and is not yet claimed.
+    """
     if wanted is State.READY:
         for available, sequence, expires, _, record in scan_fresh(store, state, after.lane):
             if available > now:  # so are all later ones, because the available-at increases with the sequence
@@ -110,7 +114,11 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return fresh messages with an available-at in the future, which exist only after the clock was set back."""
+    """Return the fresh messages whose available-at is in the future.
+
+    A fresh message was posted without a delay and is not yet claimed. Its available-at can be in the future only after
+    the clock was set back.
+    """
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
     if first < last:
@@ -127,7 +135,10 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
-    """Yield the unexpired messages at these positions. Messages that a commit has reserved count as claimed."""
+    """Yield the unexpired messages at these positions.
+
+    If a commit has reserved a message, the returned record shows it as claimed.
+    """
     count = FIRST_RECORDS
     while some := list(islice(positions, count)):
         values = store.get_many(

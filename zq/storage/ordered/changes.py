@@ -134,9 +134,10 @@ class Change:
     def rewrite(
         self, state: QueueState, sequence: int, old: IndexFields, new: StoredMessage, body: bytes | None = None
     ) -> None:
-        """Replace a message's record and update its index entries. The message is no longer fresh.
+        """Replace a message's record and update its index entries.
 
-        If the expiry changes, the body is rewritten too.
+        Claims then find the message through its index entry; it no longer counts as fresh (posted without a delay and
+        not yet claimed, see the module ``layout``). If the expiry changes, the body is rewritten too.
 
         Args:
             old: The index fields of the old record.
@@ -169,8 +170,9 @@ class Change:
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when the change is committed.
 
-        Claims still find entries that this change adds before the cursors. If only the fresh cursor moves, nothing is
-        written to the store.
+        Claims search the index ``available`` from the ready cursor, and the messages that were posted without a delay
+        from the fresh cursor. They still find entries that this change adds before the cursors. If only the fresh
+        cursor moves, nothing is written to the store.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
@@ -179,7 +181,8 @@ class Change:
     def keep_ready_cursor(self, state: QueueState) -> None:
         """Do not move the ready cursor, because some of the skipped entries are still ready.
 
-        The fresh cursor may move: the claim has indexed the skipped fresh messages, so the ready cursor covers them.
+        The claim has added the other skipped messages to the index ``available``. The fresh cursor, which is for
+        messages that are not in this index, may therefore move.
         """
         self._heads.pop(state, None)
 
@@ -263,7 +266,10 @@ class Change:
         return layout.seal_body(body, record.expires, state.context.expiry.compaction_filter_grace)
 
     def _add_to_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
-        """Add a message to a claim group that ends at ``until``, and return the number of the group."""
+        """Add a message to a claim group that ends at ``until``, and return the number of the group.
+
+        A claim group has messages of one claim that have the same end.
+        """
         place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
@@ -275,7 +281,10 @@ class Change:
         return group
 
     def _write_groups(self) -> None:
-        """Add the writes of new claim groups and of groups that messages leave. Skip unreadable groups."""
+        """Add the writes of new claim groups and of groups that messages leave. Skip unreadable groups.
+
+        A claim group has messages of one claim that have the same end.
+        """
         keys = [layout.claim_key(*place) for place in self._left]
         values = self._store.get_many("claims", keys, spare=True)
         former: dict[bytes, bytes] = {}
@@ -293,10 +302,11 @@ class Change:
 
 
 def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
-    """Set the available-at of a message without a delay. If ``lane`` is true, also make the message fresh.
+    """Set the available-at of a message without a delay.
 
-    If a claim would have to skip too many other messages to reach this one, the message is indexed instead. ``lane`` is
-    false in a grouped queue, which has no fresh messages.
+    If ``lane`` is true, also mark the message as fresh: claims find it without an index entry. If a claim would have to
+    skip too many other messages to reach this one, the message is indexed instead. ``lane`` is false in a grouped
+    queue, in which all messages are indexed.
     """
     fresh = tally.fresh
     if fresh > now + MAX_AHEAD:
@@ -380,7 +390,7 @@ def target_queues(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
 
 
 def map_states(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
-    """Map the names of the queues to their states."""
+    """Return a mapping from queue name to queue state. The state of a missing queue is None."""
     return {ref.name: state for ref, state in zip(refs, states, strict=True)}
 
 

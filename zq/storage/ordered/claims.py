@@ -189,7 +189,7 @@ class ClaimAttempt:
         return ClaimResult(claim, spent=self._spent)
 
     def _claim_or_skip(self, change: Change, state: QueueState, item: ReadyMessage) -> None:
-        """Claim a message. If it has reached the maximum number of claims, add it to the spent messages instead."""
+        """Claim a message. If it has reached the maximum number of claims, report its id in the result instead."""
         sequence, record, body = item
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
@@ -243,7 +243,7 @@ def release_message(change: Change, state: QueueState, found: Found, delay: int 
 
 
 def find_claim(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
-    """Return the live claim with this id, including its messages, or None."""
+    """Return the live claim with this id and the messages of the claim, or None."""
     held = find_held(store, state, claim, now)
     if state is None or not held:
         return None
@@ -283,9 +283,10 @@ class ClaimPage:
         self._steps = 0
 
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
-        """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
+        """Return the claims of a queue after the marker ``after``.
 
-        A page ends after ``MAX_STEPS`` claim groups and queues, but never within a claim.
+        If ``queue`` is "", return the claims of all queues of the project. A page ends after ``MAX_STEPS``
+        queues and entries in ``claims``, but never within a claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -373,7 +374,7 @@ def find_sequences(store: Store, state: QueueState | None, claim: str, now: int)
 def settle_messages(
     store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
 ) -> SettleResult:
-    """Settle messages of a claim. ``held`` maps the message ids of the claim to its messages."""
+    """Settle messages of a claim. ``held`` maps the id of each claimed message to (sequence, record)."""
     named = [*settlement.delete, *(r.id for r in settlement.release), *(move.id for move in settlement.move)]
     deleted = [message for message in settlement.delete if message in held]
     if settlement.rest:
@@ -393,7 +394,7 @@ def settle_messages(
 
 
 def handle(store: Store, state: QueueState, grips: Sequence[Grip], late: bool, end: Completion) -> list[HandleOutcome]:
-    """Apply the operations ``grips``, which are on different messages, in one change.
+    """Apply the operations ``grips`` in one change. Each grip is for a different message.
 
     Return the outcomes in the order of ``grips``.
     """

@@ -61,7 +61,7 @@ def history_note(kept: StoredEntry) -> bytes:
 
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
-    """Return the writes that remove the index entries of a history entry, given its key and note."""
+    """Return the writes that remove the index entries of a history entry, given the history entry's key and note."""
     ids = layout.name_prefix(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
 

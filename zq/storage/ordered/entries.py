@@ -31,9 +31,10 @@ HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 
 
 def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
-    """Return the index entries of a message or, with ``gone``, the writes that remove them.
+    """Return the writes that store the index entries of a message. With ``gone``, return the writes that remove them.
 
-    The entries in ``lines`` and ``claims`` are not included. ``project`` is the ``layout.project_prefix``.
+    The entries in ``lines`` and ``claims`` are not included. ``project`` is the project's key prefix; see
+    ``layout.project_prefix``.
     """
     expires = _pack(record.expires)
     entries: list[Write] = [

@@ -70,7 +70,8 @@ class ActiveExpiry:
     def sweep(self, now: int, pace: Pace) -> int:
         """Run one round and return the number of removed messages.
 
-        If the pace ends a round early, the next round begins with another type of data, so that none starves.
+        If ``pace`` ends a round early, the next round begins with another type of data, so that every type is removed
+        eventually.
         """
         before = self.removed
         if time.monotonic() > self._rescan_at:
@@ -93,7 +94,7 @@ class ActiveExpiry:
         return self.removed - before
 
     def _repeat(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Repeat the step until no data is left. Return False if the pace ends the round first."""
+        """Repeat ``step`` until no data is left, and return True. If ``pace`` ends the round first, return False."""
         while left := pace.step():
             while left:
                 asked = min(left, SLICE)
@@ -203,7 +204,7 @@ class LazyExpiry:
 
 
 def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Group expired messages by queue number."""
+    """Yield (queue number, mapping from message key to time) for the pairs (message key, time) in ``expired``."""
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
         grouped[key[:8]][key] = moment
@@ -239,7 +240,7 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
 
 @contextmanager
 def _locked(session: Session, number: int) -> Iterator[QueueState | None]:
-    """Lock the queue with this number; a context manager that returns its state, or None for a missing queue."""
+    """Lock a queue by number; a context manager that returns the queue's state, or None for a missing queue."""
     state = session.registry.find_by_number(number)
     if state is None:
         yield None

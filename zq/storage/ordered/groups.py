@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, one message group after another; see ``lines`` and decision 0129.
+"""The search for ready messages in grouped queues, one message group after another.
+
+See the module ``lines`` and decision 0129.
 
 The caller of ``take`` holds the queue's lock.
 """
@@ -90,8 +92,8 @@ def count_depth(store: Store, state: QueueState, expired: int, now: int, most: i
 class LineScan:
     """A scan of the message groups that may have ready messages.
 
-    A *line* has the messages of one group; see ``lines``. ``expired`` has the keys of the expired messages that were
-    found. ``steps`` counts scanned lines and skipped messages.
+    A *line* has the messages of one group; see the module ``lines``. ``expired`` has the keys of the expired messages
+    that were found. ``steps`` counts scanned lines and skipped messages.
     """
 
     def __init__(self, store: Store, state: QueueState, now: int) -> None:
@@ -101,7 +103,10 @@ class LineScan:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield (key of the entry in ``available``, line key, line head) for each line, in claim order."""
+        """Yield (key of the entry in ``available``, line key, line head) for each line, in claim order.
+
+        A line has the messages of one group, and the head identifies the first message; see the module ``lines``.
+        """
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):
@@ -114,7 +119,7 @@ class LineScan:
             yield key, line, head
 
     def ready(self, line: bytes, scanned: ScannedRecords, want: int) -> Iterator[Found]:
-        """Yield the ready messages at the beginning of the line, and add each record that is read to ``scanned``.
+        """Yield the first ready messages of a message group, and add each record that is read to ``scanned``.
 
         The caller uses at most ``want`` messages.
         """

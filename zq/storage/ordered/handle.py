@@ -76,7 +76,7 @@ class StoreHandle:
 
     @property
     def prompt(self) -> bool:
-        """Whether a short verb may run on the event loop's thread; see ``Store.prompt``."""
+        """Whether a verb that reads few entries may run on the event loop's thread; see ``Store.prompt``."""
         session = self._session
         return (
             session is not None

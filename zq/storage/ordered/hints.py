@@ -17,7 +17,10 @@ from zq.storage.ordered.store import Store
 
 
 class LazyExpiryQueue:
-    """A bounded queue of expired messages that readers have found, without duplicates. One thread removes them."""
+    """A bounded queue of the keys of expired messages that readers have found, without duplicates.
+
+    The thread of ``LazyExpiry`` removes the messages.
+    """
 
     def __init__(self) -> None:
         self._keys: dict[bytes, int] = {}
@@ -131,7 +134,7 @@ FilterKind = tuple[bool, bool, str]
 
 
 class VisibilityIndex:
-    """An index of the blocks of one queue that will have no visible message for some time. A listing skips them.
+    """An index of the blocks of sequences in which a listing will find no visible message for some time.
 
     Without the index, a listing might read a million claimed or delayed messages to find the ten messages of a page.
 
@@ -154,7 +157,7 @@ class VisibilityIndex:
         """Number of calls of ``invalidate``. If it has changed since a scan began, the scan must not record blocks."""
 
     def skip(self, list_filter: ListFilter, sequence: int, now: int) -> int:
-        """Return the first sequence at or above ``sequence`` whose message may be visible."""
+        """Return the first sequence at or above ``sequence`` whose message may match the filter."""
         if not self._kinds:
             return sequence
         kinds = ((list_filter.claimed, list_filter.delayed, client) for client in {"", list_filter.without})
@@ -169,9 +172,10 @@ class VisibilityIndex:
         return sequence
 
     def record(self, list_filter: ListFilter, moments: Mapping[int, int], own: Mapping[int, int]) -> None:
-        """Record the times of blocks, by block number. If there are too many, drop the oldest.
+        """For each block of sequences, record the time before which none of its messages becomes visible.
 
-        ``moments`` apply to every client, and ``own`` only to the client whose messages the filter hides.
+        ``moments`` and ``own`` map block numbers to times. ``moments`` applies to every client, and ``own`` only to the
+        client whose messages the filter hides. If there are too many times, the oldest are dropped.
         """
         if moments:
             self._note((list_filter.claimed, list_filter.delayed, ""), moments, MAX_BLOCKS)
@@ -198,7 +202,7 @@ class VisibilityIndex:
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:
-        """Discard the times of the blocks with these messages, which may become visible earlier than recorded."""
+        """Discard the recorded times of the blocks with these messages: the messages may become visible earlier."""
         self.invalidations += 1
         for levels in self._kinds.values():
             for size, blocks in zip(SIZES, levels, strict=True):

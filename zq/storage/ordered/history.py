@@ -126,7 +126,7 @@ def _read_stretch(
 
 
 def _read_message(store: Store, state: QueueState, key: bytes, value: bytes, now: int) -> HistoryEntry | None:
-    """Build a message from its entry in ``messages``, or return None if it has expired."""
+    """Return the history entry of a message that is still in ``messages``, or None if the message has expired."""
     record = layout.decode_record(value)
     if record.expires <= now:
         state.context.lazy_queue.offer([key], now)
@@ -137,7 +137,7 @@ def _read_message(store: Store, state: QueueState, key: bytes, value: bytes, now
 
 
 def _read_entry(store: Store, state: QueueState, key: bytes, position: bytes, now: int) -> HistoryEntry | None:
-    """Return the unexpired history entry at a position, or None. ``key`` begins with the number of the history."""
+    """Return the unexpired history entry at a position, or None. ``key`` begins with the history's number."""
     place = key[:8] + position
     value = store.get("history", place)
     kept = None if value is None else layout.decode_entry(value)

@@ -134,7 +134,7 @@ class Integrity(Findings):
             self.contradict(f"bodies: {key.hex()} is stamped to go before its message expires")
 
     def _check_claimed(self, key: bytes, record: StoredMessage) -> None:
-        """Check that the claim group of a message lists the message."""
+        """Check that the entry in ``claims`` to which a claimed message refers lists the message."""
         number, sequence = layout.pair.unpack(key)
         value = self.store.get("claims", layout.claim_key(number, record.claim, record.group))
         if sequence not in _decode_group(value or b"", record.until):
@@ -143,7 +143,7 @@ class Integrity(Findings):
             )
 
     def _check_claims(self) -> None:
-        """Check that the records of all messages in a claim group name the group."""
+        """Check that each message that an entry in ``claims`` lists refers to this entry."""
         for key, value in self.entries("claims"):
             if self._is_pending_queue(key[:8], "claims"):
                 continue
@@ -157,7 +157,10 @@ class Integrity(Findings):
                     self.contradict(f"claims: {key.hex()} lists {sequence}, which is no message of that group")
 
     def _check_index(self, family: str, message_of: Callable[[bytes, bytes], bytes]) -> None:
-        """Check that each entry of an index family belongs to a message."""
+        """Check that each entry of an index family belongs to a message.
+
+        ``message_of`` returns the key in ``messages`` for the key and value of an entry.
+        """
         for key, value in self.entries(family):
             message = message_of(key, value)
             if self._is_pending_queue(message[:8], family):
@@ -189,7 +192,10 @@ class Integrity(Findings):
                 self.contradict(f"{family}: {key.hex()} points at no history entry that says so")
 
     def _check_staged(self) -> None:
-        """Check that staged messages belong to a stage or an open commit, and that stages have the right totals."""
+        """Check that staged messages belong to a stage or an open commit, and that stages have the right totals.
+
+        An open commit is decided but not completed.
+        """
         for key, _ in self.entries("staged"):
             if not self._is_pending_number(key[:8], "staged", any_number=True):
                 self._staged[key[:8]] += 1
@@ -209,7 +215,7 @@ class Integrity(Findings):
             self.contradict(f"staged: {number.hex()} is no stage's number")
 
     def _check_open(self) -> None:
-        """Check the stages and the reserved messages of open commits."""
+        """Check the stages and the reserved messages of open commits, which are decided but not completed."""
         for producer, value in stages.scan_commits(self.store):
             last = int.from_bytes(self.store.get("default", b"numbers") or b"")
             commit = self.decode(stages.decode_commit, "default", layout.COMMIT + producer, value)

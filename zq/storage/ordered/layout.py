@@ -150,7 +150,8 @@ class Tally(Struct, array_like=True):
         bytes: The total size of the messages.
         kept: The total size of all history entries and idempotency results ever added. Subtract the size stored under
             ``REMOVED`` to get the current size.
-        fresh_head: The sequence up to which claims have passed all fresh messages.
+        fresh_head: The sequence up to which claims have passed all fresh messages. A fresh message was posted without a
+            delay and has no entry in ``available``.
         fresh_tail: The sequence of the last fresh message.
         fresh_gap: The number of messages that were appended after the last fresh message.
         group: The number of the last claim group.
@@ -188,10 +189,11 @@ class NewMessage(Struct, array_like=True):
         claim: The id of the last claim, which is live until ``ends``.
         former: The available-at before the claim.
         count: The number of claims.
-        size: The number of bytes that the message adds to the tally.
-        indexed: Whether the message has an entry in ``available``; fresh messages have none.
+        size: The number of bytes that the message adds to the queue's counters.
+        indexed: Whether the message has an entry in ``available``. A message that was posted without a delay may have
+            none until its first claim.
         body: The body, or None if it is stored in ``bodies``.
-        group: The number of the message's claim group; see ``claims``.
+        group: The number of the message's claim group: messages of one claim that have the same end.
     """
 
     id: str
@@ -247,7 +249,7 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """The stored form of a history entry. ``size`` is the number of bytes that the entry adds to the tally."""
+    """The stored form of a history entry. ``size`` is the number of bytes that the entry adds to the queue's size."""
 
     record: StoredMessage
     body: bytes
@@ -262,9 +264,9 @@ class Known(Struct, array_like=True):
     """The stored form of an idempotency key.
 
     Attributes:
-        digest: The digest of the first request, which a repeated request must match.
+        digest: The digest of the first request. A repeated request must have the same digest.
         answer: The encoded result of the first request.
-        size: The number of bytes that the key adds to the tally; 0 in a topic log, which has its own limit.
+        size: The number of bytes that the key adds to the queue's counters; 0 in a topic log, which has its own limit.
         last: For a post, the sequence of its last message; 0 if it is unknown.
     """
 
@@ -335,12 +337,12 @@ def decode_queue_key(key: bytes) -> QueueRef:
 
 
 def id_key(project: bytes, message: str) -> bytes:
-    """Return the key of a message id in ``ids``. ``project`` is the ``project_prefix``."""
+    """Return the key of a message id in ``ids``. ``project`` is the project's key prefix."""
     return project + message.encode("utf-8", "surrogatepass")
 
 
 def decode_project(key: bytes) -> str:
-    """Return the name of the project from its ``project_prefix``."""
+    """Return the project's name. ``key`` is the project's key prefix."""
     return key[LENGTH:].decode("utf-8", "surrogatepass")
 
 

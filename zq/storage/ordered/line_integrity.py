@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integrity check and the salvage of grouped queues. Each message group has a *line*; see ``lines``."""
+"""The integrity check and the salvage of grouped queues. Each message group has a *line*; see the module ``lines``."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -12,7 +12,7 @@ from zq.storage.ordered.store import Write
 
 
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
-    """Return a message's key in ``lines``, given its key in ``messages``."""
+    """Return a message's key in ``lines``. ``key`` is the message's key in ``messages``."""
     number, sequence = layout.pair.unpack(key)
     return line_key(number, record.line) + slot_of(grouping, record.available, sequence)
 
@@ -23,7 +23,7 @@ def grouping_of(key: bytes) -> Grouping:
 
 
 class LineIntegrity:
-    """The integrity check of lines. ``queues`` maps queue numbers to queue records."""
+    """The integrity check of message groups (lines). ``queues`` maps queue numbers to queue records."""
 
     def __init__(self, findings: Findings, queues: Mapping[bytes, QueueRecord]) -> None:
         self._findings = findings
@@ -35,7 +35,10 @@ class LineIntegrity:
         return Grouping.NONE if record is None else record.grouping
 
     def check(self) -> None:
-        """Check that each slot has a message, and that each line has a valid head and an entry in ``available``."""
+        """Check that each slot has a message, and that each line has a valid head and an entry in ``available``.
+
+        A line has the messages of one group, and a slot is a position in it; see the module ``lines``.
+        """
         line = head = b""
         for key, value in self._findings.entries("lines"):
             if not self.grouping(key[: layout.number.size]):
@@ -72,7 +75,7 @@ class LineIntegrity:
 
 
 class RebuiltLines:
-    """Lines that a salvage rebuilds from their messages."""
+    """The lines of message groups, which a salvage rebuilds from the messages; see the module ``lines``."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
         """Create an empty collection of lines.
@@ -83,7 +86,7 @@ class RebuiltLines:
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 
     def join(self, grouping: Grouping, key: bytes, record: StoredMessage) -> Write:
-        """Add a message to its line, and return the write that stores the message's slot."""
+        """Add a message to the line of its group, and return the write that stores the message's position."""
         where = slot(grouping, key, record)
         line, within = where[:LINE], where[LINE:]
         if line not in self._heads or within < self._heads[line][0]:
@@ -91,7 +94,7 @@ class RebuiltLines:
         return "lines", where, b""
 
     def heads(self) -> Iterator[Write]:
-        """Yield the writes that store the head of each line and its entry in ``available``."""
+        """Yield the writes that store the head of each line and the line's entry in ``available``."""
         for line, (within, available) in self._heads.items():
             head = self._former(line)
             if head[layout.number.size :] != within:

@@ -35,7 +35,7 @@ def line_key(queue: int, group: str) -> bytes:
 
 
 def slot_of(grouping: Grouping, available: int, sequence: int) -> bytes:
-    """Return the slot of a message in its line."""
+    """Encode a message's slot: its position in the line of its group."""
     return layout.pair.pack(available if grouping == Grouping.FAIR else 0, sequence)
 
 
@@ -46,7 +46,7 @@ def line_entry(line: bytes, head: bytes) -> tuple[bytes, bytes]:
 
 
 class ScannedRecords:
-    """The records of a line that a claim has read, in ascending order of slots.
+    """The records of a message group that a claim has read, in the order of the group.
 
     A record is None if the message was removed or is unreadable. ``is_all`` is true if the whole line was read.
     """
@@ -69,7 +69,7 @@ class _LineChange:
 
     Attributes:
         slots: The new records by slot; None for a slot that a message leaves.
-        stored: The slots in ``slots`` that the store already has.
+        stored: The slots in ``slots`` that the store already has. A slot is the position of a message in the line.
     """
 
     __slots__ = ("key", "scanned", "slots", "state", "stored")
@@ -83,7 +83,7 @@ class _LineChange:
 
 
 class LineChanges:
-    """The changes to lines within one ``Change``."""
+    """The changes to the lines of message groups within one ``Change``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -92,15 +92,15 @@ class LineChanges:
         """The changed lines, by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """Add a message to its line."""
+        """Add a message to the line of its group."""
         self._line(state, record.line).slots[slot_of(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:
-        """Remove a message from its line. ``available`` is its stored available-at."""
+        """Remove a message from the line of its group. ``available`` is the message's stored available-at."""
         _leave(self._line(state, group), slot_of(state.grouping, available, sequence))
 
     def shift(self, state: QueueState, sequence: int, record: StoredMessage, available: int) -> None:
-        """Move a message within its line. ``available`` is its stored available-at."""
+        """Move a message within the line of its group. ``available`` is the message's stored available-at."""
         line, grouping = self._line(state, record.line), state.grouping
         _leave(line, slot_of(grouping, available, sequence))
         line.slots[slot_of(grouping, record.available, sequence)] = record

@@ -121,7 +121,7 @@ class LogIntegrity:
         return set(self._logs)
 
     def check_due(self, key: bytes, note: bytes) -> None:
-        """Check that a batch exists or was trimmed, and that its entries in ``due`` and ``topics`` match."""
+        """Check that a batch exists or was trimmed, and that the batch's entries in ``due`` and ``topics`` match."""
         batch = due.parse_entry(key)[1]
         value = self._findings.store.get(*logs.topic_removal(batch, note)[:2])
         if value is None or value[:8] != key[:8]:

@@ -4,7 +4,7 @@
 Publishing and purging hold the log's lock from the first read to the write. Readers need no lock, because ``Log.view``
 is replaced as a whole after the write. Two changes become visible in another way:
 
-- A purge adds a floor to the current view.
+- A purge stores the last purged sequence of the topic, called the floor, in the current view.
 - ``Log.dropped`` includes a trim before the trim is written.
 """
 
@@ -78,7 +78,7 @@ decode_entries = msgpack.Decoder(list[Entry]).decode
 
 
 def topic_key(number: int, topic: str) -> bytes:
-    """Return the key prefix of a topic's batches in ``topics``, which is also its key in ``floors``."""
+    """Return the key prefix of a topic's batches in ``topics``. The prefix is also the topic's key in ``floors``."""
     return layout.number.pack(number) + layout.project_prefix(topic)
 
 
@@ -129,7 +129,7 @@ MIN_COMPACTED: Final = 8 << 20
 class LogView(NamedTuple):
     """The state of a log that readers use.
 
-    ``floors`` has the last purged sequence of each topic. Unlike ``record``, it may change.
+    ``floors`` maps topics to their last purged sequences. Unlike ``record``, this mapping may change.
     """
 
     record: LogRecord
@@ -242,7 +242,7 @@ class Log:
         self._forgotten.discard(topic)
 
     def discard_floor(self, topic: str) -> None:
-        """Discard the floor of a topic whose batches up to the floor are removed.
+        """Discard the last purged sequence (floor) of a topic after the purged batches are removed.
 
         Because concurrent readers may use the mapping of floors, it is replaced and not changed. To avoid a copy for
         each topic, one replacement discards many floors.

@@ -5,8 +5,9 @@ A message is ready if available <= now < expires and no commit has reserved it. 
 the end of the claim plus the redelivery delay. When a claim lapses, its messages therefore become ready without a
 write.
 
-Fresh messages need no index, because their available-at increases with their sequences. The search merges them with the
-index ``available``, which has all other messages. The caller of ``take`` holds the queue's lock.
+Fresh messages were posted without a delay and are not yet claimed. They need no index, because their available-at
+increases with their sequences. The search merges them with the index ``available``, which has all other messages. The
+caller of ``take`` holds the queue's lock.
 """
 
 import heapq
@@ -123,7 +124,7 @@ class _Scan:
         live: Up to ``limit`` ready messages.
         expired: The keys of the expired messages that were skipped.
         head: The ready cursor after the scan.
-        fresh_head: The fresh cursor after the scan.
+        fresh_head: The sequence after which the next claim searches for messages without an index entry.
     """
 
     def __init__(self, store: Store, state: QueueState, limit: int, now: int) -> None:
@@ -170,7 +171,10 @@ class _Scan:
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yield the fresh messages and the indexed messages below the key ``_horizon``, merged in claim order."""
+        """Yield the fresh messages and the indexed messages below the key ``_horizon``, merged in claim order.
+
+        A fresh message was posted without a delay and is not yet claimed. It has no index entry.
+        """
         indexed, tally = self._indexed(), self._state.tally
         if tally.fresh_head >= tally.fresh_tail:
             return indexed
@@ -187,7 +191,10 @@ class _Scan:
 
 
 def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
-    """Yield the fresh messages above the sequence ``after``, in order. Unreadable messages have no record."""
+    """Yield the fresh messages above the sequence ``after``, in order. Unreadable messages have no record.
+
+    A fresh message was posted without a delay and is not yet claimed.
+    """
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
     while at <= last:
@@ -212,5 +219,8 @@ def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Cand
 
 
 def scan_fresh_times(store: Store, state: QueueState, now: int) -> Iterator[int]:
-    """Yield the available-at of each unexpired fresh message, in ascending order."""
+    """Yield the available-at of each unexpired fresh message, in ascending order.
+
+    A fresh message was posted without a delay and is not yet claimed.
+    """
     return (available for available, _, expires, _, record in scan_fresh(store, state) if record and expires > now)

@@ -38,11 +38,17 @@ class PendingDeletes:
         """The first remaining key, by family and number."""
 
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` messages of purged and deleted queues. Return the number of steps."""
+        """Remove up to ``size`` messages of purged and deleted queues. Return the number of removals.
+
+        A queue without messages counts as one removal.
+        """
         return self._clear(store, layout.PENDING_QUEUE, self._messages, size, pace)
 
     def clear_numbers(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` records of removed histories and stages. Return the number of steps."""
+        """Remove up to ``size`` records of removed histories and stages. Return the number of removals.
+
+        A history or stage without records counts as one removal.
+        """
         return self._clear(store, layout.PENDING_NUMBER, self._records, size, pace)
 
     def _clear(
@@ -100,7 +106,10 @@ class PendingDeletes:
 
 
 def delete_unused_hidden(session: Session) -> None:
-    """Delete the hidden states that no longer have idempotency keys."""
+    """Delete each hidden state that no longer has idempotency keys.
+
+    A hidden state stores the idempotency keys of a missing queue.
+    """
     for key, _ in session.store.scan("hidden", b"", layout.END):
         ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:

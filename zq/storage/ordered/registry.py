@@ -99,7 +99,11 @@ class QueueState:
         self.ready_cursor = self.ready_cursor.move_to(head)
 
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
-        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``, beyond unreadable messages."""
+        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``, beyond unreadable messages.
+
+        Claims search the index ``available`` from the ready cursor, and messages without an index entry from the fresh
+        cursor.
+        """
         self.advance(head)
         self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
 
@@ -200,7 +204,10 @@ class Registry:
 
     @contextmanager
     def locked_or_hidden(self, ref: QueueRef) -> Iterator[QueueState | None]:
-        """Lock the queue or its hidden state; a context manager that returns the state, or None if there is neither."""
+        """Lock the queue or its hidden state; a context manager that returns the state, or None if there is neither.
+
+        The hidden state of a missing queue owns the idempotency keys.
+        """
         while True:
             state = self.find(ref) or self._hidden.get(ref)
             with nullcontext() if state is None else state.lock:
@@ -211,7 +218,7 @@ class Registry:
     def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA, grouping: Grouping = Grouping.NONE) -> bool:
         """Create the queue if it is missing, and return whether it was created.
 
-        If there is a hidden state of this name, the new queue gets its idempotency keys.
+        If there is a hidden state of this name, the new queue gets the idempotency keys of the hidden state.
         """
         while True:
             hidden = self._hidden.get(ref)

@@ -39,8 +39,8 @@ def resume(
 
     Args:
         moment: The time of the backup.
-        shift: If given, all expiries are extended by the age of the backup. For documents, this function computes the
-            new value.
+        shift: If given, all expiries are extended by the age of the backup. ``shift`` computes the new value of each
+        document.
         force_clock: Whether to trust the machine's clock even if it is implausible.
 
     Raises:
@@ -63,7 +63,7 @@ def resume(
 
 
 def _shift_all(store: Store, later: int, postpone: Postpone) -> None:
-    """Extend all expiries, including past ones, by ``later`` milliseconds. Claims and delays are not extended."""
+    """Extend all expiries by ``later`` milliseconds, even past ones. Claims and delays are not extended."""
     postponed: dict[str, Shift] = {**_SHIFTS, "records": partial(_shift_document, postpone)}
     found: Iterator[list[Write]] = chain(
         (_shift_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),

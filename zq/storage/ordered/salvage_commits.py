@@ -60,7 +60,8 @@ class CommitSalvage:
     def copy(self, queues: set[bytes], producers: set[bytes]) -> None:
         """Copy the open commits.
 
-        ``queues`` has the numbers of the queues in the new store, ``producers`` the key prefixes of its producers.
+        ``queues`` has the numbers of the queues in the new store. ``producers`` has the key prefixes of the producers
+        in the new store.
         """
         for producer, commit in self._open.items():
             commit.reserved = [part for part in commit.reserved if layout.number.pack(part.number) in queues]

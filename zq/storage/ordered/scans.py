@@ -88,8 +88,8 @@ def _advance(
 ) -> int | None:
     """Add the records that match the filter to ``found``, up to the limit or the end of the queue.
 
-    Return the position from which to continue if the scan stops early because it has read ``blocks`` blocks, otherwise
-    None.
+    If the scan stops early because it has read ``blocks`` blocks of sequences, return the position from which to
+    continue. Otherwise, return None.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
@@ -125,7 +125,7 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
 
 
 class _Scan:
-    """A scan up to the next block that can be skipped. It records which of its blocks later scans can skip."""
+    """A scan up to the next block of sequences that can be skipped. It records which blocks later scans can skip."""
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now

@@ -24,7 +24,7 @@ from zq.storage.ordered.store import Readable, Store, Write
 
 
 def prefix(project: str, stage: str) -> bytes:
-    """Return the key of a stage without the expiry at its end."""
+    """Return the key prefix of a stage, which lacks only the expiry at the end of the key."""
     return layout.name_prefix(layout.project_prefix(project), stage)
 
 
@@ -139,7 +139,7 @@ class StageRest(Struct, array_like=True):
 
 
 class OpenCommit(Struct, array_like=True):
-    """An open commit: its result and its remaining work."""
+    """A commit that is decided but not completed: its result and its remaining work."""
 
     batch: int
     published: int

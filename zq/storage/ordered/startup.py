@@ -62,7 +62,7 @@ class StorageClock:
         return self._offset or 0.0
 
     def trust(self, offset: Seconds) -> None:
-        """Replace the current offset with ``offset``, which an earlier process has recorded as trusted."""
+        """Trust the boot time ``offset``, which an earlier process has recorded as trusted."""
         with self._lock:
             self._offset, self.latest = offset, 0.0
 
@@ -75,7 +75,10 @@ class StorageClock:
             return moment
 
     def _judge_offset(self, offset: Seconds, ran: Seconds) -> None:
-        """Decide whether to trust the machine's clock. ``offset`` is its time minus ``ran``, the current ``uptime``."""
+        """Decide whether to trust the machine's clock.
+
+        ``offset`` is the clock's time minus ``ran``. ``ran`` is the current ``uptime()``.
+        """
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
             self._since, self._leapt = ran, leap
@@ -177,9 +180,9 @@ def read_boot_id() -> bytes:
 
 
 def _restore_offset(store: Store, clock: StorageClock) -> None:
-    """Restore the recorded offset if the clock has jumped ahead since the store's last use in this boot.
+    """Restore the recorded boot time if the clock has jumped ahead since the store's last use in this boot.
 
-    Without the recorded offset, a restarted server would trust the jump immediately.
+    Without the recorded time, a restarted server would trust the jump immediately.
     """
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
     if known and known == read_boot_id() and clock.offset - int(believed) / 1000 > LEAP:
@@ -192,7 +195,7 @@ def last_seen(store: Store) -> int:
 
 
 def record_clock(store: Store, clock: StorageClock) -> None:
-    """Record the clock's largest time and its trusted offset, which ``check_clock`` reads at the next start."""
+    """Record the clock's largest time and its trusted offset. ``check_clock`` reads both at the next start."""
     moment, offset = layout.ms(clock.latest), layout.ms(clock.offset)
     store.write(
         [("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (read_boot_id(), offset))]

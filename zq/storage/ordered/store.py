@@ -52,7 +52,7 @@ class Store(Protocol):
     A store must accept writes within ``MAX_KEY_BYTES``, ``MAX_VALUE_BYTES``, ``MAX_BATCH_WRITES`` and
     ``MAX_BATCH_BYTES``.
 
-    Reads raise ``StoreDamaged`` if a damaged file makes the data unreadable, unless ``spare`` is set.
+    Reads raise ``StoreDamaged`` if a damaged file makes the data unreadable, unless the caller passes ``spare``.
     """
 
     # The write error after which the store rejects all writes, or None. The engine then reopens the store. A store that
@@ -63,7 +63,7 @@ class Store(Protocol):
 
     @property
     def prompt(self) -> bool:
-        """Whether short verbs may run on the event loop's thread.
+        """Whether verbs that read few entries may run on the event loop's thread.
 
         If so, no method blocks on anything slower than the local disk, and ``wait_durable`` defers to
         ``zq.storage.inline.current()`` instead of waiting.
@@ -83,8 +83,8 @@ class Store(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield items with ``lower <= key < upper`` in key order, or in reverse order with ``backwards``.
 
-        Writes during the scan, also by the scanning thread, may or may not be included. Callers often end a scan early.
-        With ``spare``, the scan ends at damaged data without an error.
+        The scan may or may not see writes made while it runs, including writes by the scanning thread. With ``spare``,
+        the scan stops at damaged data instead of raising an error.
         """
         ...
 

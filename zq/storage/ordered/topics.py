@@ -241,9 +241,9 @@ def _scan_log(store: Store, log: Log, view: LogView, after: int, pattern: Patter
 def _scan_entries(
     store: Store, log: Log, view: LogView, topic: str | None, after: int
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the topic's entries in ``topics`` or, if ``topic`` is None, all of the log's entries in ``batches``.
+    """Yield the topic's entries in ``topics``. If ``topic`` is None, yield all of the log's entries in ``batches``.
 
-    The entries are those above the sequence ``after``, except those that are known to be trimmed or purged.
+    Only entries above the sequence ``after`` are returned, except those that are known to be trimmed or purged.
     """
     number = layout.number.pack(log.history)
     family, prefix = ("batches", number) if topic is None else ("topics", logs.topic_key(log.history, topic))

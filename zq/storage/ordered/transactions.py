@@ -295,7 +295,7 @@ def _require_held(held: list[T], claim: ClaimRef) -> list[T]:
 
 
 def _producer_prefix(project: str, producer: str) -> bytes:
-    """Return the key of a producer's record without the expiry at its end."""
+    """Return the key prefix of a producer's record, which lacks only the expiry at the end of the key."""
     return layout.name_prefix(layout.project_prefix(project), producer)
 
 
@@ -397,7 +397,7 @@ def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[byt
 def _advance(commit: OpenCommit, count: int, size: int) -> None:
     """Record in the open commit that ``count`` messages of its first stage were published.
 
-    ``size`` is the total size of their bodies in bytes.
+    ``size`` is the total size of the bodies of these messages in bytes.
     """
     rest = commit.rests[0]
     rest.at += count

@@ -72,7 +72,7 @@ class PooledStorage:
         return self._catalogue.clock_lead()
 
     def ping(self) -> None:
-        """Check the catalogue only, because the server can serve the catalogue's queues without the other stores."""
+        """Check only the catalogue. The server can serve the catalogue's queues without the other stores."""
         self._catalogue.ping()
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:

@@ -68,7 +68,7 @@ class BindingLookup(NamedTuple):
 
 
 class Bindings:
-    """The bindings of queues to pools.
+    """The assignments of queues to pools, called bindings.
 
     ``virtual``: whether new queues that match no pool are stored in the catalogue.
     """
@@ -109,8 +109,8 @@ class Bindings:
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
         """Return the pool to write a queue to. If the queue is not bound yet, bind it.
 
-        The queue is bound to the pool ``beside`` or, if ``beside`` is None, to a pool that this method chooses. The
-        chosen pool belongs to ``flavor``, unless the queue already exists or must be in the pool of another queue.
+        The queue is bound to the pool ``beside``. If ``beside`` is None, this method chooses a pool. The chosen pool
+        belongs to ``flavor``, unless the queue already exists or must be in the pool of another queue.
         """
         while True:
             document, pool = self._lookups.get(queue)
@@ -146,7 +146,7 @@ class Bindings:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """Schedule the removal of a queue's binding.
+        """Schedule the removal of a queue's binding, which assigns the queue to a pool.
 
         Call this method before you delete the queue.
         """
@@ -213,7 +213,8 @@ class Bindings:
     def _required_pool(self, queue: QueueRef) -> str | None:
         """Return the pool in which the queue must be, or None if it may be in any pool.
 
-        A queue must be in the same pool as its notices queue, and a hidden queue in the same pool as its owner.
+        A queue and the hidden queue of its notices must be in the same pool. Every other hidden queue of a queue must
+        also be in the pool of that queue.
         """
         owner = owner_of(queue)
         if owner is None:
@@ -238,7 +239,7 @@ class Bindings:
         return weights
 
     def _revive(self, queue: QueueRef, document: Document) -> str | None:
-        """Cancel the removal of a binding and return its pool, or None if another server has changed the binding."""
+        """Cancel the removal of a binding, and return the pool, or None if another server has changed the binding."""
         binding = read_binding(document)
         if binding.deleted is None:
             return binding.pool

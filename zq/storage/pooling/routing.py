@@ -81,7 +81,7 @@ class Controller:
 
 
 def _route_by_queue(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
-    """Return a class decorator that adds methods, which call the store of the queue in their first argument.
+    """Return a class decorator that adds methods. Each method calls the store of the queue in the first argument.
 
     Args:
         part: The attribute of the store that has the methods, such as ``messages``.
@@ -219,7 +219,7 @@ class Claims(Controller):
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return a page of the claims of one queue or of a project. The claims of a project are listed pool by pool.
 
-        For a project, ``next`` consists of the pool, a slash, and the ``next`` of the pool's store.
+        For a project, ``Page.next`` consists of the pool, a slash, and the ``Page.next`` of the pool's store.
         """
         if queue:
             return self._source_store(QueueRef(project, queue)).claims.list(project, after, limit, now, queue)
@@ -270,7 +270,7 @@ def _route_to_catalogue(verb: str) -> Callable[..., Any]:
 
 
 class Transactions(Controller):
-    """Fences, stages and producers, which the catalogue stores, and commits to queues of the default pool."""
+    """The fences, stages and producers of the catalogue, and commits to queues of the default pool."""
 
     advance_fence = _route_to_catalogue("advance_fence")
     drop_stage = _route_to_catalogue("drop_stage")

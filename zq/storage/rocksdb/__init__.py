@@ -131,7 +131,7 @@ def salvage(uri: str, to: str) -> SalvageResult:
 
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
-    """Provide a folder for a new store, and rename the store to ``to`` if the context ends without an error."""
+    """Provide a folder for a new store, and rename the folder to ``to`` if the context ends without an error."""
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):
         if target.exists():
@@ -165,7 +165,7 @@ class Backups:
 
     @staticmethod
     def verify(folder: Path) -> Report:
-        """Check the checksums of a backup and the integrity of its store, without changing it.
+        """Check the checksums of a backup and the integrity of its store. The backup is not changed.
 
         Raises ``StartRefused`` if the folder is not a complete backup.
         """
@@ -187,7 +187,7 @@ class Backups:
 
         Args:
             shift: If given, all expiries are extended by the age of the backup; see ``resuming.resume``.
-            use: A function that processes the restored store and returns its number of tokens.
+            use: A function that processes the restored store and returns the number of access tokens in the store.
 
         Raises:
             StartRefused: The backup is incomplete or damaged, the target exists or is not writable, or the machine's
@@ -304,8 +304,8 @@ class Directory(Housekeeping):
     def maintain(self, trimmed: Iterator[Range]) -> None:
         """Once a minute, start due compactions of trimmed ranges and of files with expired bodies.
 
-        RocksDB would compact them late: a trimmed range has only a few tombstones, and a compaction filter causes no
-        compactions.
+        RocksDB itself would compact this data late: a trimmed range has only a few tombstones, and a compaction filter
+        causes no compactions.
         """
         moment = time.monotonic()
         if moment - self._checked_at < CHECK_INTERVAL:

@@ -190,7 +190,10 @@ def _locked(target: Path) -> Iterator[None]:
 
 
 def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> NewBackup:
-    """Write and sync the files and the manifest of a backup. ``known`` has the files that may be linked."""
+    """Write and sync the files and the manifest of a backup.
+
+    ``known`` maps (name, size, checksum) to the path of a file that may be linked.
+    """
     files, copied = [], 0
     for source in sorted(Path(snapshot.folder).iterdir()):
         with _open(source) as content:

@@ -142,7 +142,7 @@ class Store(ordered.Store):
         """Open the store.
 
         Args:
-            filtered: The family with the compaction filter, which ``enable_filter`` enables; see ``tuning``.
+            filtered: The family with the compaction filter, which ``enable_filter`` enables; see the module ``tuning``.
             damage: The damage found so far, if the store is reopened.
             logged: Whether writes are appended to a log file. If not, the caller makes them durable.
         """
@@ -180,7 +180,10 @@ class Store(ordered.Store):
 
     @property
     def prompt(self) -> bool:
-        """Whether short verbs may run on the event loop's thread. False during and shortly after a write stall."""
+        """Whether verbs that read few entries may run on the event loop's thread.
+
+        False during and shortly after a write stall.
+        """
         return time.monotonic() - self._stalled_at > STALL_MEMORY
 
     def get(self, family: str, key: bytes) -> bytes | None:

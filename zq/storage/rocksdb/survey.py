@@ -177,7 +177,7 @@ class Survey:
         return [self._plain, self._filtered]
 
     def _skip_gap(self, family: str, view: Rdict, lower: bytes, upper: bytes, error: Exception) -> bytes:
-        """Record the gap that begins at ``lower``. Return its upper bound."""
+        """Record the unreadable range that begins at ``lower``. Return the upper bound of the range."""
         if not is_damage(error):
             raise unavailable_error() from error
         place = damage_location(error)
@@ -242,7 +242,7 @@ class _Cursor:
             iterator.next()
 
     def failure(self, key: bytes | None = None) -> Exception | None:
-        """Return the error at the current position or, after a seek, at ``key``. Return None if there is no error."""
+        """Return the error at the current position, or None. If ``key`` is given, seek to ``key`` first."""
         if key is not None:
             self._iterator.seek(key)
         if self._iterator.valid():

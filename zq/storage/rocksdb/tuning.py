@@ -110,7 +110,10 @@ _registered: list[str] = []
 
 
 def filtered_options() -> Options:
-    """Return options with the compaction filter and with compactions disabled, or default options if loading fails."""
+    """Return RocksDB options with the TTL compaction filter and with compactions disabled.
+
+    If the options cannot be loaded, return default options.
+    """
     try:
         families: dict[str, Options] = Options.load_latest(_register_filter())[1]
         return families["filtered"]
@@ -120,7 +123,7 @@ def filtered_options() -> Options:
 
 
 def is_active(path: Path, family: str) -> bool:
-    """Return whether RocksDB has opened the family with the filter, according to its latest options file."""
+    """Return whether RocksDB has opened the family with the TTL filter, according to its latest options file."""
     written = path.glob("OPTIONS-*[0-9]")
     newest = max(written, key=lambda file: int(file.name.rpartition("-")[2]), default=None)
     section = ""
@@ -157,7 +160,10 @@ def _create_folder() -> str:
 
 
 def _register_filter() -> str:
-    """Register the filter's class with RocksDB and write the options file, once per process. Return its folder."""
+    """Register the TTL compaction filter with RocksDB and write an options file that names it, once per process.
+
+    Return the folder of the options file.
+    """
     with _registering:
         if not _registered:
             folder = _create_folder()

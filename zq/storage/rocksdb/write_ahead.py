@@ -5,8 +5,8 @@ A log file consists of blocks of 32 KiB, and no record crosses the end of a bloc
 
 - The header has a masked CRC-32C, the length, the type and, in a file that RocksDB may recycle, the low half of the
   file's number.
-- The content is a write or, if the write does not fit into the block, a fragment of it. A write begins with the
-  sequence number of its first entry and the number of its entries.
+- The content is a write. If the write does not fit into the block, the content is a fragment of the write. A write
+  begins with the sequence number of its first entry and the number of its entries.
 
 After a power failure, the last writes may be torn, and RocksDB drops them when it opens the directory. It also silently
 drops all writes after a damaged record. ``examine`` distinguishes the two cases before the directory is opened.
@@ -130,7 +130,7 @@ class LogFile:
         return Fragment(at, at + header, at + header + length, kind)
 
     def is_intact(self, batch: Batch) -> bool:
-        """Return whether the CRCs of all fragments are correct."""
+        """Return whether the CRCs of all fragments of a write are correct."""
         return all(
             HEADER.unpack_from(self._content, each.start)[0]
             == masked_crc(self._content[each.start + HEADER.size - 1 : each.end])
