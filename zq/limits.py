@@ -63,8 +63,8 @@ MAX_FREE_NAME: Final = 128
 MAX_GROUP: Final = 128
 # Maximum number of a message's attributes, not counting the trace context.
 MAX_ATTRIBUTES: Final = 10
-# Maximum characters of a message's attributes, including names and types. It bounds the attributes of a page, because
-# page sizes count bodies only. SQS counts attributes towards the message size instead.
+# Maximum characters of a message's attributes, including names and types. SQS counts attributes towards the message
+# size instead.
 MAX_ATTRIBUTES_SIZE: Final = 16384
 # Maximum length of the name or type of an attribute.
 MAX_ATTRIBUTE_NAME: Final = 256

@@ -4,10 +4,11 @@
 The docstring of an option is its description in the sample file and in ``configuration.md``.
 """
 
-from typing import Annotated
+from typing import Annotated, get_type_hints
 
 from msgspec import Struct
 
+from zq.errors import StartRefused
 from zq.model.options import Flag, Natural, Option, Text
 
 
@@ -85,3 +86,12 @@ class RocksdbOptions(Struct, frozen=True, kw_only=True):
     max_clock_jump: Natural = 172_800
     """Maximum seconds by which the machine's clock may be ahead of the store's last use at start, because a wrong clock
     would expire messages. 0: no check, like --force-clock for one start."""
+
+
+def check_choices(options: Struct) -> None:
+    """Raise ``StartRefused`` if an option has none of its valid values."""
+    for name, hint in get_type_hints(type(options), include_extras=True).items():
+        for part in getattr(hint, "__metadata__", ()):
+            value = getattr(options, name)
+            if isinstance(part, Option) and part.choices and value not in part.choices:
+                raise StartRefused(f"{name} must be one of {', '.join(part.choices)}, not {value!r}.")

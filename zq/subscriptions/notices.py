@@ -52,8 +52,8 @@ def build_notification(notice: Notice, *, is_mail: bool = False) -> bytes:
     shown: dict[str, Any] = {"ttl": notice.ttl, "body": Raw(notice.body)}
     if notice.delay is not None:
         shown["delay"] = notice.delay
-    if notice.attributes and not is_mail:
-        shown["attributes"] = format_values(decode_attributes(notice.attributes))
+    if not is_mail and (values := format_values(decode_attributes(notice.attributes))):
+        shown["attributes"] = values
     return wire.encode(shown | {"Message_Type": "Notification", f"{notice.kind}_name": notice.name})
 
 

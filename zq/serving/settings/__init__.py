@@ -87,10 +87,12 @@ class Configuration:
         return [f"{name} = {'(not shown)' if name in SECRETS else value}" for name, value in changed.items()]
 
     def _immutable_changes(self, fresh: "Configuration") -> Iterator[str]:
-        """Yield a sentence for each change that applies only at the next start. Passwords are masked."""
+        """Yield a sentence for each change that applies only at the next start. Secrets are masked."""
         for option in (option for options in OPTIONS.values() for option in options if not option.option.reload):
             stays, new = (option.read(conf) for conf in (self._conf, fresh._conf))
-            if stays != new:
+            if stays != new and option.option.secret and option.label != "[storage] uri":
+                yield f"{option.label} stays (not shown): it changes at the next start."
+            elif stays != new:
                 shown = (without_secrets(repr(value)) for value in (stays, new))
                 yield "{} stays {}: it becomes {} at the next start.".format(option.label, *shown)
 

@@ -22,6 +22,7 @@ from zq.logs import without_secrets
 from zq.model import store_uri
 from zq.model.expiry import Expiry
 from zq.model.identity import AuthOptions, ShareOptions
+from zq.model.options import PORT
 from zq.model.quotas import UNBOUNDED, Quota
 from zq.serving.sections import SECTIONS
 from zq.serving.settings import sections
@@ -257,7 +258,8 @@ def _check_values(conf: cfg.ConfigOpts, path: str | None) -> None:
                 value = option.read(conf)
             except cfg.ConfigSourceValueError as error:
                 raise StartRefused(_explain(option, path, error)) from error
-            number = option.is_number and option.default is not None
+            # An empty port is the default port.
+            number = option.is_number and option.default is not None and option.option != PORT
             if number and (value is None or not math.isfinite(value)):
                 raise StartRefused(f"{_locate(option, path)} must be a number; it is {value or 'empty'}.")
 

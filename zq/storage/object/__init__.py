@@ -22,7 +22,7 @@ from zq.storage.object.objects import Objects
 from zq.storage.object.owner import Owner, TakeoverTerms
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.swift import SwiftObjects
-from zq.storage.options import ObjectOptions
+from zq.storage.options import ObjectOptions, check_choices
 from zq.storage.ordered import layout
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
@@ -37,6 +37,7 @@ def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedSt
     allowed.
     """
     chosen = ObjectOptions(**options)
+    check_choices(chosen)
     lease, owner_timeout, by_position = chosen.lease, chosen.owner_timeout, chosen.fencing == "position"
     expiry, objects, now = expiry or Expiry(), objects_of(uri), StorageClock().now
     if by_position:

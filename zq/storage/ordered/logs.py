@@ -103,10 +103,14 @@ def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
 
 
 def batch_entries(key: bytes, value: bytes) -> list[Write]:
-    """Return the writes that store a batch and its index entries, given its entry in ``batches``."""
+    """Return the writes that store a batch and its index entries, given its entry in ``batches``.
+
+    The value stays as it is, because other versions encode a batch differently.
+    """
     stored = decode_stored(value)
     before = LogRecord(layout.pair.unpack(key)[0], size=stored.size, messages=stored.messages)
-    return batch_writes(stored.batch, before)
+    _, *index = batch_writes(stored.batch, before)
+    return [("batches", key, value), *index]
 
 
 def batch_removal(key: bytes, value: bytes) -> list[Write]:

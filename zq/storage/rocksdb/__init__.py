@@ -23,7 +23,7 @@ from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Postpone, Report, RestoreResult, SalvageResult, Snapshot
 from zq.storage.api import Storage
-from zq.storage.options import RocksdbOptions
+from zq.storage.options import RocksdbOptions, check_choices
 from zq.storage.ordered import layout, resuming, startup
 from zq.storage.ordered.integrity import Integrity
 from zq.storage.ordered.salvage import Salvage
@@ -54,9 +54,11 @@ def connect(uri: str, expiry: Expiry | None = None, **options: Any) -> OrderedSt
     ``options`` are those of ``RocksdbOptions``. Raises ``StartRefused`` if an option is invalid or the store cannot be
     opened.
     """
+    chosen = RocksdbOptions(**options)
+    check_choices(chosen)
     path = parse_path(uri)
     warn_of_others(path)
-    return _open(path, RocksdbOptions(**options), expiry or Expiry())
+    return _open(path, chosen, expiry or Expiry())
 
 
 def _open(path: Path, options: RocksdbOptions, expiry: Expiry) -> OrderedStorage:

@@ -74,7 +74,8 @@ function newKey() {
 }
 
 function posting(form, bodies) {
-  const { ttl, delay, attributes } = form;
+  const { ttl, delay } = form;
+  const attributes = form.attributes.trim();
   const terms = [ttl && `"ttl":${Number(ttl)}`, delay && `"delay":${Number(delay)}`, attributes && `"attributes":${attributes}`].filter(Boolean);
   return `{"messages":[${bodies.map((body) => `{${[...terms, `"body":${body}`].join(",")}}`).join(",")}]}`;
 }
@@ -82,7 +83,7 @@ function posting(form, bodies) {
 function wrongIn(form, limits) {
   const fault = form.lines ? form.lines.fault : faultOf(form.text);
   if (fault) return fault;
-  if (form.attributes && !isObject(form.attributes)) return "Attributes must be a JSON object.";
+  if (form.attributes.trim() && !isObject(form.attributes)) return "Attributes must be a JSON object.";
   if (!limits) return "";
   const size = new Blob(form.lines?.texts ?? [form.text]).size;
   if (size > limits.max_messages_post_size) return `A post may have ${bytes(limits.max_messages_post_size)}; this is ${bytes(size)}.`;
@@ -135,7 +136,7 @@ function Terms({ topic, form, change, limits, metadata }) {
     </div>
     <label class="field">
       <span>Attributes of each message, as a JSON object</span>
-      <input type="text" autocomplete="off" spellcheck=${false} placeholder=${'{"kind": "invoice"}'} value=${form.attributes} onInput=${(event) => change({ attributes: event.target.value.trim() })} />
+      <input type="text" autocomplete="off" spellcheck=${false} placeholder=${'{"kind": "invoice"}'} value=${form.attributes} onInput=${(event) => change({ attributes: event.target.value })} />
     </label>
     <p class="quiet">
       ${limits && `A message lives ${age(limits.min_message_ttl)} to ${age(limits.max_message_ttl)}; the ${topic ? "topic" : "queue"}'s own ttl holds where none is given. `}
