@@ -264,17 +264,32 @@ class QueueVerbs(SubscriptionVerbs):
 
     @operation
     def redrive(
-        self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
+        self,
+        to: str | None = None,
+        *,
+        limit: int | None = None,
+        ids: Iterable[str] | None = None,
+        origin: str | None = None,
     ) -> Call[Redriven]:
-        """Move dead letters, the oldest or those with ``ids``, back to their origin queues or to the queue ``to``."""
-        return self._redriving(_redrive_terms(to, limit, ids), Redriven)
+        """Move dead letters back to their origin queues or to the queue ``to``.
+
+        Args:
+            ids: Ids of the messages. Default: the oldest messages, up to ``limit``.
+            origin: Move only messages that came from this queue.
+        """
+        return self._redriving(_redrive_terms(to, limit, ids, origin), Redriven)
 
     @operation
     def redrive_dry_run(
-        self, to: str | None = None, *, limit: int | None = None, ids: Iterable[str] | None = None
+        self,
+        to: str | None = None,
+        *,
+        limit: int | None = None,
+        ids: Iterable[str] | None = None,
+        origin: str | None = None,
     ) -> Call[RedriveDryRun]:
         """Return the expected result of ``redrive`` without moving messages."""
-        return self._redriving(_redrive_terms(to, limit, ids, dry_run=True), RedriveDryRun)
+        return self._redriving(_redrive_terms(to, limit, ids, origin, dry_run=True), RedriveDryRun)
 
     def _redriving(self, terms: extensions.RedriveTerms, answer: type[T]) -> Call[T]:
         return self._replay_call(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=answer))
@@ -403,13 +418,14 @@ def _history_params(since: datetime | None, until: datetime | None, living: bool
 
 
 def _redrive_terms(
-    to: str | None, limit: int | None, ids: Iterable[str] | None, dry_run: bool = False
+    to: str | None, limit: int | None, ids: Iterable[str] | None, origin: str | None, dry_run: bool = False
 ) -> extensions.RedriveTerms:
     return extensions.RedriveTerms(
         UNSET if to is None else to,
         UNSET if limit is None else limit,
         UNSET if ids is None else [*ids],
         dry_run,
+        UNSET if origin is None else origin,
     )
 
 

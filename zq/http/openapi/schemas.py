@@ -98,6 +98,7 @@ def _bounds(limits: Limits) -> dict[str, dict[str, Json]]:
             "to": QUEUE_NAMES,
             "limit": batch,
             "ids": {"minItems": 1, "maxItems": MAX_NAMED, "uniqueItems": True},
+            "origin": QUEUE_NAMES,
         },
         "ReplayTerms": {
             "ids": {"minItems": 1, "maxItems": limits.max_messages_per_page, "uniqueItems": True},
@@ -129,7 +130,7 @@ def _conditions() -> dict[str, Json]:
     return {
         "PatchOperation": {"anyOf": [{"properties": {"op": {"const": "remove"}}}, {"required": ["value"]}]},
         "SettleTerms": {"anyOf": named},
-        "RedriveTerms": {"not": {"required": ["ids", "limit"]}},
+        "RedriveTerms": {"not": {"required": ["ids"], **any_of("limit", "origin")}},
         "ReplayTerms": {"oneOf": [any_of("ids"), any_of("since", "until", "limit")]},
     }
 
