@@ -342,10 +342,15 @@ class QueueVerbs(SubscriptionVerbs):
         until: datetime | None = None,
         living: bool = False,
         bodies: Bodies = "whole",
+        newest_first: bool = False,
         page: int | None = None,
     ) -> Call[Page[Finished]]:
-        """List finished messages in the order of finishing; with ``living``, all messages in the order of posting."""
-        params = _history_params(since, until, living, page)
+        """List finished messages in the order of finishing; with ``living``, all messages in the order of posting.
+
+        Args:
+            newest_first: Whether to reverse the order of finishing. It excludes ``living``.
+        """
+        params = {**_history_params(since, until, living, page), "order": "desc" if newest_first else None}
         return finished_pages(self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
 
     @listing
