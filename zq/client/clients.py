@@ -27,7 +27,19 @@ from zq.client.credentials import chosen_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
-from zq.client.values import Event, Gap, JobCommit, JobFence, JobStage, LastCommit, Listed, LiveClaim, Located
+from zq.client.subscriptions import project_subscriptions_call
+from zq.client.values import (
+    Event,
+    Gap,
+    JobCommit,
+    JobFence,
+    JobStage,
+    LastCommit,
+    Listed,
+    LiveClaim,
+    Located,
+    ProjectSubscription,
+)
 from zq.errors import Invalid
 from zq.model import Committed, Fence
 from zq.wire import extensions
@@ -149,6 +161,15 @@ class ClientVerbs:
             page: Number of claims per request.
         """
         return list_call(path("claims"), page)
+
+    @listing
+    def subscriptions(self, /, *, page: int | None = None) -> Call[Page[ProjectSubscription]]:
+        """List the subscriptions of all queues and topics of the project, sorted by source.
+
+        Args:
+            page: Number of subscriptions per request.
+        """
+        return project_subscriptions_call(page)
 
     @operation
     def ping(self) -> Call[None]:

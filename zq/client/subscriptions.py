@@ -8,9 +8,9 @@ import msgspec
 from msgspec import Struct
 
 from zq import wire
-from zq.client.calls import Answer, Call, Page, Params, Repeat, listing, nothing, operation
+from zq.client.calls import Answer, Call, Page, Params, Repeat, listing, nothing, operation, path
 from zq.client.resources import ResourceVerbs, id_list, linked
-from zq.client.values import DeadDelivery, Redriven, Subscribed, Subscription
+from zq.client.values import DeadDelivery, ProjectSubscription, Redriven, Subscribed, Subscription
 from zq.wire.numbers import checked_json
 
 T = TypeVar("T")
@@ -20,6 +20,11 @@ _SEGMENT: Final = "subscriptions"
 
 class _Subscriptions(Struct):
     subscriptions: list[Subscription]
+    links: list[dict[str, str]]
+
+
+class _ProjectSubscriptions(Struct):
+    subscriptions: list[ProjectSubscription]
     links: list[dict[str, str]]
 
 
@@ -34,6 +39,16 @@ class _Tested(Struct):
 
 class _Secret(Struct):
     secret: str
+
+
+def project_subscriptions_call(page: int | None) -> Call[Page[ProjectSubscription]]:
+    """Return the call that lists the subscriptions of the project."""
+
+    def read(answer: Answer) -> Page[ProjectSubscription]:
+        found = msgspec.json.decode(answer.body, type=_ProjectSubscriptions)
+        return linked(path(_SEGMENT), found.subscriptions, found.links, read)
+
+    return Call(method="GET", path=path(_SEGMENT), params={"limit": page}, read=read)
 
 
 class SubscriptionVerbs(ResourceVerbs):

@@ -390,6 +390,20 @@ class Subscription(Struct, frozen=True):
     """Whether the subscriber has confirmed."""
 
 
+class ProjectSubscription(Subscription, frozen=True):
+    """A subscription in the listing of its project.
+
+    Attributes:
+        kind: Kind of the source: ``queue`` or ``topic``.
+        waiting: Number of pending deliveries, counted up to 1,000.
+        dead: Number of failed deliveries, counted up to 1,000.
+    """
+
+    kind: str
+    waiting: int
+    dead: int
+
+
 class DeadDelivery(Struct, frozen=True, dict=True):
     """A failed or pending delivery. ``reason`` is set only for failed deliveries."""
 

@@ -16,16 +16,37 @@ from zq.http.openapi.operations import (
     several,
 )
 from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits
-from zq.subscriptions.subscriptions import MIN_TTL
+from zq.subscriptions.subscriptions import MAX_COUNTED, MIN_TTL
 
 
 def subscriptions(limits: Limits) -> Json:
     """Return the operations on subscriptions and deliveries of queues and topics, by path and method."""
-    return _of("queue", QUEUE, limits) | _of("topic", TOPIC, limits)
+    return _project(limits) | _of("queue", QUEUE, limits) | _of("topic", TOPIC, limits)
+
+
+def _page_parameters(limits: Limits) -> list[Json]:
+    size = integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE)
+    return [
+        query("marker", TEXT, "Marker of the page, from the link in the previous page."),
+        query("limit", size, "Maximum number of entries."),
+    ]
+
+
+def _project(limits: Limits) -> Json:
+    return {
+        "/v2/subscriptions": {
+            "get": operation(
+                "list_project_subscriptions",
+                "List the subscriptions of all queues and topics",
+                {200: answer("A page, sorted by source.", "ProjectSubscriptionPage")},
+                parameters=_page_parameters(limits),
+            )
+        }
+    }
 
 
 def _of(word: str, source: str, limits: Limits) -> Json:
-    limit = query("limit", integer(1, limits.max_messages_per_page, default=DEFAULT_PAGE), "Maximum number of entries.")
+    parameters = _page_parameters(limits)
     changed = {204: answer("Done.", "", "Location")}
     path = f"{source}/subscriptions"
     return {
@@ -34,7 +55,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 f"list_{word}_subscriptions",
                 f"List the subscriptions of a {word}",
                 {200: answer("A page.", "SubscriptionPage")},
-                parameters=[query("marker", TEXT, "Marker of the page, from the link in the previous page."), limit],
+                parameters=parameters,
             ),
             "post": operation(
                 f"create_{word}_subscription",
@@ -81,7 +102,7 @@ def _of(word: str, source: str, limits: Limits) -> Json:
                 errors=(404,),
             )
         },
-        **_deliveries(word, f"{path}/{{subscription}}/deliveries", limit),
+        **_deliveries(word, f"{path}/{{subscription}}/deliveries", parameters[1]),
     }
 
 
@@ -145,6 +166,15 @@ def schemas() -> Json:
     links = {"type": "array", "maxItems": 1, "items": reference("schemas", "Link")}
     page = {"subscriptions": {"type": "array", "items": reference("schemas", "Subscription")}, "links": links}
     count = integer(0, 1 << 53)
+    listed = one | {
+        "kind": {"enum": ["queue", "topic"]},
+        "waiting": integer(0, MAX_COUNTED),
+        "dead": integer(0, MAX_COUNTED),
+    }
+    project_page = {
+        "subscriptions": {"type": "array", "items": reference("schemas", "ProjectSubscription")},
+        "links": links,
+    }
     dead = dict.fromkeys(("id", "message_id", "Message_Type", "reason"), TEXT)
     dead |= {"attempts": count, "age": count, "ttl": ttl}
     deliveries = {"type": "array", "items": reference("schemas", "Delivery")}
@@ -154,6 +184,8 @@ def schemas() -> Json:
     return {
         "Subscription": _object(one),
         "SubscriptionPage": _object(page),
+        "ProjectSubscription": _object(listed),
+        "ProjectSubscriptionPage": _object(project_page),
         "SubscriptionTerms": {"type": "object", "properties": {**rest, "subscriber": TEXT}, "required": ["subscriber"]},
         "SubscriptionChange": {"type": "object", "properties": {**rest, "subscriber": {"type": ["string", "null"]}}},
         "Subscribed": {"type": "object", "properties": made, "required": ["subscription_id"]},
