@@ -28,7 +28,7 @@ from zq.model import Draft, new_ids
 from zq.storage import object as driver
 from zq.storage.api import Storage
 from zq.storage.object.epochs import Head, newest, read
-from zq.storage.object.following import Copy, Standby
+from zq.storage.object.following import Standby, StandbyCopy
 from zq.storage.object.objects import Objects
 from zq.storage.ordered.storage import OrderedStorage
 
@@ -186,7 +186,7 @@ def followed(where: Place, store: str, messages: int, each: int, beat: int) -> f
     ended: list[float] = []
     stop = Standby.stop
 
-    def noted(standby: Standby) -> Copy | None:
+    def noted(standby: Standby) -> StandbyCopy | None:
         ended.append(time.monotonic())
         return stop(standby)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark looks into modules whose names begin like this one's for data sources: ``format("zq")`` needs no registering.
+"""The module through which Spark finds ``format("zq")`` without registration.
 
-One of them that cannot be imported hides all others, and is imported for other formats too. So this one imports nothing
-before Spark asks it for its source.
+Spark imports all modules whose names begin with ``pyspark_`` when it looks for any data source. If one import fails,
+Spark finds no data source at all, so this module imports zq only when Spark accesses ``DefaultSource``.
 """
 
 import sys
@@ -10,12 +10,12 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Spark's name for a module's source."""
+    """Import the data source when Spark accesses ``DefaultSource``."""
     if name == "DefaultSource":
         try:
             from zq.spark.source import ZqDataSource
         except ImportError as cause:
-            # Spark drops the error and says only that there is no such source: so the reason goes to standard error.
+            # Spark drops the cause and reports only an unknown data source, so print the cause to standard error.
             sentence = (
                 f'Spark cannot load the source "zq" with {sys.executable}: {cause}. Install zq-queue[spark] there, '
             )

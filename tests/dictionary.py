@@ -46,7 +46,7 @@ class Dictionary(Objects):
     def elect(self, number: int) -> bool:
         return self.put_new(f"epoch/{number}", b"")
 
-    def elected(self, number: int) -> bool:
+    def has_election(self, number: int) -> bool:
         return f"epoch/{number}" in self._values
 
     def close(self) -> None:

@@ -159,7 +159,7 @@ WORDS = (
     Word("Keepers", "maintenance threads"),
     Word("Runs", "Transport"),
     Word("Awaits", "AsyncTransport"),
-    Word("unsure", "maybe_applied", ("zq.client",)),
+    Word("unsure", "may_be_applied", ("zq.client",)),
     Word("Again", "Retry"),
     Word("at_once", "concurrency", ("zq.client",)),
     Word("notes.py", "resume_file", ("zq.cli",)),

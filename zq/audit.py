@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The audit log: refused requests and changes (tenancy 9).
+"""The audit log: changes and rejected requests (tenancy 9).
 
-The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets and signatures. Refusals beyond
-``MAX_PER_SECOND`` per second are only counted, and their number is logged ``DELAY`` seconds later.
+The logger ``zq.audit`` writes one JSON object per line, without bodies, secrets and signatures. At most
+``MAX_PER_SECOND`` rejected requests are logged per second. Further ones are only counted, and their number is logged
+``DELAY`` seconds later.
 """
 
 import logging
@@ -36,7 +37,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         route: The path with parameter names, such as ``/v2/queues/{queue}/purge``.
         object: The object of the request, such as ``queue jobs``.
-        why: The error of a refusal; for a token's rotation, the other token.
+        why: Error with which the request was rejected. For the rotation of a token: the other token.
         messages: Number of messages affected, if known.
     """
 
@@ -54,8 +55,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     messages: int | UnsetType = UNSET
 
 
-def encoded(entry: Entry) -> bytes:
-    """Return the entry as JSON. Lone surrogates are escaped, because a credential id may contain them."""
+def encode(entry: Entry) -> bytes:
+    """Encode the entry as JSON. Escape lone surrogates, which a credential id may contain."""
     try:
         return msgspec.json.encode(entry)
     except UnicodeEncodeError:
@@ -64,7 +65,7 @@ def encoded(entry: Entry) -> bytes:
         return msgspec.json.encode(structs.replace(entry, **escaped))
 
 
-def later(delay: float, task: Callable[[], None]) -> None:
+def run_later(delay: float, task: Callable[[], None]) -> None:
     """Run the task in a separate thread after ``delay`` seconds."""
     timer = threading.Timer(delay, task)
     timer.daemon = True
@@ -78,34 +79,34 @@ class Audit:
     def __init__(
         self,
         monotonic: Callable[[], float] = time.monotonic,
-        later: Callable[[float, Callable[[], None]], None] = later,
+        run_later: Callable[[float, Callable[[], None]], None] = run_later,
     ) -> None:
         self._monotonic = monotonic
-        self._later = later
+        self._later = run_later
         self._lock = threading.Lock()
         self._second = 0
         self._count = 0
         self._unlogged = 0
 
     @property
-    def on(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether the audit log is enabled."""
         return bool(LOGGER.handlers)
 
-    def did(self, entry: Entry) -> None:
-        """Log a change, or an attempted change."""
+    def log_change(self, entry: Entry) -> None:
+        """Log a change or an attempt to change something."""
         LOGGER.info(entry)
 
-    def unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
-        """Log a request that Keystone's middleware refused before it reached the application."""
-        if self.on:
+    def log_unauthenticated(self, env: Mapping[str, Any], peer: str) -> None:
+        """Log a request that Keystone's middleware rejected before it reached the application."""
+        if self.is_enabled:
             why = "The Keystone middleware has refused the request."
-            self.refused(
+            self.log_refusal(
                 Entry(peer=peer, method=env["REQUEST_METHOD"], object=env["PATH_INFO"], outcome="refused", why=why)
             )
 
-    def refused(self, entry: Entry) -> None:
-        """Log a refusal, or only count it if ``MAX_PER_SECOND`` is exceeded."""
+    def log_refusal(self, entry: Entry) -> None:
+        """Log a rejected request. If ``MAX_PER_SECOND`` is exceeded, only count the request."""
         with self._lock:
             second = int(self._monotonic())
             if second != self._second:
@@ -115,12 +116,12 @@ class Audit:
             first = counted and self._unlogged == 0
             self._unlogged += counted
         if first:
-            self._later(DELAY, self.log_counted)
+            self._later(DELAY, self.log_unlisted)
         if not counted:
             LOGGER.info(entry)
 
-    def log_counted(self) -> None:
-        """Log the number of refusals that were only counted since the last call."""
+    def log_unlisted(self) -> None:
+        """Log how many rejected requests were counted but not logged since the last call."""
         with self._lock:
             unlogged, self._unlogged = self._unlogged, 0
         if unlogged:
@@ -133,13 +134,13 @@ class Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         entry: Any = record.msg
-        return encoded(structs.replace(entry, time=moment)).decode()
+        return encode(structs.replace(entry, time=moment)).decode()
 
 
 def configure(target: str) -> None:
     """Set the target of the audit log: ``stderr``, ``off``, or the path of a file.
 
-    The file is created with mode 0600 and may be rotated. Raises ``StartRefused``.
+    A new file gets mode 0600. Files may be rotated. Raises ``StartRefused`` if the file cannot be opened for writing.
     """
     for former in LOGGER.handlers[:]:
         LOGGER.removeHandler(former)

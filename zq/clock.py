@@ -16,13 +16,13 @@ from typing import NamedTuple, Protocol
 from zq.errors import Unavailable
 from zq.model import Seconds
 
-# Maximum step of the offset in seconds that one sample can cause. A larger step needs ``AGREEING`` samples in a row.
+# Maximum step of the offset in seconds after a single sample. A larger step needs ``AGREEING`` consecutive samples.
 JUMP = 1.0
 # Number of consecutive samples that confirm a larger step.
 AGREEING = 3
-# Fraction by which the clock may run slow while it waits for a store that was set back.
+# Fraction by which the clock runs slower after the store's clock was set back, until the two agree.
 SLEW = 0.05
-# Maximum number of consecutive samples until the best of them is ``EXACT``.
+# Maximum number of consecutive samples per refresh. Sampling stops as soon as the error is at most ``EXACT``.
 SAMPLES = 5
 # Error in seconds up to which a sample is good enough.
 EXACT = 0.01
@@ -30,13 +30,13 @@ EXACT = 0.01
 SAMPLING_SECONDS = 1.0
 # Precision in seconds to which a store may round its time.
 GRAIN = 0.001
-# Seconds for which a sample is used. A slow answer may hide a small step of the store's clock.
+# Seconds for which a sample is used. A slow reply may hide a small step of the store's clock.
 MEMORY = 60.0
 # Maximum relative drift between the clocks of two machines: a sample that is an hour old is 0.7 s less accurate.
 DRIFT = 200e-6
 # Maximum error of a time in seconds, in both directions: servers may differ by 50 ms (extensions 1).
 TOLERANCE = 0.025
-# Maximum seconds for which ``now`` waits until a time has certainly passed.
+# Maximum seconds that ``now`` waits until a time has certainly passed.
 LONGEST_WAIT = 5.0
 
 
@@ -44,7 +44,10 @@ class Clock(Protocol):
     """The interface of clocks."""
 
     def now(self) -> Seconds:
-        """Return a time between the call and its return, in seconds to the millisecond. It never decreases."""
+        """Return the current time in seconds, with millisecond precision.
+
+        The result is a time between the call and the return of this method. Later calls never return an earlier time.
+        """
         ...
 
     def drift(self) -> Seconds:
@@ -57,7 +60,7 @@ class Clock(Protocol):
 
 
 class Offset(NamedTuple):
-    """The offset of the store's time from the monotonic clock: between ``low`` and ``high`` at time ``received``."""
+    """The offset of the store's time from the monotonic clock: from ``low`` to ``high`` at time ``received``."""
 
     low: float
     high: float
@@ -68,27 +71,28 @@ class Offset(NamedTuple):
         return (self.low + self.high) / 2
 
     def at(self, moment: float) -> "Offset":
-        """Return the bounds of the offset at a later monotonic time, widened by possible drift."""
+        """Return the bounds at a later monotonic time. They are wider by the possible drift."""
         grown = DRIFT * max(0.0, moment - self.received)
         return Offset(self.low - grown, self.high + grown, moment)
 
     def wrong(self, offset: float) -> Seconds:
-        """Return the maximum error of an offset within these bounds."""
+        """Return the maximum error of ``offset``, an estimate within these bounds."""
         return max(self.high - offset, offset - self.low)
 
 
 class StoreClock:
-    """The store's time, kept as an offset to this machine's monotonic clock.
+    """The store's time, kept as an offset from this machine's monotonic clock.
 
-    ``refresh`` must be called every few seconds. It calls ``read``, which reads the store's time at an unknown moment
-    between request and answer. Each answer therefore gives bounds of the offset. The clock uses the intersection of the
-    bounds of the last minute, so a slow answer has no effect.
+    ``refresh`` must be called every few seconds. It reads the store's time with ``read``. The store takes its time at
+    an unknown point between request and reply, so each reply yields bounds of the offset. The clock uses the
+    intersection of the bounds of the last minute; a slow reply therefore has no effect.
 
-    An answer that contradicts the others reveals a step of the store's clock. A small step is slewed in. A forward step
+    A reply that contradicts the others reveals a step of the store's clock. A small step is slewed in. A forward step
     of more than one second is applied after three samples that agree.
 
     Args:
-        doubted: Returns the seconds by which the clock of the store's machine has jumped ahead of the store.
+        doubted: Returns the lead of the system clock over the store's time in seconds. It is not 0 if the system clock
+            has jumped and the store does not follow it.
     """
 
     def __init__(
@@ -116,8 +120,8 @@ class StoreClock:
     def now(self) -> Seconds:
         """Return the store's time with an error of at most ``TOLERANCE``.
 
-        If the time is less certain, wait until a time has certainly passed that was in the future at the call. Raises
-        ``Unavailable`` if that would take longer than ``LONGEST_WAIT``.
+        If the error is larger, compute the latest time that the store can have at the call, wait until the store has
+        reached that time, and return it. Raises ``Unavailable`` if the wait would be longer than ``LONGEST_WAIT``.
         """
         with self._lock:
             moment = self._monotonic()
@@ -134,19 +138,25 @@ class StoreClock:
             return self._rise(reached)
 
     def refresh(self) -> None:
-        """Take a sample of the store's time and follow it; take more samples until the offset is ``EXACT``."""
+        """Sample the store's time and adjust the offset. Repeat until the error is at most ``EXACT``.
+
+        One call takes at most ``SAMPLES`` samples.
+        """
         began = self._monotonic()
         self._follow(self._sample())
         self._sharpen(began)
 
     def drift(self) -> Seconds:
-        """Return the seconds by which this clock is ahead of the store's last answer, or of its machine's clock."""
+        """Return the seconds by which this clock is ahead of the last sample of the store's time.
+
+        If the store does not follow a jump of its machine's clock, the result is relative to the machine's clock.
+        """
         doubted = self._doubted()
         with self._lock:
             return self._offset - self._told - doubted
 
     def uncertainty(self) -> Seconds:
-        """Return half the round trip of the best answer, which grows with the age of the answer."""
+        """Return the maximum error of the offset: half the round trip of the best sample, plus the drift since then."""
         with self._lock:
             return self._known.at(self._monotonic()).wrong(self._target)
 
@@ -178,9 +188,9 @@ class StoreClock:
                     self._stepped(list(self._jumps))
 
     def _sharper(self, known: Offset) -> None:
-        """Combine a consistent sample with the known bounds.
+        """Apply bounds that include a new, consistent sample.
 
-        A less accurate sample changes nothing. A more accurate one does not change the rate of an ongoing slew.
+        A less accurate sample changes nothing. A more accurate sample does not change the rate of an ongoing slew.
         """
         behind = self._offset - self._target
         if known.high - known.low <= 2 * self._known.at(known.received).wrong(self._target):
@@ -202,7 +212,7 @@ class StoreClock:
         self._judge()
 
     def _judge(self) -> None:
-        """Compute how long the offset stays within ``TOLERANCE`` without another answer."""
+        """Update the time until which the offset certainly stays within ``TOLERANCE``."""
         spare = TOLERANCE - self._known.wrong(self._target)
         self._sure_until = self._known.received + spare / DRIFT if spare >= 0 else -math.inf
 
@@ -218,7 +228,10 @@ class StoreClock:
 
 
 def _common(offsets: Sequence[Offset]) -> Offset | None:
-    """Return the intersection of the offsets at the time of the last one; ``None`` if they contradict each other."""
+    """Return the intersection of the offsets' bounds at the time of the last offset.
+
+    Return ``None`` if the offsets contradict each other.
+    """
     latest = offsets[-1].received
     grown = [offset.at(latest) for offset in offsets]
     low, high = max(offset.low for offset in grown), min(offset.high for offset in grown)
@@ -230,14 +243,14 @@ def _agree(jumps: Sequence[Offset]) -> bool:
 
 
 def own() -> Seconds:
-    """Return the time of this machine, for programs without a server clock."""
+    """Return this machine's time, for programs without a server clock."""
     return time.time()
 
 
 class ManualClock:
-    """A clock for tests that only ``advance`` moves forward.
+    """A clock for tests, which changes only when ``advance`` is called.
 
-    Start it near the current time: stores use real time, too.
+    Start it near the current time, because stores also use real time.
     """
 
     def __init__(self, start: Seconds) -> None:

@@ -3,7 +3,7 @@
 
 ``str(error)`` is one sentence for the caller. It names the field and the bound, and never contains a message body, a
 credential or text of a vendor's library. Errors raised by drivers have fixed sentences: the class attribute
-``sentence``, or the class method ``of``, which fills in values. ``zq.wire.refusals`` maps errors to statuses and
+``sentence``, or the class method ``of``, which fills in values. ``zq.wire.refusals`` maps errors to HTTP statuses and
 titles.
 """
 
@@ -22,27 +22,27 @@ class ZqError(Exception):
 
 
 class Invalid(ZqError):
-    """A well-formed request that violates a rule or limit."""
+    """The request is well-formed but violates a rule or limit."""
 
 
 class InvalidBody(Invalid):
-    """A body that cannot be parsed, or has a missing, mistyped or forbidden member."""
+    """The body cannot be parsed, or has a missing, mistyped or forbidden member."""
 
 
 class InvalidParameter(Invalid):
-    """A query parameter of the wrong type."""
+    """A query parameter has the wrong type."""
 
 
 class InvalidName(Invalid):
-    """An invalid queue name or project id."""
+    """The queue name or project id is not valid."""
 
 
 class InvalidTopicName(InvalidName):
-    """An invalid topic name, or an invalid project id of a topic."""
+    """The topic name, or the project id of a topic, is not valid."""
 
 
 class InvalidHeader(Invalid):
-    """A missing or malformed request header."""
+    """A request header is missing or malformed."""
 
     def __init__(self, title: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -50,15 +50,15 @@ class InvalidHeader(Invalid):
 
 
 class UnsupportedMediaType(ZqError):
-    """A body in a format that the route does not support."""
+    """The body has a format that the route does not support."""
 
 
 class NotAuthorized(ZqError):
-    """An operation that the caller's roles, or the scopes of the credential, do not permit."""
+    """The caller's roles, or the scopes of the credential, do not permit the operation."""
 
 
 class NotAuthenticated(NotAuthorized):
-    """A request without a valid credential.
+    """The request has no valid credential.
 
     Attributes:
         challenge: Value of the header ``WWW-Authenticate``.
@@ -74,49 +74,52 @@ class NotAuthenticated(NotAuthorized):
 
 
 class QuotaExceeded(NotAuthorized):
-    """A project that has reached a quota."""
+    """The project has reached a quota."""
 
 
 class TooManyRequests(ZqError):
-    """A request that exceeds a rate limit. Nothing has changed; retry after ``retry_after`` seconds."""
+    """The request exceeds a rate limit. Nothing has changed; the client may retry after ``retry_after`` seconds.
+
+    Attributes:
+        limit: Name of the exceeded limit in ``[quota]``.
+    """
 
     def __init__(self, sentence: str | None = None, retry_after: int = 1, limit: str = "") -> None:
-        """Initialize; ``limit`` is the name of the exceeded limit in ``[quota]``."""
         super().__init__(sentence)
         self.retry_after = retry_after
         self.limit = limit
 
 
 class NotFound(ZqError):
-    """A named object that does not exist."""
+    """The named object does not exist."""
 
 
 class QueueNotFound(NotFound):
-    """A queue that does not exist in the project."""
+    """The queue does not exist in the project."""
 
 
 class TopicNotFound(NotFound):
-    """A topic that does not exist in the project."""
+    """The topic does not exist in the project."""
 
 
 class MessageNotFound(NotFound):
-    """A message that does not exist in the queue, or has expired."""
+    """The message does not exist in the queue, or has expired."""
 
 
 class ClaimNotFound(NotFound):
-    """A claim that is not live in the queue."""
+    """The claim does not exist in the queue, or has expired."""
 
     sentence = "There is no live claim of this id in the queue."
 
 
 class SubscriptionNotFound(NotFound):
-    """A subscription that does not exist, has expired, or belongs to another source."""
+    """The subscription does not exist, has expired, or belongs to another source."""
 
     sentence = "There is no such subscription."
 
 
 class StageNotFound(NotFound):
-    """A stage that does not exist in the project, was dropped, or has expired."""
+    """The stage does not exist in the project, was dropped, or has expired."""
 
     @classmethod
     def of(cls, stage: str) -> Self:
@@ -124,39 +127,39 @@ class StageNotFound(NotFound):
 
 
 class ProducerNotFound(NotFound):
-    """A producer without a commit, or whose last commit is no longer remembered."""
+    """The producer has not committed yet, or its last commit is not remembered any more."""
 
     sentence = "The producer has not committed anything, or its last commit is no longer remembered."
 
 
 class StageFull(Invalid):
-    """A stage that would exceed its limit of bytes or messages."""
+    """The stage would exceed its limit of bytes or messages."""
 
     sentence = "The stage would exceed its limit."
 
 
 class KeyReused(ZqError):
-    """An Idempotency-Key that was used before for a different request."""
+    """The Idempotency-Key was used before for a different request."""
 
     sentence = "The Idempotency-Key was used before for a different request."
 
 
 class Conflict(ZqError):
-    """A request that conflicts with a concurrent change."""
+    """The request conflicts with a concurrent change."""
 
 
 class SubscriptionExists(Conflict):
-    """A subscription that already exists for the subscriber."""
+    """The subscriber already has a subscription."""
 
 
 class NotAgreed(Conflict):
-    """A delivery to a subscriber that has not confirmed the subscription."""
+    """The subscriber has not confirmed the subscription, so nothing is delivered to it."""
 
     sentence = "The subscriber has not confirmed the subscription, so nothing is delivered to it."
 
 
 class QueuePaused(Conflict):
-    """A post to a queue whose posts are paused. Nothing has changed."""
+    """Posts to the queue are paused. Nothing has changed."""
 
     @classmethod
     def of(cls, queue: str) -> Self:
@@ -164,13 +167,13 @@ class QueuePaused(Conflict):
 
 
 class Fenced(Conflict):
-    """A fence whose epoch is not the newest: its holder must stop."""
+    """The request has an outdated epoch of a fence. Its sender must stop."""
 
     sentence = "The fence has a newer epoch, or this epoch was never assigned."
 
 
 class ClaimLapsed(Conflict):
-    """A claim of a commit that is no longer live. Nothing has changed."""
+    """The commit settles a claim that has expired or holds no messages. Nothing has changed."""
 
     @classmethod
     def of(cls, claim: str) -> Self:
@@ -178,7 +181,7 @@ class ClaimLapsed(Conflict):
 
 
 class StageDiffers(Conflict):
-    """A stage whose message count differs from the commit's expectation. Nothing has changed."""
+    """The commit publishes a stage with an unexpected number of messages. Nothing has changed."""
 
     @classmethod
     def of(cls, stage: str, count: int, expected: int) -> Self:
@@ -186,7 +189,7 @@ class StageDiffers(Conflict):
 
 
 class CommitTooLarge(ZqError):
-    """A commit that exceeds the message limit. Nothing has changed."""
+    """The commit exceeds the message limit. Nothing has changed."""
 
     @classmethod
     def of(cls, count: int, most: int) -> Self:
@@ -194,16 +197,16 @@ class CommitTooLarge(ZqError):
 
 
 class CommitRunning(Conflict):
-    """A commit that must wait for another attempt, or for another commit with one of its stages."""
+    """Another commit of the producer, or with one of the same stages, is still running."""
 
     sentence = "Another commit of the producer, or with one of the stages, is still running. Try again soon."
 
 
 class Repeated(ZqError):
-    """A signal, not a refusal: an earlier request with the same idempotency key has been applied.
+    """A signal to the caller: an earlier request with the same idempotency key has been applied.
 
     Attributes:
-        answer: Answer of the earlier request.
+        answer: Result of the earlier request.
         last: Sequence of the last message of the earlier post; 0 = unknown.
     """
 
@@ -214,10 +217,10 @@ class Repeated(ZqError):
 
 
 class DraftsRepeated(ZqError):
-    """A signal, not a refusal: some drafts of a post were posted before under their keys. Nothing was stored.
+    """A signal to the caller: an earlier post already contained some of the drafts. Nothing was stored.
 
     Attributes:
-        first: The answer of the earlier post for each of these drafts, by id.
+        first: The earlier result for each of these drafts, by id.
     """
 
     def __init__(self, first: Mapping[str, Repeated]) -> None:
@@ -226,7 +229,7 @@ class DraftsRepeated(ZqError):
 
 
 class OtherMetadata(ZqError):
-    """A signal, not a refusal: a queue's metadata differs from the expected metadata. Nothing has changed.
+    """A signal to the caller: a queue's metadata differs from the expected metadata. Nothing has changed.
 
     Attributes:
         metadata: The current metadata.
@@ -238,85 +241,85 @@ class OtherMetadata(ZqError):
 
 
 class MetadataConflict(ZqError):
-    """A patch that replaces or removes a missing metadata key."""
+    """The patch replaces or removes a missing metadata key, or concurrent changes were faster."""
 
 
 class MessageClaimed(ZqError):
-    """A message that is held by a live claim, which the caller did not name."""
+    """The message belongs to a live claim, which the request did not name."""
 
     sentence = "The message is held by a claim that was not given as claim_id."
 
 
 class ClaimNotHeld(Invalid):
-    """A claim that does not hold the message."""
+    """The message does not belong to the claim that the request named."""
 
     sentence = "A claim given as claim_id or claim_ids does not hold the message; nothing was deleted."
 
 
 class PoolsApart(Invalid):
-    """An atomic operation on queues of two pools."""
+    """The queues of an atomic operation are in different pools."""
 
 
 class PoolNotFound(NotFound):
-    """A pool that does not exist."""
+    """The pool does not exist."""
 
 
 class FlavorNotFound(NotFound):
-    """A flavor that does not exist in the project."""
+    """The flavor does not exist in the project."""
 
 
 class PoolRefused(Invalid):
-    """A pool with invalid properties."""
+    """The properties of the pool are not valid."""
 
 
 class FlavorRefused(Invalid):
-    """A new flavor that names a missing pool."""
+    """The new flavor names a missing pool."""
 
 
 class FlavorUpdateRefused(Invalid):
-    """An update of a flavor that names a missing pool."""
+    """The update of a flavor names a missing pool."""
 
 
 class PoolInUse(NotAuthorized):
-    """A pool that cannot be deleted at present."""
+    """The pool cannot be deleted, because it has queues or is the only pool of its flavor."""
 
 
 class PoolConflict(Conflict):
-    """A pool whose store belongs to another pool, or cannot be changed at present."""
+    """The store of the pool belongs to another pool, or cannot be changed while the pool has queues."""
 
 
 class NotBuilt(ZqError):
-    """A part of the API that this server does not support."""
+    """This server does not support the requested part of the API."""
 
 
 class Unavailable(ZqError):
-    """A store that is temporarily unavailable. The cause is chained, for the log only."""
+    """The store is temporarily unavailable. The cause is chained, for the log only."""
 
     sentence = "The store is temporarily unavailable. Try again later."
 
 
 class Deposed(Unavailable):
-    """A store that another server has taken over. This process cannot use it again."""
+    """Another server has taken over the store. This process cannot use the store again."""
 
     sentence = "Another server has taken over this store. Use that server."
 
 
 class StoreDamaged(Unavailable):
-    """A request that reads corrupt data of the store, so that retries are useless.
+    """The request reads corrupt data of the store, so retries do not help.
 
     The cause is chained, for the log only.
     """
 
 
 class MessageUnreadable(StoreDamaged):
-    """A message that cannot be decrypted, because its key is missing or the stored body was modified."""
+    """The message cannot be decrypted: its key is missing, or the stored body was modified."""
 
     sentence = "The data for this request is damaged. Retries do not help: the store must be salvaged."
 
 
 class Crowded(ZqError):
-    """A long-running request for which this server has no free slot. Retry later or on another server."""
+    """This server has no free slot for a long-running request. The client may retry later or use another server."""
 
 
 class StartRefused(ZqError):
-    """A configuration with which the server must not start. The sentence says what is wrong and how to fix it."""
+    """The server refuses to start with this configuration. The sentence says how to fix it."""

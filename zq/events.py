@@ -1,64 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Events in a server, for observers such as ``zq.serving.metrics``."""
+"""Events of a server, for observers such as ``zq.serving.metrics``."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final
 
-from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Seconds
+from zq.model import Claim, CommitResult, Draft, Messages, Outcome, QueueRef, Seconds
 from zq.model.topics import Entry, TopicRef
 
 
 class Events:
-    """An observer of a server's events; this one ignores them, and subclasses override methods.
+    """An observer that ignores all events of a server. Subclasses override methods.
 
-    Each method is called after the event, by any thread. It must return at once and must not raise.
+    Each method is called after its event, on any thread. It must return at once and must not raise an error.
     """
 
     # HTTP requests.
 
     def answered(self, method: str, route: str, status: int, seconds: float, waited: bool) -> None:
-        """Observe an answered HTTP request.
+        """Observe the response to an HTTP request.
 
         Args:
             route: Template of the path; "" if there is none.
-            waited: Whether it was a long poll.
+            waited: Whether the request was a long poll.
         """
 
     # The store.
 
     def store_called(self, verb: str, seconds: float) -> None:
-        """Observe that a verb of the store, such as ``messages.post``, returned or raised after ``seconds``."""
+        """Observe that an operation of the store has returned or failed after ``seconds``.
+
+        Args:
+            verb: Name of the operation, such as ``messages.post``.
+        """
 
     # The use cases.
 
     def posted(self, queue: QueueRef, drafts: Sequence[Draft]) -> None:
-        """Observe stored messages, except those recognized by an idempotency key."""
+        """Observe messages stored in a queue. A repeated request stores no messages and is not observed."""
 
     def claimed(self, queue: QueueRef, claim: Claim, now: Seconds) -> None:
-        """Observe a new claim, but not one found by name."""
+        """Observe a new claim. A claim that was found by name is not new."""
 
     def popped(self, queue: QueueRef, messages: Messages, now: Seconds) -> None:
         """Observe messages popped from a queue."""
 
     def finished(self, queue: QueueRef, outcome: Outcome, count: int) -> None:
-        """Observe finished messages of a queue, except popped ones (see ``popped``), as reported in the answer.
+        """Observe finished messages of a queue. Popped messages are excluded (see ``popped``).
 
-        The queue of a commit that settles claims of several queues has an empty name.
+        If a commit settles claims of several queues, the name of the queue is "".
         """
 
-    def committed(self, commit: Committed) -> None:
-        """Observe a commit, or its repetition."""
+    def committed(self, commit: CommitResult) -> None:
+        """Observe a commit or a repeated commit."""
 
     def published(self, topic: TopicRef, entries: Sequence[Entry]) -> None:
-        """Observe messages published to a topic, except those recognized by an idempotency key."""
+        """Observe messages published to a topic. A repeated request publishes no messages and is not observed."""
 
     def waiting(self, change: int) -> None:
         """Observe a change of the number of requests that wait for messages."""
 
     def woken(self, found: bool) -> None:
-        """Observe a poll of a woken request, and whether it found a message."""
+        """Observe a poll of a woken request, and whether the poll found a message."""
 
     def turned_away(self) -> None:
         """Observe a long poll that found no free slot."""
@@ -91,15 +95,15 @@ class Events:
         Args:
             removed: Number of messages deleted.
             exhausted: Whether the round reached its maximum.
-            rested: Seconds of the round in which it paused.
+            rested: Seconds for which the round was paused.
         """
 
     def throttled(self, ratio: float, share: float) -> None:
-        """Observe the throttling of active expiry.
+        """Observe a change of the throttling of active expiry.
 
         Args:
-            ratio: Duration of requests during a round, relative to their usual duration.
-            share: Fraction of the time in which the round may work.
+            ratio: Duration of requests during a round, divided by their usual duration.
+            share: Fraction of the time for which the round may work.
         """
 
 
@@ -108,14 +112,13 @@ NO_EVENTS: Final = Events()
 
 
 class Observers(Events):
-    """Several observers that each receive every event. An event costs nothing if no observer overrides its method."""
+    """A group of observers. Each event is passed to the observers that override its method."""
 
     def __init__(self, *observers: Events) -> None:
         self._observers = list(observers)
         self._bind()
 
     def add(self, observer: Events) -> None:
-        """Add an observer."""
         self._observers.append(observer)
         self._bind()
 
@@ -136,7 +139,7 @@ def _in_turn(calls: Sequence[Callable[..., None]]) -> Callable[..., None]:
 
 
 class Refusal(StrEnum):
-    """The reason why an edge refused a request or connection before the application saw it; a label of the metric."""
+    """The reason why an edge rejected a request or connection by itself; a label of the metric."""
 
     HEAD = "head_timeout"
     BODY = "body_timeout"
@@ -148,18 +151,18 @@ class Refusal(StrEnum):
     MALFORMED = "malformed"
 
 
-# Counted per process, because the edge accepts connections before the application and its observers exist.
+# Counted per process, because an edge accepts connections before the application and its observers exist.
 _refused: dict[str, int] = dict.fromkeys(Refusal, 0)
 _counting = threading.Lock()
 
 
-def refused(reason: Refusal) -> None:
-    """Count a request or connection that an edge refused."""
+def count_refusal(reason: Refusal) -> None:
+    """Count a request or connection that an edge has rejected."""
     with _counting:
         _refused[reason] += 1
 
 
-def refusals() -> Mapping[str, int]:
-    """Return the number of refusals of edges in this process, by reason."""
+def refusal_counts() -> Mapping[str, int]:
+    """Return the number of requests and connections that edges in this process have rejected, by reason."""
     with _counting:
         return {str(reason): count for reason, count in _refused.items()}

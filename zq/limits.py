@@ -24,7 +24,7 @@ DEFAULT_PAGE: Final = 10
 # Maximum number of claims per page, and maximum length of the User-Agent that a claim stores.
 MAX_CLAIMS: Final = 100
 MAX_AGENT: Final = 64
-# Maximum number of ids in a read or a ``Location``. Clients follow no links there, so it must not end early.
+# Maximum number of ids in a read or a ``Location``. Such a read is never cut into pages.
 MAX_IDS: Final = 20
 # Maximum length of the name of a queue or topic.
 MAX_NAME: Final = 64
@@ -46,7 +46,7 @@ MAX_KEY: Final = 255
 MAX_WINDOW: Final = 31_536_000
 # Maximum number of messages of one redrive or replay.
 MAX_BATCH: Final = 10_000
-# Default maximum of the message count per state.
+# Default maximum for the message count of a state.
 MAX_COUNTED: Final = 10_000
 # Default number of messages of a redrive or replay.
 DEFAULT_BATCH: Final = 1000
@@ -60,17 +60,17 @@ MAX_COMMITTED: Final = 1000
 MAX_FREE_NAME: Final = 128
 # Maximum length of the name of a message group.
 MAX_GROUP: Final = 128
-# Attributes that the sender of a message may choose, besides its trace context.
+# Maximum number of a message's attributes, not counting the trace context.
 MAX_ATTRIBUTES: Final = 10
-# Maximum characters of a message's attributes with their names and types. Page sizes count bodies only, so this bounds
-# the attributes of a page. SQS counts attributes towards the message size instead.
+# Maximum characters of a message's attributes, including names and types. It bounds the attributes of a page, because
+# page sizes count bodies only. SQS counts attributes towards the message size instead.
 MAX_ATTRIBUTES_SIZE: Final = 16384
-# Characters of the name or the type of an attribute.
+# Maximum length of the name or type of an attribute.
 MAX_ATTRIBUTE_NAME: Final = 256
-# Digits of a number among attributes, and its range.
+# Maximum number of digits of a numeric attribute, and its range.
 MAX_DIGITS: Final = 38
-LEAST_NUMBER: Final = Decimal("-1e128")
-GREATEST_NUMBER: Final = Decimal("1e126")
+MIN_NUMBER: Final = Decimal("-1e128")
+MAX_NUMBER: Final = Decimal("1e126")
 # Maximum number of stages, fences or producers per page.
 MAX_WORK_PAGE: Final = 100
 # Maximum configurable ttl, grace or delay in seconds (100 years).
@@ -91,20 +91,20 @@ FREE_NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,128}", re.ASCII)
 PROJECT_ID: Final = re.compile(r"(?! )[\x20-\x2b\x2d-\x5b\x5d-\x7e]{1,256}(?<! )", re.ASCII)
 # The name of a queue or topic that REST can create.
 QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
-# The rule for queue names in error sentences.
+# The rule for queue names in error messages.
 QUEUE_RULE: Final = f"must be a queue name, 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - and the dot"
 # The name of an existing queue, which may be too long for creation by REST.
 LONG_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,80}", re.ASCII)
 
-# The name of an attribute: parts of letters (also Latin letters with diacritics), digits, _ and -, with dots between.
+# The name of an attribute: parts separated by dots. A part consists of letters (also with diacritics), digits, _ and -.
 ATTRIBUTE_NAME: Final = re.compile(r"[\u00c0-\u017fA-Za-z0-9_-]+(?:\.[\u00c0-\u017fA-Za-z0-9_-]+)*")
-# Prefixes that no attribute's name may have, in lower case.
+# Prefixes that attribute names must not have, in lower case.
 RESERVED_PREFIXES: Final = ("aws.", "amazon.")
 # The type of an attribute, with an optional label.
 ATTRIBUTE_TYPE: Final = re.compile(r"(String|Number|Binary)(?:\..+)?", re.DOTALL)
-# The text of a number among attributes. No digit can match two parts, so that a search takes linear time.
+# The text of a numeric attribute. No digit can match two parts of the expression, so a match takes linear time.
 ATTRIBUTE_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-# A character that no attribute may have, since XML has no form for it.
+# A character that attributes must not contain, because XML cannot represent it.
 FORBIDDEN_CHARACTER: Final = re.compile("[^\t\n\r\\x20-\\ud7ff\\ue000-\\ufffd\U00010000-\U0010ffff]")
 
 # Returns the queue, or ``None`` if it does not exist.
@@ -144,36 +144,39 @@ class Limits(Struct, frozen=True, kw_only=True):
     idempotency_window: int = 86400
 
 
-def within(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
-    """Return ``value`` if ``low <= value <= high``. Raises ``error`` with the field and its bounds otherwise."""
+def check_range(field: str, value: int, low: int, high: int, error: type[Invalid] = Invalid) -> int:
+    """Return ``value`` if it is from ``low`` to ``high``.
+
+    Raises ``error`` with the field and its bounds if it is not.
+    """
     if low <= value <= high:
         return value
     raise error(f"{field} must be from {low} to {high}; it is {value if abs(value) < 10**20 else 'out of all bounds'}.")
 
 
-def count_within(field: str, count: int, high: int) -> None:
-    """Raise ``Invalid`` unless a list has 1 to ``high`` values."""
+def check_count(field: str, count: int, high: int) -> None:
+    """Raise ``Invalid`` if a list has no value or more than ``high`` values."""
     if not 1 <= count <= high:
         raise Invalid(f"{field} must name 1 to {high} values; it names {count}.")
 
 
-def body_size(size: int, bound: int) -> None:
-    """Raise ``Invalid`` for a body of more than ``bound`` bytes, by its ``Content-Length``."""
+def check_body_size(size: int, bound: int) -> None:
+    """Raise ``Invalid`` if the body, according to its ``Content-Length``, has more than ``bound`` bytes."""
     if size > bound:
         raise Invalid(f"The body must be at most {bound} bytes; it is {size}.")
 
 
-def nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
-    """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth``, because later decoders might fail."""
+def check_nesting(field: str, value: object, depth: int = MAX_NESTING) -> None:
+    """Raise ``InvalidBody`` if decoded JSON is nested deeper than ``depth``, because other decoders might fail."""
     if depth < 0:
         raise InvalidBody(f"{field} must be nested at most {MAX_NESTING} deep.")
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for child in children:
-        nesting(field, child, depth - 1)
+        check_nesting(field, child, depth - 1)
 
 
 def project_id(project: str, error: type[InvalidName] = InvalidName) -> str:
-    """Return ``project`` if it is a valid project id (tenancy 1). Raises ``error`` otherwise."""
+    """Return ``project`` if it is a valid project id (tenancy 1). Raises ``error`` if it is not."""
     if PROJECT_ID.fullmatch(project) is None:
         raise error(
             f"A project id must be 1 to {MAX_PROJECT} printable ASCII characters without commas, backslashes and "
@@ -190,10 +193,14 @@ def queue_ref(project: str, name: str) -> QueueRef:
 
 
 def reachable_queue_ref(project: str, name: str, find: Find | None = None) -> QueueRef:
-    """Return the full name of a queue that a request names. Raises ``InvalidName``.
+    """Return the full name of a queue that exists or that the REST API can create.
 
-    A name of more than ``MAX_NAME`` characters is accepted only if ``find`` returns the queue, or if ``find`` is
-    ``None``, for requests that create no queue.
+    A name of more than ``MAX_NAME`` characters is valid only for an existing queue.
+
+    Args:
+        find: Looks up a queue with a long name; ``None`` = accept the name, because the request creates no queue.
+
+    Raises ``InvalidName`` if the project id or the name is not valid.
     """
     if len(name) > MAX_NAME and is_long_queue_name(name):
         queue = QueueRef(project_id(project), name)
@@ -215,7 +222,7 @@ def _check_ref(thing: str, project: str, name: str, error: type[InvalidName]) ->
 
 
 def pattern(text: str) -> Pattern:
-    """Return the topic pattern of the parameter ``match`` (extensions 8). Raises ``Invalid``."""
+    """Parse the parameter ``match``, a topic pattern (extensions 8). Raises ``Invalid`` if it is not valid."""
     if PATTERN.fullmatch(text) is None or "***" in text:
         raise Invalid(
             f"match must be 1 to {MAX_NAME} characters from A-Z a-z 0-9 _ - the dot and *, at most two * in a row."
@@ -223,20 +230,20 @@ def pattern(text: str) -> Pattern:
     return Pattern(text)
 
 
-def queue_name(field: str, value: str) -> str:
-    """Return ``value`` if it is a queue name of up to ``MAX_LONG_NAME`` characters. Raises ``Invalid`` otherwise."""
+def check_queue_name(field: str, value: str) -> str:
+    """Return ``value`` if it is a queue name of up to ``MAX_LONG_NAME`` characters. Raises ``Invalid`` if it is not."""
     if is_long_queue_name(value):
         return value
     raise Invalid(f"{field} {QUEUE_RULE}.")
 
 
 def check_target(field: str, queue: QueueRef, find: Find, error: type[Invalid] = Invalid) -> None:
-    """Raise ``error`` if the queue does not exist and its name is too long for creation by REST."""
+    """Raise ``error`` if the queue does not exist and its name is too long to create it by REST."""
     if len(queue.name) > MAX_NAME and find(queue) is None:
         raise error(f"{field} {QUEUE_RULE}.")
 
 
-def each_once(field: str, values: Sequence[str]) -> None:
+def check_unique(field: str, values: Sequence[str]) -> None:
     """Raise ``Invalid`` if a value is repeated."""
     if len(set(values)) < len(values):
         raise Invalid(f"{field} must name each message only once.")
@@ -247,8 +254,11 @@ def is_long_queue_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and LONG_QUEUE_NAME.fullmatch(value) is not None
 
 
-def free_name(field: str, name: str) -> str:
-    """Return ``name`` if it is a valid name of a claim, stage, fence or producer (extensions 9). Raises ``Invalid``."""
+def check_free_name(field: str, name: str) -> str:
+    """Return ``name`` if it is a valid name of a claim, stage, fence or producer (extensions 9).
+
+    Raises ``Invalid`` if it is not.
+    """
     if FREE_NAME.fullmatch(name) is None:
         raise Invalid(
             f"{field}: a name must be 1 to {MAX_FREE_NAME} characters from A-Z a-z 0-9 _ - and the dot, not dots alone."
@@ -256,15 +266,15 @@ def free_name(field: str, name: str) -> str:
     return name
 
 
-def group_name(name: str) -> str:
-    """Return the name of a message group, which must not be empty. Raises ``Invalid``."""
+def check_group_name(name: str) -> str:
+    """Return ``name`` if it is a valid name of a message group. Raises ``Invalid`` if it is not."""
     if not 1 <= len(name) <= MAX_GROUP:
         raise Invalid(f"group must be 1 to {MAX_GROUP} characters; it has {len(name)}.")
     return name
 
 
 def check_attributes(values: Mapping[str, AttributeValue]) -> None:
-    """Refuse attributes of a message that break a rule or a bound; those of SQS are the same."""
+    """Raise ``Invalid`` if a message's attributes break a rule or limit of SQS."""
     if (count := sum(name not in TRACE_NAMES for name in values)) > MAX_ATTRIBUTES:
         raise Invalid(f"attributes must have at most {MAX_ATTRIBUTES} members; it has {count}.")
     if (size := sum(_attribute_size(name, value) for name, value in values.items())) > MAX_ATTRIBUTES_SIZE:
@@ -304,20 +314,19 @@ def _check_attribute(field: str, name: str, value: AttributeValue) -> None:
 
 
 def is_allowed_text(text: str) -> bool:
-    """Return whether a text has no forbidden character. The faster check for printable texts comes first."""
+    """Return whether the text has no forbidden character."""
     return text.isprintable() or FORBIDDEN_CHARACTER.search(text) is None
 
 
 def is_attribute_number(text: str) -> bool:
-    """Return whether the text is a number within the bounds for attributes."""
+    """Return whether the text is a number in the range of numeric attributes."""
     if ATTRIBUTE_NUMBER.fullmatch(text) is None:
         return False
     digits = re.split("[eE]", text)[0].lstrip("+-0").replace(".", "").strip("0")
-    return len(digits) <= MAX_DIGITS and LEAST_NUMBER <= Decimal(text) <= GREATEST_NUMBER
+    return len(digits) <= MAX_DIGITS and MIN_NUMBER <= Decimal(text) <= MAX_NUMBER
 
 
 def is_base64(text: str) -> bool:
-    """Return whether the text is base64."""
     try:
         b64decode(text, validate=True)
     except ValueError:
@@ -325,8 +334,11 @@ def is_base64(text: str) -> bool:
     return True
 
 
-def claim_name(name: str) -> str:
-    """Return the name of a claim, which must contain a dot, unlike ids assigned by the server. Raises ``Invalid``."""
+def check_claim_name(name: str) -> str:
+    """Return ``name`` if it is a valid name of a claim. Raises ``Invalid`` if it is not.
+
+    A name contains a dot, unlike the ids that the server assigns.
+    """
     if "." not in name:
         raise Invalid("The name of a claim must contain a dot, which distinguishes it from ids assigned by the server.")
-    return free_name("claim", name)
+    return check_free_name("claim", name)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Structured logs on standard error: one line of text or JSON per record, with fields of the request.
 
-Logs never contain bodies or passwords; ``without_secrets`` removes passwords from URIs, and the command line uses it as
-well. ``FIELDS`` lists the fields that ``extra`` may contain; others are dropped.
+Logs never contain bodies or passwords. ``without_secrets`` removes passwords from URIs, also for the command line. Of
+the fields in ``extra``, only those in ``FIELDS`` are logged.
 """
 
 import logging
@@ -16,7 +16,7 @@ import msgspec
 
 # Name of the root of zq's own loggers.
 OWN: Final = __name__.partition(".")[0]
-# Fields that a log record may have in addition to its sentence.
+# Fields that a log record may have in addition to its message.
 FIELDS: Final = ("request_id", "project", "queue", "topic", "method", "path", "status", "seconds")
 # User and password in a URI, or in text that quotes a URI.
 SECRET: Final = re.compile(r"(?<=//)\S*(?=@)|[^\s'\"/]+:(?!//)\S+(?=@)|(?<=password=)[^\s&]+", re.IGNORECASE)
@@ -33,7 +33,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A formatter that writes time, level, sentence and fields (``name=value``) on one escaped line."""
+    """A formatter that writes time, level, message and fields (``name=value``) on one escaped line."""
 
     def format(self, record: logging.LogRecord) -> str:
         base = _base(record)
@@ -45,7 +45,7 @@ class TextFormatter(logging.Formatter):
 
 
 def configure(form: str, level: str) -> None:
-    """Send all logs to standard error in the given format."""
+    """Send all logs to standard error in the given format, "json" or "text"."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], force=True)
@@ -53,7 +53,10 @@ def configure(form: str, level: str) -> None:
 
 
 def set_level(level: str) -> None:
-    """Set the minimum level. Other libraries log at INFO or above, because drivers log bodies at lower levels."""
+    """Set the minimum level of zq's loggers.
+
+    Other libraries log at INFO or above, because store drivers log bodies at DEBUG.
+    """
     logging.getLogger(OWN).setLevel(level)
     logging.getLogger("__main__").setLevel(level)  # the logger of zq.serving.server when run with python -m
     logging.getLogger().setLevel(max(logging.getLevelName(level), logging.INFO))
@@ -78,5 +81,5 @@ def holds_password(uri: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """Return text in which users and passwords of URIs are masked."""
+    """Mask the users and passwords of URIs in a text."""
     return SECRET.sub("***", text)

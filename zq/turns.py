@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cooperative scheduling of threads: large work is cut into slices and yields to light requests between them.
 
-Python lets a thread keep the interpreter lock for 5 ms while others wait, several times what a light request needs.
-While large work is in progress, the process uses a shorter switch interval, and its threads sleep between slices:
+Python lets a thread keep the interpreter lock for 5 ms while other threads wait. A light request needs a fraction of
+that. While large work is in progress, the process uses a shorter switch interval, and its threads sleep between slices:
 
 - long enough for a light request, if one is in progress;
 - for a multiple of the slice, if other projects sent light requests recently;
-- briefly otherwise.
+- briefly in all other cases.
 
 ``sleep(0)`` is not sufficient, because the thread reacquires the lock before a waiting thread wakes. Without large work
-nothing changes, so light requests have no overhead.
+nothing changes, so light requests have no overhead. ``zq.http.weight`` defines light and heavy requests.
 """
 
 import sys
@@ -20,7 +20,7 @@ from enum import IntEnum
 from typing import Final, TypeVar
 
 T = TypeVar("T")
-# Maximum number of items that are not cut, and the size of a slice read from the store.
+# Maximum number of items that are handled in one slice, and the number of items read from the store at a time.
 SLICE: Final = 100
 # Size of a slice of computation. A message takes 2 to 10 µs in most steps.
 FINE_SLICE: Final = 25
@@ -29,7 +29,7 @@ FINE_SLICE: Final = 25
 SWITCH: Final = 0.001
 # Switch interval while large work is in progress.
 SHORT_TURN: Final = 0.0002
-# Processor seconds of work below which a sleep is not worthwhile.
+# Processor time in seconds below which a sleep is not worthwhile.
 MIN_WORK: Final = 0.0001
 # Seconds to sleep while a light request is in progress.
 YIELD: Final = 0.002
@@ -37,26 +37,26 @@ YIELD: Final = 0.002
 REST_FACTOR: Final = 4.0
 # Maximum of that sleep in seconds.
 MAX_REST: Final = 0.02
-# Number of threads with large work above which each of them sleeps less.
+# Number of threads with large work above which each thread sleeps less.
 FULL_REST: Final = 4
 # Seconds to sleep otherwise.
 SHORT_PAUSE: Final = 0.00005
 
 
-class Company(IntEnum):
-    """Activity of other projects in this process during large work."""
+class Contention(IntEnum):
+    """How recently other projects sent light requests to this process."""
 
     NONE = 0
-    LATELY = 1
+    RECENT = 1
     NOW = 2
 
 
 class _Work(threading.local):
-    """Per-thread state: whether large work is running, since when, and a callback for other projects' load."""
+    """The large work of one thread: whether it is running, since when, and a callback that returns the contention."""
 
     is_large = False
     since = 0.0
-    company: Callable[[], Company] = staticmethod(lambda: Company.NONE)
+    contention: Callable[[], Contention] = staticmethod(lambda: Contention.NONE)
 
 
 class _Process:
@@ -72,11 +72,15 @@ _work = _Work()
 _process = _Process()
 
 
-def begin(company: Callable[[], Company]) -> None:
-    """Declare the start of large work on this thread; ``end`` must follow. ``company`` returns who else is served."""
+def begin(contention: Callable[[], Contention]) -> None:
+    """Declare the start of large work on this thread. ``end`` must follow.
+
+    Args:
+        contention: Returns the current contention by other projects.
+    """
     if _work.is_large:
         return
-    _work.is_large, _work.company, _work.since = True, company, time.thread_time()
+    _work.is_large, _work.contention, _work.since = True, contention, time.thread_time()
     with _process.lock:
         _process.count += 1
         if _process.count == 1:
@@ -95,23 +99,24 @@ def end() -> None:
             sys.setswitchinterval(_process.turn)
 
 
-def are_taken() -> bool:
-    """Return whether large work is in progress in this process, which may hold a queue's lock."""
+def has_large_work() -> bool:
+    """Return whether large work is in progress in this process. The working thread may hold a queue's lock."""
     return _process.count > 0
 
 
 def give_way() -> None:
-    """Yield to waiting threads, between two slices."""
+    """Yield to waiting threads between two slices."""
     if not _work.is_large:
         time.sleep(SHORT_PAUSE)
         return
     took = time.thread_time() - _work.since
     if took < MIN_WORK:
         return
-    company, rest = _work.company(), min(REST_FACTOR * took * FULL_REST / max(FULL_REST, _process.count), MAX_REST)
-    if company is Company.NOW:
+    contention = _work.contention()
+    rest = min(REST_FACTOR * took * FULL_REST / max(FULL_REST, _process.count), MAX_REST)
+    if contention is Contention.NOW:
         time.sleep(max(YIELD, rest))
-    elif company is Company.LATELY:
+    elif contention is Contention.RECENT:
         time.sleep(max(SHORT_PAUSE, rest))
     else:
         time.sleep(SHORT_PAUSE)
@@ -119,9 +124,10 @@ def give_way() -> None:
 
 
 def slices(items: Sequence[T], size: int | None = None) -> Iterable[Sequence[T]]:
-    """Return the items in slices and yield to other threads between them.
+    """Cut the items into slices, and yield to other threads between them.
 
-    By default, up to ``SLICE`` items are one slice, and more items are cut into slices of ``FINE_SLICE``.
+    Args:
+        size: Size of a slice; ``None`` = ``FINE_SLICE``, but up to ``SLICE`` items are one slice.
     """
     whole = size or SLICE
     return (items,) if len(items) <= whole else _slices(items, size or FINE_SLICE)

@@ -17,7 +17,16 @@ import pytest
 
 from tests.cli.conftest import Zq
 from tests.servers import wait_for
-from zq.cli.content import MAX_LINE, PIECE_SIZE, Form, TornLine, inflated, inflated_if_gzip, items, lines
+from zq.cli.content import (
+    MAX_LINE,
+    PIECE_SIZE,
+    InputFormat,
+    InvalidInput,
+    decompress,
+    decompress_if_gzip,
+    read_items,
+    split_lines,
+)
 from zq.cli.uploads import Batch, ResumeFile, Sender, UploadTerms, resume, resume_path
 from zq.errors import NotFound, Unavailable
 
@@ -31,8 +40,10 @@ def stored(zq: Zq, queue: str = "jobs") -> list[Any]:
     return [json.loads(line)["body"] for line in result.stdout.splitlines()]
 
 
-def bodies(pieces: Iterator[bytes | None], form: Form) -> list[Any]:
-    found = [record.body for record in items(inflated_if_gzip(pieces), form) if record and record.body is not None]
+def bodies(pieces: Iterator[bytes | None], form: InputFormat) -> list[Any]:
+    found = [
+        record.body for record in read_items(decompress_if_gzip(pieces), form) if record and record.body is not None
+    ]
     return [json.loads(bytes(body)) for body in found]
 
 
@@ -127,8 +138,8 @@ def test_gzip_that_is_cut_off_is_posted_so_far_and_goes_on_when_it_is_whole(zq: 
 @pytest.mark.parametrize("behind", [b"rubbish", gzip.compress(b"3\n")[:-8] + bytes(8)], ids=["rubbish", "checksum"])
 def test_damaged_gzip_is_an_error(behind: bytes) -> None:
     """Also behind what is whole."""
-    with pytest.raises(TornLine, match="gzip data is damaged"):
-        bodies(iter([gzip.compress(b"1\n2\n") + behind]), Form())
+    with pytest.raises(InvalidInput, match="gzip data is damaged"):
+        bodies(iter([gzip.compress(b"1\n2\n") + behind]), InputFormat())
 
 
 def test_gzip_in_standard_input_is_sent_as_it_comes(zq: Zq) -> None:
@@ -148,9 +159,9 @@ def test_gzip_in_standard_input_is_sent_as_it_comes(zq: Zq) -> None:
 def test_inflating_takes_bounded_memory() -> None:
     """However much comes out of a small file; a line that does not end is refused."""
     packed = gzip.compress(bytes(PIECE_SIZE * 100))
-    assert max(len(piece or b"") for piece in inflated(iter([packed]))) <= PIECE_SIZE
-    with pytest.raises(TornLine, match=f"more than {MAX_LINE:,} bytes"):
-        list(lines(repeat(b"x" * PIECE_SIZE)))
+    assert max(len(piece or b"") for piece in decompress(iter([packed]))) <= PIECE_SIZE
+    with pytest.raises(InvalidInput, match=f"more than {MAX_LINE:,} bytes"):
+        list(split_lines(repeat(b"x" * PIECE_SIZE)))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 10_000])
@@ -163,13 +174,13 @@ def test_where_pieces_end_makes_no_difference(size: int) -> None:
             yield content[start : start + size]
             yield None
 
-    assert bodies(cut(plain), Form()) == [1, "ä", 3]
-    assert bodies(cut(gzip.compress(plain)), Form()) == [1, "ä", 3]
-    assert bodies(cut(b"\x1f"), Form(text=True)) == ["\x1f"]
+    assert bodies(cut(plain), InputFormat()) == [1, "ä", 3]
+    assert bodies(cut(gzip.compress(plain)), InputFormat()) == [1, "ä", 3]
+    assert bodies(cut(b"\x1f"), InputFormat(text=True)) == ["\x1f"]
     rows = b'\xef\xbb\xbfa,b\r\n1,"x\n""y"""\r\n\n2,\n'
     wanted = [{"a": "1", "b": 'x\n"y"'}, {"a": "2", "b": ""}]
-    assert bodies(cut(rows), Form(delimiter=",")) == wanted
-    assert bodies(cut(gzip.compress(rows)), Form(delimiter=",")) == wanted
+    assert bodies(cut(rows), InputFormat(delimiter=",")) == wanted
+    assert bodies(cut(gzip.compress(rows)), InputFormat(delimiter=",")) == wanted
 
 
 def test_each_row_of_csv_is_an_object_of_texts(zq: Zq, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Zq
 from tests.reader import INSTALLED, SHELL, environment
-from zq.cli.reference import renewed
+from zq.cli.reference import update_page
 from zq.cli.root import cli
 
 PAGE = (Path(__file__).parent.parent.parent / "api-ref" / "cli.md").read_text()
@@ -28,7 +28,7 @@ def commands(group: click.Group) -> Iterator[click.Command]:
 
 def test_the_commands_and_exit_codes_are_those_of_the_program() -> None:
     """``python -m zq.cli.reference api-ref/cli.md`` brings the page up to date."""
-    assert renewed(PAGE) == PAGE
+    assert update_page(PAGE) == PAGE
 
 
 def test_every_command_and_option_has_help() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import zq.cli
 from tests.cli.conftest import Zq
-from zq.cli.output import plain
+from zq.cli.output import replace_controls
 from zq.cli.root import cli
 
 DEEP = "[" * 100_000
@@ -121,7 +121,7 @@ def test_tables_do_not_steer_the_terminal(zq: Zq) -> None:
     """Whatever metadata hold."""
     zq("queue", "create", "jobs", "x=\x1b[2Jgone")
     assert "\x1b" not in zq.run("queue", "show", "jobs", "--table").stdout
-    assert plain("a\x9bb\tc\n") == "a�b�c�"
+    assert replace_controls("a\x9bb\tc\n") == "a�b�c�"
 
 
 def test_ids_are_never_cut_off(zq: Zq) -> None:

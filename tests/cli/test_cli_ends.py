@@ -16,7 +16,7 @@ import pytest
 from tests.cli.conftest import Zq
 from tests.cli.test_cli_work import everything, post, script
 from tests.servers import wait_for
-from zq.cli.command import shell_syntax
+from zq.cli.command import find_shell_syntax
 
 MANY = 2000
 NO_WAIT = ["--until-empty", "--wait", "0"]
@@ -174,7 +174,7 @@ def test_the_syntax_of_shells_is_warned_of_once_with_the_remedy(zq: Zq) -> None:
 )
 def test_only_what_a_shell_would_read_is_its_syntax(line: str, syntax: str) -> None:
     """What stands in quotes is a text."""
-    assert shell_syntax(line) == syntax
+    assert find_shell_syntax(line) == syntax
 
 
 @pytest.mark.parametrize("options", [["--exec", "sleep 0.2"], []], ids=["commands", "print"])

@@ -13,8 +13,8 @@ import pytest
 from tests.cli.conftest import Zq
 from tests.servers import wait_for
 from zq.cli import progress
-from zq.cli.content import TornLine
-from zq.cli.uploads import Batch, ResumeFile, Sender, Upload, UploadTerms, batches, resume, resume_path
+from zq.cli.content import InvalidInput
+from zq.cli.uploads import Batch, ResumeFile, Sender, Upload, UploadTerms, resume, resume_path, split_batches
 from zq.errors import Conflict, InvalidBody, Unavailable
 
 LINES = 20_000
@@ -97,7 +97,7 @@ def send(file: Path, batch_bytes: int, post: Callable[[Batch], object]) -> int:
 
 def cut(file: Path, upload: Upload) -> list[Batch]:
     with file.open("rb") as opened:
-        return list(batches(opened, upload))
+        return list(split_batches(opened, upload))
 
 
 def test_batches_keep_the_bounds(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_batches_keep_the_bounds(tmp_path: Path) -> None:
     resume_path(file).unlink()
     assert [len(batch.bodies) for batch in cut(file, resumed(file, TERMS, 5026))][-2:] == [1, 1]
     resume_path(file).unlink()
-    with pytest.raises(TornLine, match=r"Line 2501 makes a post of 5,026 bytes; the limit is 5,025"):
+    with pytest.raises(InvalidInput, match=r"Line 2501 makes a post of 5,026 bytes; the limit is 5,025"):
         cut(file, resumed(file, TERMS, 5025))
 
 
@@ -176,7 +176,7 @@ def test_a_long_post_shows_how_far_it_is(zq: Zq, tmp_path: Path, monkeypatch: py
     """On a terminal, with a rate; a short one shows nothing."""
     file = written(tmp_path, 3000)
     assert "messages" not in zq.run("post", "events", "--file", str(file), FORCE_COLOR="1").stderr
-    monkeypatch.setattr(progress, "BAR_AFTER", 0)
+    monkeypatch.setattr(progress, "BAR_DELAY", 0)
     shown = zq.run("post", "events", "--file", str(file), FORCE_COLOR="1").stderr
     assert "3,000 messages" in shown
     assert "/s" in shown

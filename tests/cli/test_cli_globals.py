@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Zq, paths
-from zq.cli.session import GLOBALS
+from zq.cli.session import GLOBAL_OPTIONS
 
 
 def queues(zq: Zq, *words: str, **env: str) -> list[str]:
@@ -72,7 +72,7 @@ def test_names_are_completed_by_the_server_named_behind_the_command(zq: Zq) -> N
 def test_every_help_points_to_the_global_options_and_only_the_programs_describes_them(zq: Zq) -> None:
     """Each with the variable that gives it, if there is one."""
     described = " ".join(zq.run("--help").stdout.split())
-    for option in GLOBALS:
+    for option in GLOBAL_OPTIONS:
         assert option.opts[0] in described
         assert option.envvar is None or f"[env var: {option.envvar}]" in described
     for path in paths():

@@ -11,8 +11,8 @@ import pytest
 
 from tests.cli.conftest import Zq
 from tests.servers import wait_for
-from zq.cli.content import Form, stdin_bodies
-from zq.cli.post import prompt_batches
+from zq.cli.content import InputFormat, read_stdin_bodies
+from zq.cli.post import pack_promptly
 from zq.client.posting import Packer
 
 
@@ -44,7 +44,7 @@ def test_what_was_read_is_sent_when_a_signal_comes(monkeypatch: pytest.MonkeyPat
     signals = iter([False, True])
     with open(here) as source:
         monkeypatch.setattr(sys, "stdin", source)
-        sent = list(prompt_batches(Packer(1000, None, None), stdin_bodies(Form(), lambda: next(signals))))
+        sent = list(pack_promptly(Packer(1000, None, None), read_stdin_bodies(InputFormat(), lambda: next(signals))))
     os.close(there)
     assert [batch.count for batch in sent] == [2]
 

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from tests.cli.conftest import Zq
-from zq.cli.output import READABLE_WIDTH, duration, shortened
+from zq.cli.output import READABLE_WIDTH, format_duration, shorten_id
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 SENTENCE = "a body of some forty characters and a few"
@@ -26,7 +26,7 @@ def bare(text: str) -> list[str]:
 )
 def test_spans_have_two_units(seconds: float, shown: str) -> None:
     """The largest ones."""
-    assert duration(seconds) == shown
+    assert format_duration(seconds) == shown
 
 
 def test_ids_are_shortened_only_where_the_table_would_not_fit(zq: Zq) -> None:
@@ -35,7 +35,7 @@ def test_ids_are_shortened_only_where_the_table_would_not_fit(zq: Zq) -> None:
     code, shown, stderr = zq.on_terminal("list", "jobs")
     assert code == 0
     _, row = bare(shown)
-    assert row.split()[0] == shortened(posted["id"])
+    assert row.split()[0] == shorten_id(posted["id"])
     assert len(row.split()[0]) < READABLE_WIDTH
     assert row.endswith(f'"{SENTENCE}"')
     assert "3m 12s" in row

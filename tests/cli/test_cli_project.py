@@ -15,14 +15,14 @@ from tests.cli.conftest import Zq
 from zq import model
 from zq.cli.bench import percentile
 from zq.cli.export_import import (
-    RENEWED,
     RESTORED,
+    SET_BY_SERVER,
     Importer,
     MessageLine,
     ResourceLine,
+    group_batches,
     lost_members,
-    message_line,
-    parts,
+    to_message_line,
 )
 from zq.client import Message
 from zq.errors import Invalid, QueuePaused, QuotaExceeded, ZqError
@@ -226,9 +226,9 @@ def test_each_member_of_a_message_is_restored_renewed_or_named() -> None:
     """A new member of the message type has no sample here, and is named until an import restores it."""
     assert {*Message.__struct_fields__} == {*SET_MEMBERS}
     whole = Message(**SET_MEMBERS)
-    assert {*Message.__struct_fields__} == RESTORED | RENEWED | {*lost_members(whole)}
+    assert {*Message.__struct_fields__} == RESTORED | SET_BY_SERVER | {*lost_members(whole)}
     assert {*lost_members(whole)} == LOST
-    line = message_line("queue", "jobs", whole)
+    line = to_message_line("queue", "jobs", whole)
     assert (bytes(line.body), line.ttl, line.delay, line.group) == (b"[1]", 240, 120, "g")
     assert line.attributes == {"retries": "3"}
 
@@ -328,7 +328,7 @@ def test_batches_of_an_import_depend_on_the_file_alone() -> None:
     lines = [ResourceLine("queue", "small", {"_max_messages_post_size": 300}), ResourceLine("queue", "big", {})]
     small = [MessageLine("queue", "small", str(number), Raw(b"1" * 36), 60) for number in range(5)]
     big = [MessageLine("queue", "big", str(number), Raw(b"1"), 60) for number in range(1001)]
-    cut = [len(part) for part in parts([*lines, *small, *big]) if not isinstance(part, ResourceLine)]
+    cut = [len(part) for part in group_batches([*lines, *small, *big]) if not isinstance(part, ResourceLine)]
     assert cut == [3, 2, 1000, 1]
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.cli.conftest import Process, Zq
 from tests.servers import wait_for
 from zq.cli.session import Session
-from zq.cli.top import SORTS, Figures, Sample, Sampler, figures, ordered, summed
+from zq.cli.top import SORTS, QueueMetrics, Sample, Sampler, queue_metrics, sort_metrics, total_metrics
 from zq.client import Client, Stats
 
 
@@ -89,7 +89,7 @@ def test_where_nothing_is_counted_only_the_change_is_shown(
 ) -> None:
     """On Redis; when a queue was made anew; and when a power cut set the count back."""
     then = Sample(Stats(claimed=0, free=6, total=6, entered=before), 100.0)
-    row = figures("jobs", Sample(Stats(claimed=0, free=10, total=10, entered=now), 102.0), then)
+    row = queue_metrics("jobs", Sample(Stats(claimed=0, free=10, total=10, entered=now), 102.0), then)
     assert (row.came, row.left, row.change) == rates
 
 
@@ -115,11 +115,11 @@ def test_the_sum_is_of_all_that_were_looked_at(zq: Zq) -> None:
     for name in "abc":
         zq("post", name, given="1\n2\n")
     sampler = sampler_of(zq, limit=2)
-    total = summed(sampler.sample(), sampler.more)
+    total = total_metrics(sampler.sample(), sampler.more)
     assert (total.name, total.total, total.free, total.claimed, total.came) == ("first 2 queues", 4, 4, 0, None)
-    total = summed(sampler.sample(), sampler.more)
+    total = total_metrics(sampler.sample(), sampler.more)
     assert (total.came, total.left, total.change) == (0, 0, 0)
-    assert summed([], more=False) == Figures("0 queues", 0, 0, 0)
+    assert total_metrics([], more=False) == QueueMetrics("0 queues", 0, 0, 0)
 
 
 def test_of_too_many_the_first_in_the_order_are_looked_at(zq: Zq) -> None:
@@ -135,8 +135,12 @@ def test_of_too_many_the_first_in_the_order_are_looked_at(zq: Zq) -> None:
 
 def test_what_is_not_known_comes_last() -> None:
     """Largest first, and equal ones by name; names from the first."""
-    rows = [Figures("c", 1, 0, 0), Figures("b", 5, 0, 0, came=2), Figures("a", 1, 0, 0, oldest=9, came=3, left=1)]
-    names = {sort: "".join(row.name for row in ordered(rows, sort)) for sort in SORTS}
+    rows = [
+        QueueMetrics("c", 1, 0, 0),
+        QueueMetrics("b", 5, 0, 0, came=2),
+        QueueMetrics("a", 1, 0, 0, oldest=9, came=3, left=1),
+    ]
+    names = {sort: "".join(row.name for row in sort_metrics(rows, sort)) for sort in SORTS}
     assert names == {"name": "abc", "messages": "bac", "in": "abc", "out": "abc", "oldest": "abc"}
 
 
@@ -181,5 +185,5 @@ def test_on_a_terminal_it_may_end_by_itself(zq: Zq) -> None:
 
 def test_a_paused_queue_is_marked() -> None:
     """In the table's first column, by what is paused."""
-    shown = [Figures("jobs", 0, 0, 0, paused=paused).shown_name for paused in (None, "claims", "posts", "all")]
+    shown = [QueueMetrics("jobs", 0, 0, 0, paused=paused).shown_name for paused in (None, "claims", "posts", "all")]
     assert shown == ["jobs", "jobs (claims paused)", "jobs (posts paused)", "jobs (paused)"]

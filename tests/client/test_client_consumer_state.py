@@ -9,7 +9,7 @@ from zq.client.claims import ClaimedDeliveries
 from zq.client.consumer_state import ConsumerLimits, ConsumerOptions, ConsumerState, PendingRequest
 from zq.client.values import Delivery
 from zq.errors import ClaimNotFound, Invalid, NotAuthorized, Unavailable
-from zq.model import Settled
+from zq.model import SettleResult
 from zq.wire import extensions
 
 
@@ -21,7 +21,7 @@ def state_with(count: int, **options: int) -> ConsumerState:
 
 
 def bring(state: ConsumerState, deliveries: list[Delivery], now: float) -> None:
-    state.received(ClaimedDeliveries(f"c.{now}", deliveries), now, now)
+    state.add_claimed(ClaimedDeliveries(f"c.{now}", deliveries), now, now)
 
 
 def taken(state: ConsumerState, now: float) -> Delivery:
@@ -38,7 +38,7 @@ def due(state: ConsumerState, now: float) -> PendingRequest:
 
 def due_or_none(state: ConsumerState, now: float) -> PendingRequest | None:
     """The request that one maintenance thread or the other would send."""
-    found = [what for what in (state.settlement(now), state.renewal(now)) if isinstance(what, PendingRequest)]
+    found = [what for what in (state.next_settlement(now), state.next_renewal(now)) if isinstance(what, PendingRequest)]
     return found[0] if found else None
 
 
@@ -51,16 +51,16 @@ def test_a_claim_is_renewed_at_each_third_of_its_ttl_while_work_is_left() -> Non
     state = state_with(1)
     delivery = taken(state, 1)
     assert due_or_none(state, 19) is None
-    assert state.renewal(19) == 20
+    assert state.next_renewal(19) == 20
     renewal = due(state, 20)
     assert renewal.call.method == "PATCH"
     assert due_or_none(state, 21) is None, "one at a time"
-    state.succeeded(renewal, None, 20)
+    state.record_success(renewal, None, 20)
     assert due_or_none(state, 39) is None
     assert due(state, 40).call.method == "PATCH"
-    state.succeeded(renewal, None, 40)
+    state.record_success(renewal, None, 40)
     state.finish(delivery, delivery.id, 41)
-    state.succeeded(due(state, 41), Settled(deleted=1), 41)
+    state.record_success(due(state, 41), SettleResult(deleted=1), 41)
     assert due_or_none(state, 1000) is None
 
 
@@ -71,13 +71,13 @@ def test_decisions_are_settled_together_after_a_second_or_with_the_last_of_the_c
     assert state.finish(first, first.id, 2)
     assert not state.finish(second, second.id, 2.5)
     assert due_or_none(state, 2.9) is None
-    assert state.settlement(2.9) == 3
+    assert state.next_settlement(2.9) == 3
     settlement = due(state, 3)
     assert terms(settlement).delete == ["m0", "m1"]
     state.finish(third, third.id, 3.1)
-    assert state.finish(fourth, state.options.after_failure(fourth), 3.2)
+    assert state.finish(fourth, state.options.release_after_failure(fourth), 3.2)
     assert due_or_none(state, 9) is None, "one at a time"
-    state.succeeded(settlement, Settled(deleted=2), 3)
+    state.record_success(settlement, SettleResult(deleted=2), 3)
     rest = terms(due(state, 3.2))
     assert (rest.delete, rest.release) == (["m2"], [extensions.Released("m3", 5)])
 
@@ -91,7 +91,7 @@ def test_no_message_of_a_claim_that_is_over_is_handed_out() -> None:
     first, second = taken(state, 1), taken(state, 1)
     state.finish(first, first.id, 2)
     settlement = due(state, 3)
-    state.failed(settlement, ClaimNotFound("It is over."), 20)
+    state.record_failure(settlement, ClaimNotFound("It is over."), 20)
     assert state.take(4) is None
     state.finish(second, second.id, 4)
     assert [delivery.id for delivery in state.lost] == ["m0", "m1"]
@@ -103,12 +103,12 @@ def test_no_request_is_awaited_where_none_can_come() -> None:
     state = state_with(1)
     delivery = taken(state, 1)
     state.finish(delivery, delivery.id, 2)
-    state.succeeded(due(state, 2), Settled(deleted=1), 2)
-    assert state.settlement(3) == state.renewal(3) == inf
+    state.record_success(due(state, 2), SettleResult(deleted=1), 2)
+    assert state.next_settlement(3) == state.next_renewal(3) == inf
     state = state_with(1)
     taken(state, 1)
-    state.failed(due(state, 20), ClaimNotFound("It is over."), 20)
-    assert state.settlement(3) == state.renewal(3) == inf
+    state.record_failure(due(state, 20), ClaimNotFound("It is over."), 20)
+    assert state.next_settlement(3) == state.next_renewal(3) == inf
     assert due_or_none(state, 30) is None
 
 
@@ -117,7 +117,7 @@ def test_a_message_that_lapsed_and_came_again_is_two_pieces_of_work() -> None:
     state = state_with(1)
     late = taken(state, 1)
     renewal = due(state, 20)
-    state.failed(renewal, ClaimNotFound("It is over."), 20)
+    state.record_failure(renewal, ClaimNotFound("It is over."), 20)
     bring(state, [Delivery("m0", 600, 0, Raw(b"1"), claim_count=2)], 70)
     again = taken(state, 71)
     state.finish(late, late.id, 72)
@@ -133,7 +133,7 @@ def test_lost_messages_in_the_answer_of_a_settlement_are_reported() -> None:
     for _ in range(2):
         delivery = taken(state, 1)
         state.finish(delivery, delivery.id, 1)
-    state.succeeded(due(state, 1), Settled(deleted=1, lost=["m1"]), 1)
+    state.record_success(due(state, 1), SettleResult(deleted=1, lost=["m1"]), 1)
     assert [delivery.id for delivery in state.lost] == ["m1"]
 
 
@@ -149,11 +149,11 @@ def test_one_refused_decision_is_found_among_many() -> None:
     while asked := due_or_none(state, 1):
         decided = terms(asked)
         if decided.bury:
-            state.failed(asked, Invalid("No."), 1)
+            state.record_failure(asked, Invalid("No."), 1)
         else:
             deleted += decided.delete
             released += decided.release
-            state.succeeded(asked, Settled(), 1)
+            state.record_success(asked, SettleResult(), 1)
     assert sorted(deleted) == ["m0", "m1", "m2", "m4"]
     assert released == [extensions.Released("m3")]
     assert len(state.failures) == 1
@@ -173,10 +173,12 @@ def test_closing_gives_back_all_messages() -> None:
 def test_back_off_doubles_with_each_claim_up_to_what_the_server_allows() -> None:
     """Bounded by its largest delay; batches and waits likewise."""
     limits = ConsumerLimits(max_wait=7, max_messages_per_claim_or_pop=20, max_message_delay=60)
-    options = ConsumerOptions(queue="jobs", batch=1000, backoff=10).within(limits)
+    options = ConsumerOptions(queue="jobs", batch=1000, backoff=10).apply_limits(limits)
     assert (options.batch, options.wait) == (20, 7)
     counts = [0, 1, 2, 3, 4, 50]
-    delays = [options.after_failure(Delivery("m", 60, 0, Raw(b"1"), claim_count=count)).delay for count in counts]
+    delays = [
+        options.release_after_failure(Delivery("m", 60, 0, Raw(b"1"), claim_count=count)).delay for count in counts
+    ]
     assert delays == [10, 10, 20, 40, 60, 60]
 
 
@@ -190,7 +192,7 @@ def test_settlements_with_large_bodies_are_split() -> None:
     moved = []
     while asked := due_or_none(state, 1):
         moved.append([move.id for move in terms(asked).move])
-        state.succeeded(asked, Settled(moved=1), 1)
+        state.record_success(asked, SettleResult(moved=1), 1)
     assert moved == [["m0"], ["m1"], ["m2"]]
 
 
@@ -200,20 +202,20 @@ def test_a_failed_renewal_is_tried_later_and_later_and_reported_once() -> None:
     taken(state, 1)
     now, moments = 20.0, []
     for _ in range(4):
-        renewal = state.renewal(now)
+        renewal = state.next_renewal(now)
         assert isinstance(renewal, PendingRequest)
-        state.failed(renewal, Unavailable("It is away."), now)
-        later = state.renewal(now)
+        state.record_failure(renewal, Unavailable("It is away."), now)
+        later = state.next_renewal(now)
         assert isinstance(later, float)
         now = later
         moments.append(now)
     assert moments == [26, 38, 62, 110]
-    assert len(state.unreported()[1]) == 1
+    assert len(state.take_unreported()[1]) == 1
     state = state_with(1)
     taken(state, 1)
-    state.failed(due(state, 20), NotAuthorized("No."), 20)
-    assert state.renewal(1000) == inf
-    assert len(state.unreported()[1]) == 1
+    state.record_failure(due(state, 20), NotAuthorized("No."), 20)
+    assert state.next_renewal(1000) == inf
+    assert len(state.take_unreported()[1]) == 1
 
 
 def test_a_settlement_on_its_way_holds_up_no_renewal() -> None:
@@ -222,7 +224,7 @@ def test_a_settlement_on_its_way_holds_up_no_renewal() -> None:
     delivery, _ = taken(state, 1), taken(state, 1)
     state.finish(delivery, delivery.id, 2)
     assert terms(due(state, 3)).delete == ["m0"]
-    renewal = state.renewal(20)
+    renewal = state.next_renewal(20)
     assert isinstance(renewal, PendingRequest)
     assert renewal.call.method == "PATCH"
 
@@ -233,8 +235,8 @@ def test_an_interrupted_settlement_is_handed_out_again() -> None:
     delivery = taken(state, 1)
     state.finish(delivery, delivery.id, 2)
     requests = [due(state, 2)]
-    assert state.settlement(2) == inf
-    state.interrupted(requests[0])
+    assert state.next_settlement(2) == inf
+    state.record_interruption(requests[0])
     assert due(state, 3) is requests[0]
 
 
@@ -243,6 +245,6 @@ def test_a_failed_settlement_is_reported_and_not_tried_for_ever() -> None:
     state = state_with(1)
     delivery = taken(state, 1)
     state.finish(delivery, delivery.id, 1)
-    state.failed(due(state, 1), Unavailable("The store is unavailable."), 1)
+    state.record_failure(due(state, 1), Unavailable("The store is unavailable."), 1)
     assert due_or_none(state, 100) is None
     assert [type(failure) for failure in state.failures] == [Unavailable]

@@ -17,7 +17,7 @@ from tests.servers import ZqServer, every_message
 from tests.tables import every_row
 from zq import errors
 from zq.client import Client, Draft, PostStopped, Retries
-from zq.client.posting import LINGER, MAX_BATCH, Batch, Packer, batches
+from zq.client.posting import LINGER, MAX_BATCH, Batch, Packer, pack_batches
 
 POSTED = 4000
 
@@ -191,7 +191,7 @@ def test_with_a_key_batches_end_where_the_bodies_say_so(monkeypatch: pytest.Monk
 
     def cuts(pause: float, linger: float, sending: float = 0.0) -> list[int]:
         counts = []
-        for batch in batches(Packer(10**9, None, None, most=4, linger=linger), slow(pause)):
+        for batch in pack_batches(Packer(10**9, None, None, most=4, linger=linger), slow(pause)):
             counts.append(batch.count)
             now[0] += sending
         return counts
@@ -240,7 +240,7 @@ def test_bodies_may_come_asynchronously(running: ZqServer, project: str) -> None
 def test_batches_are_as_large_as_they_may_be() -> None:
     """By bytes: one message more would be too many; by number; all messages in their order."""
     size = 1000
-    made = list(batches(Packer(size, 60, 0), ["é" * (number % 40) for number in range(500)]))
+    made = list(pack_batches(Packer(size, 60, 0), ["é" * (number % 40) for number in range(500)]))
     assert all(len(batch.body) <= size for batch in made)
     documents = [msgspec.json.decode(batch.body)["messages"] for batch in made]
     assert [message["body"] for page in documents for message in page] == ["é" * (number % 40) for number in range(500)]
@@ -248,11 +248,11 @@ def test_batches_are_as_large_as_they_may_be() -> None:
     for batch, following in itertools.pairwise(made):
         first = msgspec.json.encode(msgspec.json.decode(following.body)["messages"][0])
         assert len(batch.body) + 1 + len(first) > size
-    assert [(batch.first, batch.count) for batch in batches(Packer(10**9, None, None), range(MAX_BATCH + 1))] == [
+    assert [(batch.first, batch.count) for batch in pack_batches(Packer(10**9, None, None), range(MAX_BATCH + 1))] == [
         (0, MAX_BATCH),
         (MAX_BATCH, 1),
     ]
-    assert list(batches(Packer(5, None, None), [1])) == [Batch(0, 1, b'{"messages":[{"body":1}]}')]
+    assert list(pack_batches(Packer(5, None, None), [1])) == [Batch(0, 1, b'{"messages":[{"body":1}]}')]
 
 
 def test_a_server_that_is_killed_while_many_are_posted_neither_loses_nor_doubles(tmp_path) -> None:

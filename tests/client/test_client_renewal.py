@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.servers import wait_for
 from zq.client.async_consumer import AsyncConsumer
-from zq.client.calls import Answer, Call
+from zq.client.calls import Call, Response
 from zq.client.consumer import Consumer
 from zq.client.consumer_state import ConsumerOptions
 from zq.errors import ClaimNotFound
@@ -30,14 +30,14 @@ class Script:
     def run(self, call: Call[Any]) -> Any:
         """The scripted answer."""
         if call.path == "/v2/limits":
-            return call.read(Answer(200, {}, json.dumps(LIMITS).encode()))
+            return call.read(Response(200, {}, json.dumps(LIMITS).encode()))
         self.asked.append(call.method)
         if call.method == "PUT":
             first = self.asked.count("PUT") == 1
-            return call.read(Answer(201 if first else 204, {}, json.dumps({"messages": self._messages}).encode()))
+            return call.read(Response(201 if first else 204, {}, json.dumps({"messages": self._messages}).encode()))
         if call.method == "PATCH" and not self._renews:
             raise ClaimNotFound("It is over.")
-        return call.read(Answer(204 if call.method == "PATCH" else 200, {}, b"{}"))
+        return call.read(Response(204 if call.method == "PATCH" else 200, {}, b"{}"))
 
 
 class AsyncScript(Script):

@@ -16,8 +16,8 @@ from tests.client.misbehaving import BUSY, LATE, LOST_ANSWER, LOST_REQUEST, SILE
 from tests.servers import ZqServer, free_port
 from zq import errors
 from zq.client import AsyncClient, Client, PostStopped, Retries
-from zq.client.calls import error_of, retry_after
-from zq.model import Settled
+from zq.client.calls import error_from, parse_retry_after
+from zq.model import SettleResult
 
 DAMAGED = Trouble(
     passes=False,
@@ -119,7 +119,7 @@ def test_a_settlement_whose_answer_was_lost_says_what_it_did(client: Any, proxy:
     queue.post_batch(range(2))
     claim = queue.claim(2)
     proxy.plan(LOST_ANSWER)
-    assert queue.settle(claim.id, delete=[message.id for message in claim.messages]) == Settled(deleted=2)
+    assert queue.settle(claim.id, delete=[message.id for message in claim.messages]) == SettleResult(deleted=2)
 
 
 def test_a_pop_is_never_sent_twice(client: Any, proxy: Proxy) -> None:
@@ -244,7 +244,7 @@ def test_garbage_is_an_error_of_one_sentence(client: Any, proxy: Proxy, content:
 @pytest.mark.parametrize("asked", ["\xb2", "1" * 400, "soon", ""])
 def test_a_strange_retry_after_is_bounded(asked: str) -> None:
     """Whatever the header holds, it is seconds."""
-    assert 0 <= retry_after({"Retry-After": asked}) <= 3600
+    assert 0 <= parse_retry_after({"Retry-After": asked}) <= 3600
 
 
 @pytest.mark.parametrize(
@@ -261,7 +261,7 @@ def test_a_strange_retry_after_is_bounded(asked: str) -> None:
 )
 def test_other_servers_errors_are_known_by_status_and_title(status: int, body: str, kind: type[Exception]) -> None:
     """A Zaqar server does not name the class, and a proxy sends its own pages."""
-    error = error_of(httpx.Response(status, content=body.encode()))
+    error = error_from(httpx.Response(status, content=body.encode()))
     assert type(error) is kind
     assert str(error).endswith(".")
     assert "\n" not in str(error)

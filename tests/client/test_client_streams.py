@@ -102,7 +102,7 @@ def test_a_stream_that_brings_nothing_is_opened_less_and_less_often() -> None:
     pauses = []
     for _ in range(8):
         reader.call()
-        reader.broken_off(None)
+        reader.prepare_reconnect(None)
         pauses.append(reader.pause)
     assert pauses == [0.4, 0.8, 1.6, 3.2, 6.4, 10, 10, 10]
     reader.feed(b'data: {"id":"7","ttl":60,"age":0,"body":1,"topic":"t"}\n\n')
@@ -138,9 +138,9 @@ def test_a_break_before_any_position_is_known_is_a_gap_of_unknown_size() -> None
     """Never silence."""
     reader = EventReader("/v2/stream", {}, None)
     reader.feed(b": zq\n\n")
-    assert reader.broken_off(None) == [Gap(None, None)]
+    assert reader.prepare_reconnect(None) == [Gap(None, None)]
     reader.feed(b": heartbeat\nid: 3\n\n")
-    assert reader.broken_off(errors.Unavailable("It broke.")) == []
+    assert reader.prepare_reconnect(errors.Unavailable("It broke.")) == []
 
 
 def test_a_position_of_the_callers_own_that_is_refused_is_an_error() -> None:
@@ -148,9 +148,9 @@ def test_a_position_of_the_callers_own_that_is_refused_is_an_error() -> None:
     refused = errors.Invalid("The marker must not be beyond the log's end.")
     reader = EventReader("/v2/stream", {}, 7)
     with pytest.raises(errors.Invalid):
-        reader.broken_off(refused)
+        reader.prepare_reconnect(refused)
     reader.feed(b": zq\nid: 7\n\n")
-    assert reader.broken_off(refused) == [Gap(None, None)]
+    assert reader.prepare_reconnect(refused) == [Gap(None, None)]
     assert reader.call().headers["Last-Event-ID"] == "0"
     with pytest.raises(errors.Invalid):
-        reader.broken_off(refused)
+        reader.prepare_reconnect(refused)

@@ -11,9 +11,9 @@ import pytest
 
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene, drafts, ids_of
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.errors import ProducerNotFound
-from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Outcome, QueueRef
+from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, Outcome, QueueRef
 from zq.storage.api import Storage
 from zq.storage.mongodb import MongoStorage
 from zq.storage.mongodb.client import StoreClient
@@ -25,8 +25,8 @@ HELD, STAGED = 120, 130
 TIMEOUT = 5.0
 # Seconds after which others give up what is not decided, however long it took to get so far.
 PATIENCE = 2 * TIMEOUT + 20
-ALL = Committed(1, STAGED, HELD)
-REPLAYED = Committed(1, STAGED, HELD, replayed=True)
+ALL = CommitResult(1, STAGED, HELD)
+REPLAYED = CommitResult(1, STAGED, HELD, replayed=True)
 
 
 class Dead(BaseException):
@@ -84,12 +84,12 @@ class Job:
         settle = [ClaimRef(self.input.queue, claim, history=3600 if claim == "job.2" else 0) for claim in self.claims]
         return Commit("acme", "etl", batch, [f"stage.{number}" for number in range(3)], settle, 3600, fence)
 
-    def commit(self, store: Storage, order: Commit | None = None) -> Committed:
+    def commit(self, store: Storage, order: Commit | None = None) -> CommitResult:
         return self.carrier(store).commit(order or self.order())
 
-    def carrier(self, store: Storage) -> Carrier:
+    def carrier(self, store: Storage) -> CommitExecutor:
         """What a server has that works on this store."""
-        return Carrier(store.transactions, self.input.clock, Bounds(self.step, 10**6), 30)
+        return CommitExecutor(store.transactions, self.input.clock, Bounds(self.step, 10**6), 30)
 
     def upkeep(self, store: Storage) -> None:
         """What a server does beside requests, until it has seen twice what nobody carries on, and has done it."""

@@ -79,7 +79,7 @@ def bodies(store: str) -> list[object]:
 
 
 def only(target: Path) -> Path:
-    (found,) = backups.whole(target)
+    (found,) = backups.complete_backups(target)
     return found
 
 
@@ -154,7 +154,7 @@ def test_every_backup_under_load_restores_with_all_that_was_acknowledged(
     # Beside a whole suite some of a few may wait for the processor: the long form has the machine for itself.
     assert (max(pauses) if LONG else min(pauses)) < LONGEST_PAUSE
     print(f"{len(made)} backups, {len(load.stored)} messages, pauses {sorted(pauses)} s")  # noqa: T201
-    judged = backups.whole(target)
+    judged = backups.complete_backups(target)
     assert len(judged) == len(made)
     for number, (folder, (began, ended)) in enumerate(zip(judged, made, strict=True)):
         verified = run("backup", "verify", folder)
@@ -198,7 +198,7 @@ main(sys.argv[3:])
 
 
 @pytest.mark.parametrize(
-    ("at", "call", "whole"), rotated([("_copied", 1, 0), ("_copied", 5, 0), ("sync", 1, 0), ("sync", 2, 1)], 2)
+    ("at", "call", "whole"), rotated([("_copy", 1, 0), ("_copy", 5, 0), ("sync", 1, 0), ("sync", 2, 1)], 2)
 )
 def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
     at: str, call: int, whole: int, zq: ZqServer, uri: str, target: Path
@@ -207,7 +207,7 @@ def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
     removes the rest."""
     command = [sys.executable, "-c", KILLED, at, str(call), "backup", str(target), "--store", uri]
     assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == -signal.SIGKILL
-    assert len(backups.whole(target)) == whole
+    assert len(backups.complete_backups(target)) == whole
     partial = list(target.glob("*.partial"))
     assert len(partial) == 1 - whole
     for left in partial:
@@ -215,7 +215,7 @@ def test_a_command_that_is_killed_leaves_nothing_that_passes_for_a_backup(
         assert "it was not finished" in run("backup", "verify", left).error
     wait_for(lambda: not list(Path(uri[10:]).glob(".zq-snapshot-*")), 60, "the snapshot is gone")
     wait_for(lambda: run("backup", target, "--store", uri).code == 0, 60, "the next backup is made")
-    assert len(backups.whole(target)) == whole + 1
+    assert len(backups.complete_backups(target)) == whole + 1
     assert not list(target.glob("*.partial"))
 
 
@@ -223,7 +223,7 @@ def test_a_server_that_is_killed_costs_no_backup_that_was_begun(
     zq: ZqServer, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it linked stays, until the next start, which removes it, and what one left that was killed while it did."""
-    former, left = backups._copied, [3]
+    former, left = backups._copy, [3]
 
     def then_killed(*given: object) -> tuple[int, str]:
         left[0] -= 1
@@ -231,7 +231,7 @@ def test_a_server_that_is_killed_costs_no_backup_that_was_begun(
             zq.kill()
         return former(*given)
 
-    monkeypatch.setattr(backups, "_copied", then_killed)
+    monkeypatch.setattr(backups, "_copy", then_killed)
     done = run("backup", target, "--store", uri)
     assert (done.code, done.error) == (0, "")
     assert run("backup", "verify", only(target)).code == 0
@@ -245,7 +245,7 @@ def test_a_server_that_is_started_anew_ends_a_backup(
     zq: ZqServer, uri: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command says so, and leaves nothing."""
-    former, left = backups._copied, [3]
+    former, left = backups._copy, [3]
 
     def then_anew(*given: object) -> tuple[int, str]:
         left[0] -= 1
@@ -254,7 +254,7 @@ def test_a_server_that_is_started_anew_ends_a_backup(
             zq.start()
         return former(*given)
 
-    monkeypatch.setattr(backups, "_copied", then_anew)
+    monkeypatch.setattr(backups, "_copy", then_anew)
     done = run("backup", target, "--store", uri)
     assert done.code == 2
     assert "was the server started anew?" in done.error
@@ -268,7 +268,7 @@ def test_one_backup_at_a_time(zq: ZqServer, uri: str, target: Path, tmp_path: Pa
     with control.snapshot(f"{uri[10:]}/control.sock"):
         done = run("backup", other, "--store", uri)
         assert (done.code, "A backup of this store is already running" in done.error) == (2, True)
-    with backups._held(target):
+    with backups._locked(target):
         done = run("backup", target, "--store", uri)
         assert (done.code, "Another backup is being made in" in done.error) == (2, True)
     wait_for(lambda: run("backup", target, "--store", uri).code == 0, 60, "a backup is made again")
@@ -280,7 +280,7 @@ def test_a_backup_takes_the_space_of_what_is_new_and_old_ones_go(zq: ZqServer, u
         assert run("backup", target, "--store", uri, "--keep", 2).code == 0
         if number == 1:
             (target / "20200101T000000.000Z").mkdir()  # not whole: none of ours
-    first, second = backups.whole(target)
+    first, second = backups.complete_backups(target)
     shared = [file for file in first.glob("*.sst") if (second / file.name).exists()]
     assert shared
     assert all(file.samefile(second / file.name) for file in shared)

@@ -16,7 +16,7 @@ from zq.model import ClaimRequest, Commit, Draft, Lease, ListFilter, QueueRef, S
 from zq.model.documents import DocumentRef
 from zq.storage.ordered import layout
 from zq.storage.rocksdb import connect
-from zq.storage.rocksdb.files import is_damage, place_of
+from zq.storage.rocksdb.files import damage_location, is_damage
 from zq.storage.rocksdb.store import Store
 
 MESSAGES = 1000
@@ -173,7 +173,7 @@ def test_damage_is_told_from_what_passes(text: str, damage: tuple[int, int] | No
     """By RocksDB's words, and with the place that they name."""
     assert is_damage(Exception(text)) is (damage is not None)
     if damage is not None:
-        assert place_of(Exception(text)) == damage
+        assert damage_location(Exception(text)) == damage
 
 
 def test_a_compaction_that_meets_a_corrupt_block_does_not_stop_writes_for_good(path: Path) -> None:

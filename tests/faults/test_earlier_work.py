@@ -13,7 +13,7 @@ from tests.stores import RedisServer, Stores
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene
 from zq.conformance.test_work import listed, names
-from zq.model import Committed, KnownFence, KnownProducer, QueueRef
+from zq.model import CommitResult, KnownFence, KnownProducer, QueueRef
 from zq.model.quotas import Work
 from zq.storage import connect
 from zq.storage.ordered import layout as ordered
@@ -35,7 +35,7 @@ def embedded(closing: ExitStack, stores: Stores) -> tuple[Scene, Forget]:
     def forget() -> None:
         storage: Any = scene.storage
         with storage._handle as (store, _):
-            notes = store.scan("default", ordered.ADVANCED, ordered.after(ordered.ADVANCED))
+            notes = store.scan("default", ordered.ADVANCED, ordered.prefix_end(ordered.ADVANCED))
             gone = [("default", key, None) for key, _ in notes]
             former = [
                 ("producers", key, b"\x93" + value[1 : -len(ordered.encode(ordered.decode_batch(value).decided))])
@@ -76,7 +76,7 @@ def test_what_an_earlier_version_stored_is_listed_without_moments(former: tuple[
     forget()
     assert names(scene, Work.STAGE) == ["a", "b"]
     assert listed(scene, Work.FENCE) == [KnownFence("a", 1, None), KnownFence("b", 1, None)]
-    last = Committed(3, 0, 0)
+    last = CommitResult(3, 0, 0)
     assert listed(scene, Work.PRODUCER) == [KnownProducer("a", last, None), KnownProducer("b", last, None)]
     scene.fence("b")
     scene.commit(4, producer="b")

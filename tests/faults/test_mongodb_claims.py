@@ -10,7 +10,7 @@ import pytest
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, Scene, ids_of
-from zq.model import ClaimRequest, Grip, Handled, Lease, Move, QueueRef, Settlement
+from zq.model import ClaimRequest, Grip, HandleOutcome, Lease, Move, QueueRef, Settlement
 from zq.storage.mongodb import connect
 from zq.storage.mongodb.queue_claimer import QueueClaimer
 
@@ -30,15 +30,15 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]
     """Return a function that runs another one between the next search for ready messages and what follows."""
 
     def plan(action: Callable[[], object]) -> None:
-        search = QueueClaimer.search
+        search = QueueClaimer.search_messages
 
         def interrupted(self: QueueClaimer, *arguments: Any, **terms: Any) -> object:
             found = search(self, *arguments, **terms)
-            monkeypatch.setattr(QueueClaimer, "search", search)
+            monkeypatch.setattr(QueueClaimer, "search_messages", search)
             action()
             return found
 
-        monkeypatch.setattr(QueueClaimer, "search", interrupted)
+        monkeypatch.setattr(QueueClaimer, "search_messages", interrupted)
 
     return plan
 
@@ -73,7 +73,7 @@ def test_a_claim_of_messages_that_changed_meanwhile_returns_them_as_they_are(
         (one.id, one.body, one.claim_count) for one in stored
     ]
     grips = [Grip(one.id, "mine", one.claim_count) for one in claim.messages]
-    assert here.storage.claims.handle(here.queue, grips, here.now) == [Handled.DONE] * 2
+    assert here.storage.claims.handle(here.queue, grips, here.now) == [HandleOutcome.DONE] * 2
 
 
 def test_a_pop_of_messages_that_changed_meanwhile_returns_them_as_they_are(

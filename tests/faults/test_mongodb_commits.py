@@ -13,9 +13,9 @@ from tests.rotation import rotated
 from tests.stores import MongoServer
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts, ids_of, run_together
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, Fenced, MessageClaimed, ProducerNotFound, StageNotFound
-from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, QueueRef
+from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, QueueRef
 from zq.storage.mongodb import MongoStorage, connect, reservations
 from zq.storage.mongodb.producers import Step
 
@@ -165,7 +165,7 @@ def test_a_batch_that_many_commit_at_once_takes_effect_once(job: Job, part: int)
     """Large or small; the others learn that it runs, or what it did."""
     job.step = part
 
-    def attempt() -> Committed | None:
+    def attempt() -> CommitResult | None:
         try:
             return job.commit(job.server())
         except CommitRunning:
@@ -310,8 +310,8 @@ def test_thousands_of_messages_are_one_commit(store: MongoStorage):
     store.transactions.stage("acme", "big", QueueRef("acme", "out"), new, scene.now, 600, 1 << 20)
     began = time.monotonic()
     order = Commit("acme", "etl", 1, ["big"], [ClaimRef(scene.queue, claim) for claim in claims], 3600)
-    carrier = Carrier(store.transactions, scene.clock, Bounds(), 30)
-    assert carrier.commit(order) == Committed(1, 2500, 2500)
+    carrier = CommitExecutor(store.transactions, scene.clock, Bounds(), 30)
+    assert carrier.commit(order) == CommitResult(1, 2500, 2500)
     assert time.monotonic() - began < 60
     assert ids_of(scene.at("out").walk()) == ids_of(new)
     assert scene.walk() == []

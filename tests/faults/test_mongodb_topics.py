@@ -218,12 +218,12 @@ def test_what_is_too_large_for_a_document_is_refused_as_such(here: Log):
     assert here.publish() == [1]
 
 
-@pytest.mark.parametrize("carried", [0, feed.CARRIED])
+@pytest.mark.parametrize("carried", [0, feed.MAX_BATCH_BYTES])
 def test_processes_hear_of_each_other_with_and_without_bodies_in_the_feed(
     here: Log, there: Log, carried: int, monkeypatch: pytest.MonkeyPatch
 ):
     """All that two processes publish side by side, in order, without a hole."""
-    monkeypatch.setattr(feed, "CARRIED", carried)
+    monkeypatch.setattr(feed, "MAX_BATCH_BYTES", carried)
     follower = Follower(here.storage, "acme")
 
     def publish(log: Log) -> None:

@@ -22,15 +22,15 @@ def test_what_is_announced_anew_while_it_is_looked_at_stays(store: RedisServer, 
     """As when a producer asks again a minute later: its commit, open from then on, must be found by those who go on."""
     storage = connect(store.uri)
     ours = storage.transactions._store
-    transactions.announce(ours, COMMIT, 1)
-    look = transactions._look
+    transactions.register(ours, COMMIT, 1)
+    look = transactions._find_open
 
     def meanwhile(*args: object) -> tuple[bytes | None, int]:
         found = look(*args)
-        transactions.announce(ours, COMMIT, LATER)
+        transactions.register(ours, COMMIT, LATER)
         return found
 
-    monkeypatch.setattr(transactions, "_look", meanwhile)
+    monkeypatch.setattr(transactions, "_find_open", meanwhile)
     assert not transactions.unfinished(ours, LATER)
     assert entries(ours) == 1
     monkeypatch.undo()

@@ -10,7 +10,7 @@ from tests.rotation import rotated
 from tests.stores import RedisServer
 from zq.clock import ManualClock
 from zq.conformance.builders import Scene, drafts
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.model import Bounds, ClaimRef, ClaimRequest, Commit, IdempotencyKey, Lease, Move, QueueRef, Settlement
 from zq.storage import connect
 
@@ -128,7 +128,9 @@ class Steps:
         self.carry(Commit("acme", "etl", self.number, [], held, 3600))
 
     def carry(self, commit: Commit) -> None:
-        done = Carrier(self.verbs, self.scene.clock, Bounds(STEP, 10**6), 60, lambda _seconds: None).commit(commit)
+        done = CommitExecutor(self.verbs, self.scene.clock, Bounds(STEP, 10**6), 60, lambda _seconds: None).commit(
+            commit
+        )
         assert not done.open
         assert not done.replayed
 

@@ -70,7 +70,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def backup(sound: Path, tmp_path: Path) -> Path:
     """One that may be spoilt."""
-    (found,) = backups.whole(sound / "backups")
+    (found,) = backups.complete_backups(sound / "backups")
     return Path(shutil.copytree(found, tmp_path / "backup"))
 
 

@@ -18,7 +18,7 @@ from zq.errors import StartRefused
 from zq.model import ClaimRequest, Grouping, KnownFence, Lease, ListFilter, QueueRef
 from zq.model.expiry import Expiry
 from zq.model.quotas import Work
-from zq.model.stats import Salvaged
+from zq.model.stats import SalvageResult
 from zq.model.topics import TopicRef
 from zq.storage import check, salvage
 from zq.storage.ordered import layout
@@ -64,7 +64,7 @@ def digest(path: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in path.iterdir()}
 
 
-def salvaged(path: Path) -> tuple[Salvaged, Dump]:
+def salvaged(path: Path) -> tuple[SalvageResult, Dump]:
     """Salvage it to ``new``: the old store is as it was, and the new one agrees with itself."""
     before, new = digest(path), path.with_name("new")
     told = salvage(f"rocksdb://{path}", str(new))
@@ -218,8 +218,8 @@ def test_messages_of_a_queue_that_is_lost_are_in_one_of_their_project(path: Path
         flip(table_of(path, family), BLOCK_OF_FEW)
     told, new = salvaged(path)
     assert told.saved["messages"] == len(old["messages"])
-    assert {layout.queue_ref(key).project for key in new["queues"]} == {"acme"}
-    assert all(layout.queue_ref(key).name.startswith("salvaged-") for key in new["queues"])
+    assert {layout.decode_queue_key(key).project for key in new["queues"]} == {"acme"}
+    assert all(layout.decode_queue_key(key).name.startswith("salvaged-") for key in new["queues"])
 
 
 @pytest.mark.parametrize("family", rotated(["tallies", "default", "messages", "queues"], 1))
@@ -240,7 +240,7 @@ def test_sequences_never_go_back(path: Path, family: str) -> None:
     try:
         with storage._handle as (_, registry):
             for key in old["queues"]:
-                state = registry.find(layout.queue_ref(key))
+                state = registry.find(layout.decode_queue_key(key))
                 assert state is not None
                 known = before.get(layout.number.pack(state.number))
                 assert known is not None
@@ -297,7 +297,7 @@ def test_what_other_files_have_in_the_range_of_a_file_that_is_gone_is_saved(tmp_
     storage.close()
     files[1].unlink()
     told, new = salvaged(path)
-    assert [layout.queue_ref(key).name for key in new["fences"]] == ["b", "d"]
+    assert [layout.decode_queue_key(key).name for key in new["fences"]] == ["b", "d"]
     rescued = connect(f"rocksdb://{path.with_name('new')}")
     fences = rescued.transactions.list("acme", Work.FENCE, "", 9, NOW).items
     rescued.close()

@@ -14,14 +14,14 @@ from tests.damaged import flip, flushed, table_of
 from tests.faults.test_salvage import BLOCK_OF_FEW, differing, dumped, salvaged
 from tests.rotation import rotated
 from zq.clock import ManualClock
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.errors import StoreDamaged
 from zq.model import (
     Bounds,
     ClaimRef,
     ClaimRequest,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     IdempotencyKey,
     Lease,
@@ -46,9 +46,9 @@ IN, OUT, OTHER = (QueueRef("acme", name) for name in ("in", "out", "other"))
 CLAIMS = [ClaimRef(IN, "a.a", DAY), ClaimRef(IN, "a.b")]
 COMMIT = Commit("acme", "etl", 1, ["s1", "s2"], CLAIMS, 30 * DAY)
 STAGED = 40
-FIGURES = Committed(1, 2 * STAGED, 6)
+FIGURES = CommitResult(1, 2 * STAGED, 6)
 LARGE = Bounds(1, 1000)
-ENTRY = layout.COMMIT + layout.ended(layout.project_prefix("acme"), "etl")
+ENTRY = layout.COMMIT + layout.name_prefix(layout.project_prefix("acme"), "etl")
 
 
 def drafts(count: int, size: int = 4) -> list[Draft]:
@@ -96,7 +96,7 @@ class Job:
                 pass
             assert storage.transactions.unfinished(LATE) == []
             assert storage.transactions.last("acme", "etl", LATE) == FIGURES
-            assert storage.transactions.commit(COMMIT, LATE) == Committed(1, 2 * STAGED, 6, replayed=True)
+            assert storage.transactions.commit(COMMIT, LATE) == CommitResult(1, 2 * STAGED, 6, replayed=True)
             view = ListFilter(claimed=True, delayed=True)
             found = {queue: storage.messages.list(queue, 0, 1000, view, LATE).items for queue in (IN, *self.out)}
             past = storage.history.list(IN, 0, 1000, Span(0, LATE + 1), LATE).items
@@ -265,7 +265,7 @@ def test_an_open_commit_that_meets_damage_stands_still_and_others_are_finished(j
             "rival", "s1", QueueRef("rival", "out"), drafts(20), NOW, DAY, 1 << 20, IdempotencyKey("stage", b"", DAY)
         )
         assert verbs.commit(Commit("rival", "etl", 1, ["s1"], [], DAY), NOW, LARGE).open
-        looking = Carrier(verbs, ManualClock(NOW), Bounds(100, 1000), 10.0)
+        looking = CommitExecutor(verbs, ManualClock(NOW), Bounds(100, 1000), 10.0)
         looking.resume()
         looking.resume()
         assert [one.project for one in verbs.unfinished(NOW)] == ["acme"]

@@ -118,22 +118,22 @@ def test_refusals_beyond_a_hundred_a_second_are_counted(log: Path) -> None:
     for second, more in ((7.0, 20), (8.0, 1)):
         now[0] = second
         for _ in range(MAX_PER_SECOND + more):
-            writer.refused(Entry(outcome="refused", why="no"))
-        writer.did(Entry(outcome="done"))
+            writer.log_refusal(Entry(outcome="refused", why="no"))
+        writer.log_change(Entry(outcome="done"))
         assert lines(log)[-1]["outcome"] == "done", "what was done is always told"
         ((delay, tell),) = delayed
         assert delay == 1
         delayed.clear()
         tell()
         assert lines(log)[-1]["why"] == f"{more} more refusals within a second are not listed"
-    writer.log_counted()
+    writer.log_unlisted()
     assert len(lines(log)) == 2 * (MAX_PER_SECOND + 2)
 
 
 def test_what_was_counted_is_told_by_a_thread_of_its_own(log: Path) -> None:
     writer = Audit(lambda: 7.0)
     for _ in range(MAX_PER_SECOND + 3):
-        writer.refused(Entry(outcome="refused", why="no"))
+        writer.log_refusal(Entry(outcome="refused", why="no"))
     wait_for(lambda: len(lines(log)) > MAX_PER_SECOND, 60, "the line with the number")
     assert lines(log)[MAX_PER_SECOND]["why"] == "3 more refusals within a second are not listed"
 
@@ -170,9 +170,9 @@ def test_a_token_that_a_deployment_begins_with_has_a_line(clock: ManualClock, lo
 def test_the_file_is_for_its_owner_and_may_be_rotated_away(log: Path) -> None:
     assert log.stat().st_mode & 0o777 == 0o600
     writer = Audit()
-    writer.did(Entry(outcome="done"))
+    writer.log_change(Entry(outcome="done"))
     log.rename(log.with_suffix(".1"))
-    writer.did(Entry(outcome="done"))
+    writer.log_change(Entry(outcome="done"))
     assert len(lines(log)) == 1
 
 
@@ -183,5 +183,5 @@ def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 
 def test_off_is_off(scoped: Scoped) -> None:
     audit.configure("off")
-    assert not Audit().on
+    assert not Audit().is_enabled
     scoped.api("observe:other").put(QUEUE, 403)

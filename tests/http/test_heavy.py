@@ -115,7 +115,7 @@ def test_beyond_two_heavy_requests_the_next_is_refused(
     """429 with the bound, after a moment; light requests and other projects go on, and a place is given back."""
     monkeypatch.setattr("zq.core.rates.HEAVY_WAIT", 0.01)
     scoped = bounded()
-    caller, account = scoped.api(), scoped.broker.quotas.of("acme").account
+    caller, account = scoped.api(), scoped.broker.quotas.allotment("acme").account
     for _ in range(MAX_HEAVY):
         account.enter(0.0)
         account.begin_heavy(float, 0, 0)
@@ -137,7 +137,7 @@ def test_beyond_two_heavy_requests_the_next_is_refused(
 def test_a_heavy_request_pays_for_what_it_was(bounded: Callable[..., Scoped], status: int) -> None:
     """The estimate is taken back when it is answered, also with an error."""
     scoped = bounded(bytes=10_000)
-    caller, account = scoped.api(), scoped.broker.quotas.of("acme").account
+    caller, account = scoped.api(), scoped.broker.quotas.allotment("acme").account
     caller.get(f"{QUEUE}/messages?limit={1000 if status == 200 else 1001}", status)
     assert account.owes(1_700_000_000.0) < -1.9, "next to nothing of a burst of two seconds is used"
 

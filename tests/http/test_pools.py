@@ -24,7 +24,7 @@ from zq.serving.settings import Configuration
 from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.pooling import PooledStorage
-from zq.storage.pooling.bindings import AGE, KEPT, Bindings
+from zq.storage.pooling.bindings import AGE, BINDING_RETENTION, Bindings
 
 pytestmark = pytest.mark.one_store
 
@@ -142,12 +142,12 @@ def test_changes_of_pools_are_in_the_audit_log(deployment: Deployment) -> None:
     lines: list[Any] = []
 
     class Told(Audit):
-        on = True
+        is_enabled = True
 
-        def did(self, entry: Any) -> None:
+        def log_change(self, entry: Any) -> None:
             lines.append(entry)
 
-        refused = did
+        log_refusal = log_change
 
     admin = Admin(deployment.server(audit=Told()))
     admin.pool("p", URI.replace("//", "//zoe:secret@"))
@@ -558,13 +558,13 @@ def test_the_binding_of_a_deleted_queue_goes_when_nobody_can_remember_it(
     admin.api.delete("/v2/queues/jobs", 204)
     assert pool_of(deployment, ref) == "p"
     first.api.send("jobs", 3)  # by what it remembers
-    now += KEPT
+    now += BINDING_RETENTION
     deployment.storage.maintain(now)
     assert pool_of(deployment, ref) == "p"
     deployment.elapsed += AGE
     assert admin.api.seen("jobs") == [3]
     admin.api.delete("/v2/queues/jobs", 204)
-    now += KEPT - 1
+    now += BINDING_RETENTION - 1
     deployment.storage.maintain(now)
     assert pool_of(deployment, ref) == "p"
     now += 1

@@ -13,7 +13,7 @@ from msgspec import structs
 from zq.errors import DraftsRepeated, Fenced, KeyReused, ProducerNotFound, Repeated, StageFull, StageNotFound
 from zq.model import (
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     Fence,
     HistoryEntry,
@@ -57,7 +57,7 @@ class Ledger:
         self.fences: dict[tuple[str, str], int] = {}
         self.advanced: dict[tuple[str, str], float] = {}
         self.stages: dict[tuple[str, str], Stage] = {}
-        self.producers: dict[tuple[str, str], tuple[Committed, float]] = {}
+        self.producers: dict[tuple[str, str], tuple[CommitResult, float]] = {}
         self.decided: dict[tuple[str, str], float] = {}
 
     def keep(self, queue: QueueRef, gone: list[Message], outcome: Outcome, now: float, seconds: int) -> None:
@@ -178,7 +178,7 @@ class Ledger:
     def drop_stage(self, project: str, stage: str) -> None:
         self.stages.pop((project, stage), None)
 
-    def replay(self, commit: Commit, now: float) -> Committed | None:
+    def replay(self, commit: Commit, now: float) -> CommitResult | None:
         """The producer's last batch, if the commit's is not above it; its stages are dropped."""
         last, expires = self.producers.get((commit.project, commit.producer), (None, 0.0))
         if last is None or expires <= now or commit.batch > last.batch:
@@ -187,11 +187,11 @@ class Ledger:
             self.drop_stage(commit.project, stage)
         return structs.replace(last, replayed=True)
 
-    def decide(self, commit: Commit, published: int, deleted: int, now: float) -> Committed:
+    def decide(self, commit: Commit, published: int, deleted: int, now: float) -> CommitResult:
         """Its stages are gone and the producer is remembered."""
         for stage in commit.publish:
             self.drop_stage(commit.project, stage)
-        committed = Committed(commit.batch, published, deleted)
+        committed = CommitResult(commit.batch, published, deleted)
         self.producers[commit.project, commit.producer] = (committed, round(now + commit.ttl, 3))
         self.decided[commit.project, commit.producer] = now
         return committed
@@ -218,7 +218,7 @@ class Ledger:
         page = sorted((one for one in known if one.name > after), key=lambda one: one.name)[:limit]
         return Page(page, page[-1].name if page else None)
 
-    def last(self, project: str, producer: str, now: float) -> Committed:
+    def last(self, project: str, producer: str, now: float) -> CommitResult:
         last, expires = self.producers.get((project, producer), (None, 0.0))
         if last is None or expires <= now:
             raise ProducerNotFound

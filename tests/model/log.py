@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from zq.errors import KeyReused, Repeated
 from zq.model import Edge, IdempotencyKey, Stats
-from zq.model.topics import Batch, Entry, LogSlice, Pattern, Published, Retention
+from zq.model.topics import Batch, Entry, LogSlice, Pattern, PublishedMessage, Retention
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Log:
         for kept in self.batches:
             kept.purged = kept.purged or kept.batch.topic == topic
 
-    def living(self, pattern: Pattern, after: int, to: int, now: float) -> list[Published]:
+    def living(self, pattern: Pattern, after: int, to: int, now: float) -> list[PublishedMessage]:
         """What a reader must find above one marker and up to another."""
         start = max(after, self.dropped)
         batches = [kept.batch for kept in self.batches if kept.lives(now) and pattern.matches(kept.batch.topic)]

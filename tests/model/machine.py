@@ -97,7 +97,7 @@ class StoreMachine(Settlements, Batches):
         if name == UNKNOWN or any(claim == name for _, claim in self.live()):
             name = self.new_claim()
         lease = Lease(name, terms.ttl, terms.grace, prolong=reuse % 3 > 0)
-        self.agree_on_claim(queue, ClaimRequest(lease, limit, wait.waits()), dead_letters)
+        self.agree_on_claim(queue, ClaimRequest(lease, limit, wait.delays()), dead_letters)
 
     @precondition(lambda self: self.claims)
     @rule(at=QUEUES, pick=PICKS)

@@ -14,15 +14,15 @@ from tests.model.ledger import Ledger
 from zq.errors import ClaimLapsed, ClaimNotFound, ClaimNotHeld, MessageClaimed
 from zq.model import (
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     Edge,
     Fence,
     Grip,
-    Handled,
+    HandleOutcome,
     HistoryEntry,
     IdempotencyKey,
     Lease,
@@ -33,8 +33,8 @@ from zq.model import (
     Outcome,
     Page,
     QueueRef,
-    Settled,
     Settlement,
+    SettleResult,
     Stats,
 )
 from zq.model.stats import Depth
@@ -149,11 +149,11 @@ class Oracle(Ledger):
             moved.first = entry.first
         return moved
 
-    def claim(self, queue: QueueRef, request: ClaimRequest, now: float) -> Claimed:
+    def claim(self, queue: QueueRef, request: ClaimRequest, now: float) -> ClaimResult:
         self.guard(queue.project, request.fence)
         if request.named:
             try:
-                return Claimed(self.claim_get(queue, request.lease.claim, now), existing=True)
+                return ClaimResult(self.claim_get(queue, request.lease.claim, now), existing=True)
             except ClaimNotFound:
                 pass
         met = self.ready(queue, now)[: request.limit]
@@ -162,11 +162,11 @@ class Oracle(Ledger):
         lapsed = sum(entry.claim != "" for entry in taken)
         for entry in taken:
             entry.former, entry.count, entry.first = entry.available, entry.count + 1, entry.first or now
-            entry.wait = request.wait(entry.count)
+            entry.wait = request.redelivery_delay(entry.count)
             self.put_under(request.lease, entry, now)
         lease, messages = request.lease, [entry.message(now) for entry in taken]
         claim = Claim(lease.claim, lease.ttl, now, messages, lapsed) if taken else None
-        return Claimed(claim, spent=[entry.draft.id for entry in spent])
+        return ClaimResult(claim, spent=[entry.draft.id for entry in spent])
 
     def put_under(self, lease: Lease, entry: Entry, now: float) -> None:
         entry.claim, entry.claimed, entry.lease = lease.claim, now, lease.ttl
@@ -196,7 +196,7 @@ class Oracle(Ledger):
         now: float,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         self.recall(queue, idempotency_key, now)
         self.guard(queue.project, fence)
         held = {entry.draft.id: entry for entry in self.held(queue, claim, now)}
@@ -212,28 +212,30 @@ class Oracle(Ledger):
         for move in moved:
             self.carry(queue, held[move.id], move, now, settlement.history)
         buried = sum(move.reason != "" for move in moved)
-        settled = Settled(len(gone), len(released), len(moved) - buried, buried, lost)
+        settled = SettleResult(len(gone), len(released), len(moved) - buried, buried, lost)
         self.remember(queue, idempotency_key, settled, now)
         return settled
 
-    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: float, late: bool, history: int) -> Sequence[Handled]:
+    def handle(
+        self, queue: QueueRef, grips: Sequence[Grip], now: float, late: bool, history: int
+    ) -> Sequence[HandleOutcome]:
         return [self.handle_one(queue, grip, now, late, history) for grip in grips]
 
-    def handle_one(self, queue: QueueRef, grip: Grip, now: float, late: bool, history: int) -> Handled:
+    def handle_one(self, queue: QueueRef, grip: Grip, now: float, late: bool, history: int) -> HandleOutcome:
         for entry in self.named(queue, [grip.id], now):
             if entry.claim == "" or entry.claim != grip.claim or entry.count != grip.count:
-                return Handled.LOST
+                return HandleOutcome.LOST
             if not late and not entry.held(now):
-                return Handled.EXPIRED
+                return HandleOutcome.EXPIRED
             if grip.hold is None:
                 self.finish(queue, [entry], Outcome.DELETED, now, history)
             else:
                 entry.ends = round(now + grip.hold, 3)
                 entry.available = round(entry.ends + entry.wait, 3)
-            return Handled.DONE
-        return Handled.GONE
+            return HandleOutcome.DONE
+        return HandleOutcome.GONE
 
-    def commit(self, commit: Commit, now: float) -> Committed:
+    def commit(self, commit: Commit, now: float) -> CommitResult:
         known = self.replay(commit, now)
         if known:
             return known

@@ -18,20 +18,20 @@ from zq.storage.object.epochs import (
     Opening,
     Proof,
     Span,
-    Taken,
+    TakenOver,
     depose,
-    joined,
+    extend_chain,
     log_name,
     newest_opened,
     open_epoch,
     read,
-    win,
+    win_election,
     write,
 )
 from zq.storage.object.following import Tail
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import end_of, seal, whole_log
-from zq.storage.object.shipping import stored
+from zq.storage.object.restoring import close_log, read_chain, seal
+from zq.storage.object.shipping import store_record
 
 SERVERS = 3
 # Records that each one tries to write.
@@ -106,7 +106,7 @@ class Turns:
             run(self)
         except StoreDamaged as error:
             self.error = error
-        except (Ended, Deposed, Taken, Unavailable):
+        except (Ended, Deposed, TakenOver, Unavailable):
             pass
         except BaseException as error:  # noqa: BLE001  # shown by the test
             self.error = error
@@ -185,11 +185,11 @@ class Slow(Objects):
 
     def elect(self, number: int) -> bool:
         self._turns.stop(f"put epoch/{number}")
-        first = not self.elected(number)
+        first = not self.has_election(number)
         self._world.there[f"epoch/{number}"] = b""
         return first
 
-    def elected(self, number: int) -> bool:
+    def has_election(self, number: int) -> bool:
         return f"epoch/{number}" in self._world.there
 
     def close(self) -> None:
@@ -219,23 +219,23 @@ def serve(world: World, number: int, turns: Turns, by_position: bool = False) ->
     objects = Slow(world, turns, number)
     found = list(world.checkpoint)
     position = followed(world, objects, turns, found)
-    epoch = win(objects)
+    epoch = win_election(objects)
     former, opening = depose(objects, epoch)
     chain = list[Span]()
     if opening is not None:
         turns.stop()
-        found += map(body, whole_log(Restored(world), position, opening.chain))
+        found += map(body, read_chain(Restored(world), position, opening.chain))
         position = max([position, *(span.last for span in opening.chain)])
         reading, each = Reading(world, objects), lambda entry: found.append(body(entry))
         if opening.by_position:
             position = seal(reading, former, position, 0, each, epoch)
         else:
-            position = end_of(reading, former, position, 0, each)
-        chain = joined(opening.chain, Span(former, position, opening.by_position), world.removed)
+            position = close_log(reading, former, position, 0, each)
+        chain = extend_chain(opening.chain, Span(former, position, opening.by_position), world.removed)
     open_epoch(objects, epoch, Opening(owner=f"{number}", moment=0, chain=chain, by_position=by_position))
     world.read.append((epoch, found))
     proof = Proof(objects, epoch, 1.0, lambda: world.time)
-    proof.look()
+    proof.check_fence()
     write(objects, f"head/{epoch}", Head(acknowledged=position))
     texts = [b"%d-%d" % (number, each) for each in range(PUTS)]
     values, checksum = [], 0
@@ -243,7 +243,7 @@ def serve(world: World, number: int, turns: Turns, by_position: bool = False) ->
         value, checksum = entries.encode(epoch, place, position, 0, checksum, [Batch([("default", b"", text)], [])])
         values.append((log_name(epoch, place, by_position), value))
     for name, value in reversed(values):
-        if not insist(lambda: stored(objects, name, value, by_position)):  # noqa: B023
+        if not insist(lambda: store_record(objects, name, value, by_position)):  # noqa: B023
             raise Deposed
         proof.after_put(by_position)
     world.acknowledged += texts
@@ -257,7 +257,7 @@ def followed(world: World, objects: Objects, turns: Turns, found: list[bytes]) -
         head = read(objects, f"head/{epoch}", Head)
         turns.stop()
         if opening is not None:
-            found += map(body, tail.new(epoch, opening, head))
+            found += map(body, tail.read_new(epoch, opening, head))
     return tail.position
 
 

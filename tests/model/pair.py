@@ -16,8 +16,8 @@ from zq.core.redelivery import AT_ONCE, MAX_CLAIM_COUNT, DeadLetters, Redelivery
 from zq.errors import DraftsRepeated, Repeated, ZqError
 from zq.model import (
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     Draft,
     Edge,
     Fence,
@@ -131,14 +131,16 @@ class Pair(RuleBasedStateMachine):
         self.agree(storage.messages.post, self.oracle.post, queue, self.drafts(at, batch), self.now)
         if ttl:
             lease = Lease(self.new_claim(), ttl, 5)
-            self.agree(storage.claims.create, self.oracle.claim, queue, ClaimRequest(lease, 10, wait.waits()), self.now)
+            self.agree(
+                storage.claims.create, self.oracle.claim, queue, ClaimRequest(lease, 10, wait.delays()), self.now
+            )
 
     def agree_on_claim(self, queue: QueueRef, request: ClaimRequest, dead: DeadLetters | None) -> None:
         """One look of a claim, and the burial of what it met that was handed out too often."""
         storage, now = self.holder.storage, self.now
         request = structs.replace(request, max_claims=dead and dead.max_claims)
         made = self.agree(storage.claims.create, self.oracle.claim, queue, request, now)
-        if dead is not None and isinstance(made, Claimed) and made.spent:
+        if dead is not None and isinstance(made, ClaimResult) and made.spent:
             moves = [Move(id, dead.queue.name, dead.ttl, reason=MAX_CLAIM_COUNT) for id in made.spent]
             self.agree(storage.messages.move, self.oracle.move, queue, moves, now, dead.history)
 
@@ -228,7 +230,7 @@ def plain(answer: object) -> object:
             return structs.replace(answer, message=plain(answer.message), position=0)
         case Page():
             return [plain(item) for item in answer.items], answer.next is None
-        case Claimed():
+        case ClaimResult():
             return structs.replace(answer, claim=plain(answer.claim))
         case Claim():
             return structs.replace(answer, messages=[plain(message) for message in answer.messages])

@@ -172,7 +172,7 @@ class Settlements(Pair):
         self.claims.append(name)
         dead = None if most is None else DeadLetters(self.queues[at ^ 1], most, None, 600)
         fence = self.pick_fence(queue.project, epoch)
-        self.agree_on_claim(queue, ClaimRequest(lease, limit, wait.waits(), named=True, fence=fence), dead)
+        self.agree_on_claim(queue, ClaimRequest(lease, limit, wait.delays(), named=True, fence=fence), dead)
 
     @precondition(lambda self: self.oracle.records)
     @rule(at=QUEUES, pick=PICKS, limit=LIMITS, since=PICKS, until=PICKS)

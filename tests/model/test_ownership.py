@@ -83,7 +83,7 @@ def explore(fencing: list[bool], chosen: settings) -> None:
 
 def test_the_model_notices_an_owner_that_does_not_look(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the look after the put something is lost."""
-    monkeypatch.setattr(Proof, "look", lambda _: None)
+    monkeypatch.setattr(Proof, "check_fence", lambda _: None)
     with pytest.raises(AssertionError, match="is lost"):
         explore(FENCINGS["look"], PLANTED)
 
@@ -131,7 +131,7 @@ def test_the_model_notices_a_taker_that_does_not_put_again(monkeypatch: pytest.M
 
 def test_the_model_notices_a_standby_that_applies_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that was not acknowledged need not be one."""
-    monkeypatch.setattr(following, "acknowledged", lambda records, _known: records)
+    monkeypatch.setattr(following, "yield_acknowledged", lambda records, _known: records)
     with pytest.raises(AssertionError, match="has not what an earlier one had"):
         test_a_standby_does_not_apply_what_it_reads()
 
@@ -167,7 +167,7 @@ def test_an_opening_counts_once_there_is_a_head() -> None:
 
 def test_the_model_notices_a_standby_that_believes_any_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its server may have been deposed before it began."""
-    monkeypatch.setattr(following, "began", lambda _: True)
+    monkeypatch.setattr(following, "is_confirmed", lambda _: True)
     with pytest.raises(AssertionError, match="has not what an earlier one had"):
         test_an_opening_counts_once_there_is_a_head()
 

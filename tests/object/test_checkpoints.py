@@ -20,7 +20,7 @@ from zq.storage.object.checkpoints import Manifest, checkpoint_name, download, f
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Head, Span, log_name, read
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import whole_log
+from zq.storage.object.restoring import read_chain
 from zq.storage.ordered.store import Write
 
 pytestmark = pytest.mark.slow
@@ -72,7 +72,7 @@ def test_a_checkpoint_holds_what_its_position_says(machine: Open, objects: Objec
         assert report is not None
         assert not report.contradictions
         assert not report.damage
-        written = [write for entry in whole_log(objects, 0, [Span(1, mark.position)]) for write in writes_of(entry)]
+        written = [write for entry in read_chain(objects, 0, [Span(1, mark.position)]) for write in writes_of(entry)]
         assert embedded(path) == numbers(sum(family == "messages" for family, _, _ in written))
 
 

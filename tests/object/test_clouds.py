@@ -25,7 +25,7 @@ from zq.storage import connect
 from zq.storage.api import Storage
 from zq.storage.object import objects_of
 from zq.storage.object.cloud import CloudObjects
-from zq.storage.object.objects import ObjectStoreRefuses
+from zq.storage.object.objects import ObjectStoreRejection
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def test_one_of_many_is_elected(objects: CloudObjects) -> None:
         for number in range(1, ROUNDS + 1):
             assert sum(racers.map(objects.elect, [number] * RACERS)) == 1
     assert not any(objects.elect(number) for number in range(1, ROUNDS + 1))
-    assert not objects.elected(ROUNDS + 1)
+    assert not objects.has_election(ROUNDS + 1)
 
 
 def test_what_was_put_is_read_until_it_is_removed(objects: CloudObjects) -> None:
@@ -168,7 +168,7 @@ def test_a_store_that_elects_everybody_is_refused(store: str) -> None:
 @pytest.mark.parametrize(("status", "sentence"), [(403, "credentials"), (507, "status 507"), (404, "no such bucket")])
 def test_what_is_refused_is_named(store: str, status: int, sentence: str) -> None:
     """No rights, no space, no bucket."""
-    with answering(status) as endpoint, pytest.raises(ObjectStoreRefuses, match=sentence):
+    with answering(status) as endpoint, pytest.raises(ObjectStoreRejection, match=sentence):
         CloudObjects(f"{store}?endpoint={endpoint}").put("name", b"value")
 
 

@@ -48,14 +48,14 @@ def test_a_store_that_gives_a_name_to_several_is_refused(tmp_path: Path, begun: 
 @IN_S3
 def test_a_commit_does_not_look(machine: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """While commits follow each other, they are the proof of ownership for each other and for reads."""
-    looks, look = [], Proof.look
+    looks, look = [], Proof.check_fence
 
     def noted(proof: Proof) -> None:
         looks.append(proof)
         look(proof)
 
     storage = machine("first", lease=60, **BY_POSITION)
-    monkeypatch.setattr(Proof, "look", noted)
+    monkeypatch.setattr(Proof, "check_fence", noted)
     posted(storage, 0, 30)
     assert bodies(storage) == numbers(30)
     assert not looks

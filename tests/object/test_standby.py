@@ -21,7 +21,7 @@ from zq.storage.api import Storage
 from zq.storage.object import entries
 from zq.storage.object.entries import Batch, Entry
 from zq.storage.object.epochs import Opening, log_name, newest, read
-from zq.storage.object.following import Standby, acknowledged
+from zq.storage.object.following import Standby, yield_acknowledged
 from zq.storage.object.objects import Objects
 from zq.storage.object.store import ShippedStore
 
@@ -224,7 +224,7 @@ def test_what_is_held_is_bounded() -> None:
             taken.append(position)
             yield Entry(1, position, 3, 0, 0, 0, [], b"")
 
-    assert [record.position for record in acknowledged(records(), 1)] == [1, 2, 3]
+    assert [record.position for record in yield_acknowledged(records(), 1)] == [1, 2, 3]
     assert len(taken) < 50
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.swift import KEY, USER, Swift
 from zq.errors import StartRefused
-from zq.storage.object.objects import ObjectStoreRefuses
+from zq.storage.object.objects import ObjectStoreRejection
 from zq.storage.object.swift import SwiftObjects
 
 pytestmark = pytest.mark.slow
@@ -78,9 +78,9 @@ def test_keystone_lets_one_in(keystone: Keystone, who: dict[str, str]) -> None:
 
 def test_keystone_refuses(keystone: Keystone) -> None:
     """A wrong password, a region without a Swift, and variables that are missing: each in a sentence."""
-    with pytest.raises(ObjectStoreRefuses, match="status 401"):
+    with pytest.raises(ObjectStoreRejection, match="status 401"):
         objects(keystone.variables | PASSWORD | {"OS_PASSWORD": "wrong"}).prepare()
-    with pytest.raises(ObjectStoreRefuses, match="names no object store"):
+    with pytest.raises(ObjectStoreRejection, match="names no object store"):
         objects(keystone.variables | PASSWORD | {"OS_REGION_NAME": "two"}).prepare()
     with pytest.raises(StartRefused, match="OS_PASSWORD"):
         objects({**keystone.variables, "OS_USERNAME": "zq"})
@@ -97,7 +97,7 @@ def test_what_is_no_sign_in_is_refused(swift: Swift) -> None:
     """Here something that answers 200 to whatever is asked."""
     elsewhere = swift.environment["ST_AUTH"].replace("/auth/v1.0", "/healthcheck")
     made = SwiftObjects("swift://zq/p?auth=v1", {**swift.environment, "ST_AUTH": elsewhere})
-    with pytest.raises(ObjectStoreRefuses, match="is no sign-in"):
+    with pytest.raises(ObjectStoreRejection, match="is no sign-in"):
         made.prepare()
 
 
@@ -106,6 +106,6 @@ def test_a_container_that_keeps_old_versions_is_refused(swift: Swift) -> None:
     name = f"versions-{uuid4().hex}"
     made = SwiftObjects(f"swift://{name}/prefix?auth=v1", swift.environment)
     made.prepare()
-    assert made.ask("POST", name, {"X-Versions-Location": f"{name}-old"}).status == 204
+    assert made.send("POST", name, {"X-Versions-Location": f"{name}-old"}).status == 204
     with pytest.raises(StartRefused, match="keeps old versions"):
         made.prepare()

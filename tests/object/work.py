@@ -12,7 +12,7 @@ from tests.servers import CLIENT, Lost, ask, every_message
 from zq.errors import Unavailable
 from zq.model import Draft, ListFilter, QueueRef, new_ids
 from zq.storage.api import Storage
-from zq.storage.object.objects import Objects, ObjectStoreRefuses
+from zq.storage.object.objects import Objects, ObjectStoreRejection
 
 Some = TypeVar("Some", bound=Objects)
 P = ParamSpec("P")
@@ -94,7 +94,7 @@ def _again(verb: Callable[P, T], within: float) -> Callable[P, T]:
         while True:
             try:
                 return verb(*args, **kwargs)
-            except ObjectStoreRefuses:
+            except ObjectStoreRejection:
                 raise
             except Unavailable:
                 if time.monotonic() > deadline:

@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 
 from zq.client import Client
 from zq.jobs import archive, ingest, report
-from zq.jobs.cli_support import Job
+from zq.jobs.cli_support import JobCommand
 
-JOBS: dict[str, Job] = {"ingest": ingest.ingest, "archive": archive.archive, "report": report.report}
+JOBS: dict[str, JobCommand] = {"ingest": ingest.ingest, "archive": archive.archive, "report": report.report}
 
 
 def invoke(name: str, *words: object) -> Result:

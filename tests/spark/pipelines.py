@@ -37,6 +37,6 @@ def doubled(frame: Any) -> Any:
 
 def begun(pipeline: Pipeline, dead_letters: str | None = None) -> Runner:
     """A run of it without Spark."""
-    runner = Runner(pipeline.taking(), None, 1)  # type: ignore[arg-type]
+    runner = Runner(pipeline.claiming_options(), None, 1)  # type: ignore[arg-type]
     runner.begin(dead_letters)
     return runner

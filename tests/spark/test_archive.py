@@ -73,7 +73,9 @@ def handmade(spark: Any, path: str) -> Any:
     posted = spark.createDataFrame([*(row[:3] for row in HISTORY), *ALIVE, *GONE], "queue string, seq long, c string")
     for table, frame in (("finished", finished), ("posted", posted)):
         more = {"created": at("c"), "ttl": F.lit(3600), **({"finished": at("f")} if table == "finished" else {})}
-        absent = {name: F.lit(None) for name in tables.columns(table) if name not in {*frame.columns, *more, *home}}
+        absent = {
+            name: F.lit(None) for name in tables.column_names(table) if name not in {*frame.columns, *more, *home}
+        }
         tables.write(frame.withColumns({**more, **absent, **home}), path, table)
     known = spark.createDataFrame([("in", "12:02"), ("out", "12:02")], "queue string, c string")
     tables.write(known.select(at("c").alias("at"), F.lit("acme").alias("project"), "queue"), path, "archived")
@@ -93,7 +95,7 @@ def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
     found = {table: tables.read(spark, str(tmp_path), table) for table in tables.SCHEMAS}
     found["records"] = found["finished"]
     now = F.lit("2026-01-01 12:05:00").cast("timestamp")
-    dead, in_, out = (row.asDict() for row in report.queue_report(found, backlog, now).collect())
+    dead, in_, out = (row.asDict() for row in report.compute_queue_report(found, backlog, now).collect())
     nothing = dict.fromkeys((*report.PAST, *report.PRESENT), 0) | dict.fromkeys(("p50", "p95", "p99", "oldest"))
     assert dead == {
         **nothing,
@@ -121,7 +123,7 @@ def test_a_report_says_what_a_small_history_holds(spark, tmp_path) -> None:
         ("out", "2026-01-01T11:00:00Z", 1, 1),
     ]
     assert [line["finished"] for line in lines if line["is"] == "queue"] == [21, 1]
-    quarters = report.throughput(found["posted"], found["finished"], 900).where("queue = 'in'").collect()
+    quarters = report.compute_throughput(found["posted"], found["finished"], 900).where("queue = 'in'").collect()
     assert [(f"{row.at:%H:%M}", row.posted, row.finished) for row in quarters] == [
         *(("10:00", 22, 14), ("10:15", 0, 6), ("10:30", 1, 0), ("11:00", 1, 0)),
         *(("11:30", 0, 1), ("11:45", 2, 0), ("12:00", 0, 1)),

@@ -107,12 +107,12 @@ def test_a_file_that_grows_while_it_is_read_is_stored_as_it_was_checked(spark, t
     """What was appended meanwhile is not read, so no torn line is left out unseen."""
     file = tmp_path / "a.json"
     file.write_text("1\n")
-    rows = ingest.rows_of(spark, str(file), "json")
-    with ingest.read_once(rows):
-        assert ingest.check(rows, str(file), None, strict=True) == 0
+    rows = ingest.read_rows(spark, str(file), "json")
+    with ingest.cache_rows(rows):
+        assert ingest.check_rows(rows, str(file), None, strict=True) == 0
         with file.open("a") as more:
             more.write("2\n{torn")
-        assert ingest.accepted(rows).count() == 1
+        assert ingest.valid_bodies(rows).count() == 1
 
 
 @pytest.mark.parametrize("strict", rotated([False, True], 1))

@@ -23,7 +23,7 @@ def test_the_sample_of_the_page_runs_until_nothing_is_left(spark, command, monke
     assert "\nzq pipeline run job.py --until-empty\n" in only("api-ref/pipelines.md", "sh")
     given: list[Any] = []
     monkeypatch.setattr(spark, "stop", lambda: None)
-    monkeypatch.setattr(sessions, "started", lambda *words: given.append(words) or spark)
+    monkeypatch.setattr(sessions, "start_session", lambda *words: given.append(words) or spark)
     with ZqServer(f"rocksdb://{tmp_path}/store") as server, Client(server.url, "acme") as client:
         client.queue("raw").post_many([{"item": "lamp", "price": 20, "count": 3}, {"price": 1}])
         place = ["--url", server.url, "--project", "acme", "--json"]

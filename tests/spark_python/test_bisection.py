@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from zq.spark.poison import MIN_FAILED_ROUNDS, RETRY_PAUSE, Inconclusive, poison
+from zq.spark.poison import MIN_FAILED_ROUNDS, RETRY_PAUSE, InconclusiveSearch, find_poison
 
 Fails = Callable[[Sequence[str], bool], str | None]
 
@@ -40,57 +40,60 @@ def ids(count: int) -> list[str]:
 def test_what_fails_by_itself_is_found_among_the_good() -> None:
     """In few dry runs."""
     stages = Stages(["m3", "m700"])
-    assert poison(ids(1000), stages, 20, stages.comes_back) == {"m3": "bad", "m700": "bad"}
+    assert find_poison(ids(1000), stages, 20, stages.comes_back) == {"m3": "bad", "m700": "bad"}
     assert stages.runs < 50
 
 
 def test_an_outage_buries_nothing() -> None:
     """In a round of some messages all fail, which no poison does; one alone is looked at again after a pause."""
     down = Stages([], down=True)
-    with pytest.raises(Inconclusive, match="all of its messages fail, one by the database is down"):
-        poison(ids(5), down, 20, down.comes_back)
-    assert poison(ids(1), down, 20, down.comes_back) == {}
+    with pytest.raises(InconclusiveSearch, match="all of its messages fail, one by the database is down"):
+        find_poison(ids(5), down, 20, down.comes_back)
+    assert find_poison(ids(1), down, 20, down.comes_back) == {}
 
 
 def test_messages_of_which_all_fail_are_poison_after_some_rounds() -> None:
     """A queue that holds nothing else is not stuck for ever."""
     stages = Stages(ids(2))
-    with pytest.raises(Inconclusive):
-        poison(ids(2), stages, 20, stages.comes_back, claim_count=MIN_FAILED_ROUNDS - 1)
-    assert poison(ids(2), stages, 20, stages.comes_back, claim_count=MIN_FAILED_ROUNDS) == {"m0": "bad", "m1": "bad"}
+    with pytest.raises(InconclusiveSearch):
+        find_poison(ids(2), stages, 20, stages.comes_back, claim_count=MIN_FAILED_ROUNDS - 1)
+    assert find_poison(ids(2), stages, 20, stages.comes_back, claim_count=MIN_FAILED_ROUNDS) == {
+        "m0": "bad",
+        "m1": "bad",
+    }
 
 
 def test_what_fails_again_after_the_pause_is_poison() -> None:
     """Also as a round's only message."""
     stages = Stages(["m0"])
-    assert poison(ids(1), stages, 20, stages.comes_back) == {"m0": "bad"}
+    assert find_poison(ids(1), stages, 20, stages.comes_back) == {"m0": "bad"}
 
 
 def test_of_what_an_outage_touched_only_the_poison_is_buried() -> None:
     """The rest goes well in the second look."""
     stages = Stages(["m1", "m2", "m3"])
-    assert poison(ids(10), stages, 20, lambda _: stages.bad.discard("m2")) == {"m1": "bad", "m3": "bad"}
+    assert find_poison(ids(10), stages, 20, lambda _: stages.bad.discard("m2")) == {"m1": "bad", "m3": "bad"}
 
 
 def test_stages_that_cannot_take_nothing_are_not_at_fault() -> None:
     """As one that looks at its first row: other messages go well by themselves."""
     stages = Stages(["m7"], needy=True)
-    assert poison(ids(10), stages, 20, stages.comes_back) == {"m7": "bad"}
+    assert find_poison(ids(10), stages, 20, stages.comes_back) == {"m7": "bad"}
 
 
 def test_stages_that_fail_whatever_they_get_are_at_fault() -> None:
     """After a few dry runs, whatever the size of the round."""
     stages = Stages(ids(10_000), needy=True)
-    with pytest.raises(Inconclusive):
-        poison(ids(10_000), stages, 20, stages.comes_back)
+    with pytest.raises(InconclusiveSearch):
+        find_poison(ids(10_000), stages, 20, stages.comes_back)
     assert stages.runs <= 6
 
 
 def test_too_many_are_no_poison() -> None:
     """More than ``most``."""
     stages = Stages(ids(4))
-    with pytest.raises(Inconclusive, match="more than 3 messages fail"):
-        poison(ids(100), stages, 3, stages.comes_back)
+    with pytest.raises(InconclusiveSearch, match="more than 3 messages fail"):
+        find_poison(ids(100), stages, 3, stages.comes_back)
 
 
 def test_messages_that_fail_together_only_are_not_found() -> None:
@@ -99,10 +102,10 @@ def test_messages_that_fail_together_only_are_not_found() -> None:
     def pair(some: Sequence[str], keep: bool) -> str | None:
         return "both" if {"m0", "m9"} <= {*some} else None
 
-    with pytest.raises(Inconclusive, match="no message fails by itself"):
-        poison(ids(10), pair, 20, lambda _: None)
+    with pytest.raises(InconclusiveSearch, match="no message fails by itself"):
+        find_poison(ids(10), pair, 20, lambda _: None)
 
 
 def test_what_nothing_is_wrong_with_any_more_is_tried_again() -> None:
     """No message is named."""
-    assert poison(ids(10), lambda some, keep: None, 20, lambda _: None) == {}
+    assert find_poison(ids(10), lambda some, keep: None, 20, lambda _: None) == {}

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from zq.spark import poison
 from zq.spark.failures import MAX_REASON_LENGTH
-from zq.spark.poison import burials
+from zq.spark.poison import batch_burials
 from zq.spark.runner import Runner
 
 
@@ -30,7 +30,7 @@ def test_a_run_that_is_asked_to_stop_ends_its_search(client, make: Make) -> None
     class Failing:
         tasks, runs = 1, 0
 
-        def do(self, this: Any, inlined: Any, rejected: Any, keep: bool = True) -> None:
+        def run(self, this: Any, inlined: Any, rejected: Any, keep: bool = True) -> None:
             self.runs += 1
             if self.runs == 3:
                 stopped.set()
@@ -38,7 +38,7 @@ def test_a_run_that_is_asked_to_stop_ends_its_search(client, make: Make) -> None
                 raise ZeroDivisionError
 
     work = Failing()
-    runner = Runner(make(lambda frame: frame).taking(), work, 20)  # type: ignore[arg-type]
+    runner = Runner(make(lambda frame: frame).claiming_options(), work, 20)  # type: ignore[arg-type]
     stopped: threading.Event = runner.stopped
     runner.begin("dead")
     with pytest.MonkeyPatch.context() as patched:
@@ -52,7 +52,7 @@ def test_a_run_that_is_asked_to_stop_ends_its_search(client, make: Make) -> None
 def test_a_burial_whose_answer_is_lost_counts_once(client, proxy: Proxy, make: Make) -> None:
     """Also of all that a claim holds, which ends the claim. Reasons are long: it takes several requests."""
     client.queue("in").post_many(range(5))
-    runner = Runner(make(lambda frame: frame, url=proxy.url).taking(), None, 20)  # type: ignore[arg-type]
+    runner = Runner(make(lambda frame: frame, url=proxy.url).claiming_options(), None, 20)  # type: ignore[arg-type]
     runner.begin("dead")
     runner._room = 3 * MAX_REASON_LENGTH
     batch = runner.claim()
@@ -68,7 +68,7 @@ def test_a_burial_whose_answer_is_lost_counts_once(client, proxy: Proxy, make: M
 def test_dead_letters_are_sent_in_slices() -> None:
     """Of so many bytes, and at least one message."""
     some = {str(number): "r" * 100 for number in range(10)}
-    slices = [*burials(some, 300)]
+    slices = [*batch_burials(some, 300)]
     assert [letter.id for slice in slices for letter in slice] == [*some]
     assert {len(slice) for slice in slices} == {2}
-    assert [len(slice) for slice in burials(some, 1)] == [1] * 10
+    assert [len(slice) for slice in batch_burials(some, 1)] == [1] * 10

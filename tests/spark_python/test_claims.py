@@ -17,23 +17,23 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from zq.spark.claiming import ClaimingReader
+from zq.spark.claiming import ClaimReader
 from zq.spark.claims import Heartbeat
-from zq.spark.options import Connection, Given, claiming_options
-from zq.spark.rows import CLAIMED
+from zq.spark.options import Connection, OptionParser, parse_claiming_options
+from zq.spark.rows import CLAIMED_COLUMNS
 
 LIMIT = ReadMaxRows(20)
-SCHEMA = list(CLAIMED)
+SCHEMA = list(CLAIMED_COLUMNS)
 
 
 @pytest.fixture
-def reader(options) -> Iterator[Callable[..., ClaimingReader]]:
+def reader(options) -> Iterator[Callable[..., ClaimReader]]:
     """Makes readers of one stream, as each start of its query has one."""
-    made: list[ClaimingReader] = []
+    made: list[ClaimReader] = []
 
-    def another(**more: str) -> ClaimingReader:
+    def another(**more: str) -> ClaimReader:
         given = {**options, "consumer": "etl", "queue": "in", "claimSize": "20", "wait": "0", **more}
-        made.append(ClaimingReader(claiming_options(Given(given)), SCHEMA))
+        made.append(ClaimReader(parse_claiming_options(OptionParser(given)), SCHEMA))
         return made[-1]
 
     yield another
@@ -41,7 +41,7 @@ def reader(options) -> Iterator[Callable[..., ClaimingReader]]:
         one.stop()
 
 
-def read(reader: ClaimingReader, start: Any, end: Any) -> list[int]:
+def read(reader: ClaimReader, start: Any, end: Any) -> list[int]:
     rows = [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
     return sorted(int(row["body"]) for row in rows)
 
@@ -134,7 +134,7 @@ def test_an_idle_stream_settles_once(reader, client, proxy: Proxy) -> None:
 def test_a_batch_that_is_read_again_is_kept_alive_at_once(timed: Server, project) -> None:  # noqa: F811
     """A driver that comes back shortly before its predecessor's claims lapse has all of their time again."""
     options = {"url": timed.url, "project": project, "consumer": "etl", "queue": "in", "wait": "0", "claimSize": "20"}
-    before, after, third = (ClaimingReader(claiming_options(Given(options)), SCHEMA) for _ in range(3))
+    before, after, third = (ClaimReader(parse_claiming_options(OptionParser(options)), SCHEMA) for _ in range(3))
     with Client(timed.url, project) as client:
         client.queue("in").post_many(range(50))
         start = before.initialOffset()

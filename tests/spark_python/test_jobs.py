@@ -20,13 +20,13 @@ from pyspark.sql import SparkSession
 
 from tests.spark.jobs import invoke
 from zq.jobs import archive, report
-from zq.jobs.cli_support import reason, source
+from zq.jobs.cli_support import extract_error, source_options
 
 
 def test_the_server_options_of_a_job_reach_spark() -> None:
     """So does the time for which failed requests are repeated."""
     session = Session({"url": "http://zq:1", "project": "acme", "token": "x", "retry": 7})
-    assert source(session) == {"url": "http://zq:1", "project": "acme", "token": "x", "retryFor": "7"}
+    assert source_options(session) == {"url": "http://zq:1", "project": "acme", "token": "x", "retryFor": "7"}
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_the_server_options_of_a_job_reach_spark() -> None:
 )
 def test_the_line_with_the_reason_is_found_in_the_errors_of_spark(text: str, kind: type, line: str) -> None:
     """An error of zq is found as itself; another one by its own line, not by the line before a traceback."""
-    found = reason(Py4JError(text))
+    found = extract_error(Py4JError(text))
     assert (type(found), str(found)) == (kind, line)
 
 
 def test_a_queue_that_cannot_be_archived_does_not_hold_up_others(monkeypatch, tmp_path: Path) -> None:
     """The job names the queue and the reason, and exits with the code of a failure."""
-    lost = "Query ended: Traceback (most recent call last):\n  File\nzq.spark.tail.Lost: Records may be gone.\n"
+    lost = "Query ended: Traceback (most recent call last):\n  File\nzq.spark.tail.MessagesLost: Records may be gone.\n"
 
     def archive_queue(_spark: Any, _path: str, given: dict[str, str], *_: Any) -> archive.Counts:
         if given["queue"] == "in":

@@ -15,9 +15,9 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import GreaterThan
 
-from zq.spark.browse import FilteringBrowser, Log, split
-from zq.spark.options import Connection, Given, reading_options
-from zq.spark.rows import PUBLISHED
+from zq.spark.browse import FilteringBatchReader, Log, split_range
+from zq.spark.options import Connection, OptionParser, parse_reading_options
+from zq.spark.rows import TOPIC_COLUMNS
 
 
 def connection(url: str, project: str) -> Connection:
@@ -43,13 +43,13 @@ def test_batches_follow_each_other_without_gap_or_overlap(server, project, clien
     wanted = [message.id for message in every(client.queue("in"), state)]
     for most in (17, 40, 299, 1000):
         low, found, sizes = 0, list[str](), list[int]()
-        while (walk := log.walk(low, most)).rows:
-            parts = [log.between(*ends) for ends in split(low, walk.end, 3)]
+        while (scan := log.scan(low, most)).rows:
+            parts = [log.between(*ends) for ends in split_range(low, scan.end, 3)]
             batch = [message.id for part in parts for page in part for message in page]
-            assert (len(batch), walk.whole) == (walk.rows, walk.rows < most)
+            assert (len(batch), scan.whole) == (scan.rows, scan.rows < most)
             found += batch
             sizes.append(len(batch))
-            low = walk.end
+            low = scan.end
         assert found == wanted, most
         assert set(sizes[:-1]) <= {most}
     assert log.last(0) == log.last(low - 1) == log.last(low) == low
@@ -78,8 +78,8 @@ def test_a_batch_counts_messages_and_not_positions(sparse: ZqServer, project) ->
         first, *_, last = (message.sequence for message in queue.list())
     assert last - first > 10
     log = Log(connection(sparse.url, project), "in", "all")
-    middle = log.walk(0, 3)
-    end = log.walk(middle.end, 3)
+    middle = log.scan(0, 3)
+    end = log.scan(middle.end, 3)
     assert (middle.rows, end.rows, end.end) == (3, 2, last)
     assert sum(len(page) for page in log.between(0, middle.end)) == 3
 
@@ -88,7 +88,7 @@ def test_a_filter_beyond_the_end_finds_nothing(server, project, client: Client) 
     """Of a topic, too, whose server refuses to begin there."""
     client.topic("news").publish("a")
     given = {"url": server.url, "project": project, "topic": "news", "pushdown": "true"}
-    reader = FilteringBrowser(reading_options(Given(given)), list(PUBLISHED))
+    reader = FilteringBatchReader(parse_reading_options(OptionParser(given)), list(TOPIC_COLUMNS))
     assert len(reader.partitions()) == 1
     assert len(list(reader.pushFilters([GreaterThan(("seq",), 1000)]))) == 1
     assert reader.partitions() == []

@@ -19,7 +19,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from zq import spark as zq_spark
-from zq.spark.options import Given, connection
+from zq.spark.options import OptionParser, parse_connection
 from zq.spark.source import ZqDataSource
 
 GOOD = {"url": "http://localhost:1", "project": "acme", "queue": "in"}
@@ -107,16 +107,16 @@ def test_a_token_comes_from_an_option_or_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("zq_secret\n")
     file.chmod(0o600)
-    found = connection(Given({**GOOD, "tokenFile": str(file)}))
+    found = parse_connection(OptionParser({**GOOD, "tokenFile": str(file)}))
     assert (found.secret(), found.token) == ("zq_secret", None)
     assert b"zq_secret" not in pickle.dumps(found)
-    assert connection(Given({**GOOD, "token": "zq_given"})).secret() == "zq_given"
-    assert connection(Given(GOOD)).secret() is None
+    assert parse_connection(OptionParser({**GOOD, "token": "zq_given"})).secret() == "zq_given"
+    assert parse_connection(OptionParser(GOOD)).secret() is None
     file.chmod(0o644)
     with pytest.raises(Invalid, match="chmod 600"):
         found.secret()
     with pytest.raises(Invalid, match="both set"):
-        connection(Given({**GOOD, "token": "zq_given", "tokenFile": str(file)}))
+        parse_connection(OptionParser({**GOOD, "token": "zq_given", "tokenFile": str(file)}))
 
 
 def test_a_connection_sends_its_token_and_takes_up_a_rotated_one(tmp_path: Path) -> None:
@@ -124,13 +124,15 @@ def test_a_connection_sends_its_token_and_takes_up_a_rotated_one(tmp_path: Path)
     with server(auth_strategy="token") as running:
         place = {"url": running.url, "project": "acme", "retryFor": "0"}
         with pytest.raises(NotAuthenticated):
-            connection(Given({**place, "token": "zq_wrong"})).client().ping()
+            parse_connection(OptionParser({**place, "token": "zq_wrong"})).client().ping()
         file = tmp_path / "token"
         former, later = running.token("acme"), running.token("acme")
-        assert connection(Given({**place, "token": former})).client().whoami()["credential"] == former[3:13]
+        assert (
+            parse_connection(OptionParser({**place, "token": former})).client().whoami()["credential"] == former[3:13]
+        )
         file.write_text(former)
         file.chmod(0o600)
-        found = connection(Given({**place, "tokenFile": str(file)}))
+        found = parse_connection(OptionParser({**place, "tokenFile": str(file)}))
         assert found.client().whoami()["credential"] == former[3:13]
         assert found.client() is found.client()
         running.revoke(former)

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from tests.spark.jobs import JOBS
 from zq.spark.options import NAMES
 from zq.spark.pipeline import Pipeline
-from zq.spark.rows import COLUMNS, PLACES
+from zq.spark.rows import COLUMNS, PLACE_COLUMNS
 
 
 def page(name: str) -> str:
@@ -25,7 +25,7 @@ def test_every_option_and_column_is_on_the_page_of_spark() -> None:
     """Those that Spark itself gives a source are no options of zq."""
     listed = set(re.findall(r"`(\w+)`", page("spark.md")))
     assert {*NAMES.values()} - listed - {"path", "checkpointLocation", "queryName"} == set()
-    assert {*COLUMNS, *PLACES, "body"} - listed == set()
+    assert {*COLUMNS, *PLACE_COLUMNS, "body"} - listed == set()
 
 
 def test_every_setting_of_a_pipeline_is_on_its_page_with_its_default() -> None:

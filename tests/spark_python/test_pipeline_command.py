@@ -10,7 +10,7 @@ pytest.importorskip("pyspark")
 
 from py4j.protocol import Py4JError
 
-from zq.cli.pipeline import MASTER, _completed
+from zq.cli.pipeline import MASTER, _with_settings
 from zq.cli.session import Session
 from zq.spark import session as sessions
 from zq.spark.pipeline import Pipeline
@@ -48,7 +48,7 @@ def test_a_session_that_does_not_start_is_reported_in_a_sentence(command, monkey
     def fails(*_: object) -> None:
         raise Py4JError("An error occurred while calling x.\n: SparkException: Could not parse Master URL: 'b'\n\tat")
 
-    monkeypatch.setattr(sessions, "started", fails)
+    monkeypatch.setattr(sessions, "start_session", fails)
     code, _, err = command("--project", "p", "pipeline", "run", tmp_path / "job.py", "--master=bogus")
     assert (code, err) == (1, "zq: SparkException: Could not parse Master URL: 'b'\n")
 
@@ -68,7 +68,7 @@ def test_a_token_goes_where_it_belongs(tmp_path: Path, job: Any, flags: Any, tok
     """One that was given goes along, that of a profile to the profile's server only."""
     (tmp_path / "config.toml").write_text(FILE)
     session = Session({**flags, "config": tmp_path / "config.toml"})
-    made = _completed(Pipeline(source="a", sink="b", stages=[print], **job), session)
+    made = _with_settings(Pipeline(source="a", sink="b", stages=[print], **job), session)
     assert made.token == token
     assert (made.url, made.project) == (job.get("url", HERE), job.get("project", "p"))
 
@@ -77,7 +77,7 @@ def test_flags_say_who_posts_and_for_how_long_trouble_is_sat_out(tmp_path: Path)
     """Whatever the job's default."""
     (tmp_path / "config.toml").write_text(FILE)
     session = Session({"client_id": "c", "retry": 2.5, "config": tmp_path / "config.toml"})
-    made = _completed(Pipeline(source="a", sink="b", stages=[print]), session)
+    made = _with_settings(Pipeline(source="a", sink="b", stages=[print]), session)
     assert (made.client_id, made.retry_for) == ("c", 3)
 
 

@@ -22,7 +22,7 @@ MINUTE = timedelta(minutes=1)
 def queue(name: str, posted: int = 0, finished: int = 0, **more: Any) -> dict[str, Any]:
     """Return the figures of a queue."""
     times = dict.fromkeys(("p50", "p95", "p99"), 1.5 if finished else None)
-    trouble = dict.fromkeys(plots.TROUBLE, 0)
+    trouble = dict.fromkeys(plots.PROBLEM_COLUMNS, 0)
     return {"project": "acme", "queue": name, "posted": posted, "finished": finished, **times, **trouble, **more}
 
 
@@ -44,7 +44,7 @@ def test_steps_are_minutes_for_an_hour_and_hours_for_days() -> None:
     """A curve has at most 200 steps."""
     expected = {0: 1, 1: 1, 3: 1, 4: 5, 24: 15, 49: 60, 8 * 24: 60, 20 * 24: 360, 999: 1440}
     found = {
-        hours: report.minutes_of([(BEGIN + timedelta(hours=number)).isoformat() for number in reversed(range(hours))])
+        hours: report.step_minutes([(BEGIN + timedelta(hours=number)).isoformat() for number in reversed(range(hours))])
         for hours in expected
     }
     assert found == expected
@@ -55,7 +55,7 @@ def test_throughput_has_a_panel_for_each_queue_with_messages() -> None:
     """The queue with more messages is first. Minutes without messages are 0, and a line of zeros can be seen."""
     rows = [queue("in", 9, 7), queue("in-dlq"), queue("out", 20, 20)]
     steps = [*counts("in", (5, 0), (0, 0), (4, 7)), *counts("out", *[(0, 0)] * 59, (20, 20))]
-    figure = plots.throughput(rows, steps, MINUTE)
+    figure = plots.draw_throughput(rows, steps, MINUTE)
     assert figure.get_suptitle() == "Messages per minute"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["posted", "finished"]
     assert titles(figure) == ["out", "in"]
@@ -72,16 +72,16 @@ def test_throughput_shows_the_twelve_queues_with_the_most_messages() -> None:
     """The title says that others are left out."""
     rows = [queue(f"q{number}", number) for number in range(14)]
     steps = [count for row in rows for count in counts(row["queue"], (row["posted"], 0), step=timedelta(hours=6))]
-    figure = plots.throughput(rows, steps, timedelta(hours=6))
+    figure = plots.draw_throughput(rows, steps, timedelta(hours=6))
     assert titles(figure) == [f"q{number}" for number in range(13, 1, -1)]
     assert figure.get_suptitle() == "Messages per 6 hours (the 12 queues with the most of 13)"
-    assert len(plots.throughput(rows[:6], steps, MINUTE).axes) == 5
+    assert len(plots.draw_throughput(rows[:6], steps, MINUTE).axes) == 5
 
 
 def test_throughput_names_the_project_if_there_are_several() -> None:
     rows = [queue("in", 5), {**queue("in", 2), "project": "other"}]
     steps = [*counts("in", (5, 0)), {**counts("in", (2, 0))[0], "project": "other"}]
-    figure = plots.throughput(rows, steps, MINUTE)
+    figure = plots.draw_throughput(rows, steps, MINUTE)
     assert titles(figure) == ["acme/in", "other/in"]
     assert [panel.lines[0].get_ydata()[0] for panel in figure.axes] == [5, 2]
 
@@ -94,7 +94,7 @@ def test_dwell_names_each_percentile_once() -> None:
         queue("some", 5, 5, dead_lettered=2, p50=2.0, p95=60.0, p99=60.0),
         queue("in-dlq", 3),
     ]
-    [axes] = plots.dwell(rows).axes
+    [axes] = plots.draw_dwell_times(rows).axes
     assert [text.get_text() for text in axes.get_yticklabels()] == ["in", "some", "one"]
     assert [text.get_text() for text in axes.texts] == [
         "50 %: 1.5 s  95 %: 1.5 min  99 %: 2 h  (9)",
@@ -109,19 +109,19 @@ def test_dwell_names_each_percentile_once() -> None:
 
 def test_durations_have_a_unit_that_fits() -> None:
     expected = {0.0014: "1.4 ms", 0.25: "250 ms", 1.5: "1.5 s", 90: "1.5 min", 7200: "2 h", 5 * 86400: "5 d"}
-    assert {seconds: plots.duration(seconds) for seconds in expected} == expected
+    assert {seconds: plots.format_duration(seconds) for seconds in expected} == expected
 
 
 def test_trouble_has_bars_for_queues_with_trouble_only() -> None:
     """The axis is logarithmic if numbers are far apart."""
     rows = [queue("in", 9, 9, retried=1200, expired=1), queue("in-dlq", 3), queue("out", 9, 9, dead_lettered=2)]
-    [axes] = plots.trouble(rows).axes
+    [axes] = plots.draw_problems(rows).axes
     assert [text.get_text() for text in axes.get_yticklabels()] == ["in", "out"]
     bars = {str(group.get_label()): [bar.get_width() for bar in group] for group in axes.containers}
     assert bars == {"retried": [1200, 0], "dead lettered": [0, 2], "expired": [1, 0]}
     assert [text.get_text() for text in axes.texts] == ["1,200", "", "", "2", "1", ""]
     assert (axes.get_xscale(), axes.get_xlim()[0]) == ("symlog", 0)
-    few = plots.trouble([queue("in", 3, 3, expired=3)]).axes[0]
+    few = plots.draw_problems([queue("in", 3, 3, expired=3)]).axes[0]
     assert few.get_xscale() == "linear"
     assert {1, 2, 3} <= set(few.get_xticks())
 
@@ -129,7 +129,11 @@ def test_trouble_has_bars_for_queues_with_trouble_only() -> None:
 def test_a_picture_without_data_has_a_sentence_instead_of_a_panel(tmp_path: Path) -> None:
     """The files of an earlier report are replaced all the same."""
     rows = [queue("in", 2)]
-    for figure in (plots.dwell(rows), plots.trouble(rows), plots.throughput([queue("in")], [], MINUTE)):
+    for figure in (
+        plots.draw_dwell_times(rows),
+        plots.draw_problems(rows),
+        plots.draw_throughput([queue("in")], [], MINUTE),
+    ):
         assert not figure.axes
         assert [text.get_text()[:10] for text in figure.texts] == ["No message"]
     files = plots.draw(tmp_path, rows, counts("in", (2, 0)), 1)

@@ -18,14 +18,14 @@ from py4j.protocol import Py4JError
 from tests.blocks import ROOT
 from tests.servers import wait_for
 from zq.cli import progress as module
-from zq.cli.progress import Progress, watching
-from zq.spark.session import tasks
+from zq.cli.progress import Progress, show_progress
+from zq.spark.session import task_progress
 
 LIVE = """
 import sys
-from zq.cli.progress import watching
+from zq.cli.progress import show_progress
 
-with watching("ingest", False) as progress:
+with show_progress("ingest", False) as progress:
     progress.stage = "file 1 of 2, a\\x1b.json"
     progress.add(1200)
     sys.stdin.read()
@@ -58,7 +58,7 @@ def test_a_line_says_what_is_done_and_how_quickly(monkeypatch: pytest.MonkeyPatc
     told = Progress("ingest", "messages")
     now[0] += 8
     assert told.line(told.tasks()) == "ingest: starting Spark; 8 s"
-    with told.following(lambda: tasks(spark_with(Tracker()))):
+    with told.follow_tasks(lambda: task_progress(spark_with(Tracker()))):
         told.stage = "file 2 of 3"
         for _ in range(20):
             now[0] += 1
@@ -76,7 +76,7 @@ def test_a_line_says_what_is_done_and_how_quickly(monkeypatch: pytest.MonkeyPatc
 
 def test_a_session_that_is_just_being_stopped_has_no_tasks() -> None:
     """Instead of a trace in the midst of a good end."""
-    assert tasks(spark_with(Tracker(Py4JError("gone")))) == ""
+    assert task_progress(spark_with(Tracker(Py4JError("gone")))) == ""
 
 
 def test_an_unchanged_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +96,7 @@ def test_an_unchanged_line_is_printed_once(monkeypatch: pytest.MonkeyPatch) -> N
 
     given = looks()
     ended: Any = SimpleNamespace(wait=lambda _: next(given))
-    module._lines(told, ended)
+    module._print_lines(told, ended)
     assert len(lines) == 4
 
 
@@ -104,7 +104,7 @@ def test_what_fails_has_no_summary(capsys: pytest.CaptureFixture[str]) -> None:
     """The sentence that says why is the last line."""
 
     def fails() -> None:
-        with watching("ingest", False) as told:
+        with show_progress("ingest", False) as told:
             told.add(5)
             raise ValueError("full")
 

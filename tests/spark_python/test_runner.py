@@ -96,7 +96,7 @@ def test_a_run_refuses_what_it_finds_out_late(client, make: Make, monkeypatch) -
     """A project that nobody names, and another dead letter queue."""
     monkeypatch.delenv("ZQ_PROJECT", raising=False)
     with pytest.raises(Invalid, match="project is missing"):
-        make(doubled, project=None).taking()
+        make(doubled, project=None).claiming_options()
     client.queue("in").create({"_dead_letter_queue": "dead"})
     with pytest.raises(Invalid, match="Queue in has dead as _dead_letter_queue, and the pipeline elsewhere"):
         begun(make(doubled), "elsewhere")

@@ -17,9 +17,9 @@ from msgspec.structs import asdict
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import MapType, StringType, StructField, StructType
 
-from zq.spark.options import Given, sink_options
-from zq.spark.rows import ATTRIBUTES, Rows
-from zq.spark.staging import BatchWriter, Staged, StreamWriter
+from zq.spark.options import OptionParser, parse_sink_options
+from zq.spark.rows import ATTRIBUTES, RowConverter
+from zq.spark.staging import BatchWriter, StageResult, StreamWriter
 
 SCHEMA = StructType([StructField("body", StringType())])
 
@@ -31,11 +31,15 @@ def bodies(queue: Queue) -> list[Any]:
 def test_a_job_that_is_given_up_drops_what_its_tasks_have_stored(client, options) -> None:
     """Of tasks that ended well; nothing is known of those that failed. What was published stays."""
     schema = StructType([StructField("body", StringType())])
-    writer = BatchWriter(sink_options(Given({**options, "queue": "out"}), stream=False), schema, overwrite=False)
+    writer = BatchWriter(
+        parse_sink_options(OptionParser({**options, "queue": "out"}), stream=False), schema, overwrite=False
+    )
     client.queue("out").stage("first", ["a"])
     client.queue("out").stage("second", ["b"])
     client.commit("job", 0, publish=[("first", 1)])
-    writer.abort([Staged("first", "job", []), None, Staged(None, "job", []), Staged("second", "job", [])])
+    writer.abort(
+        [StageResult("first", "job", []), None, StageResult(None, "job", []), StageResult("second", "job", [])]
+    )
     with pytest.raises(StageNotFound):
         client.commit("job", 1, publish=[("second", 1)])
     assert bodies(client.queue("out")) == ["a"]
@@ -44,16 +48,20 @@ def test_a_job_that_is_given_up_drops_what_its_tasks_have_stored(client, options
 def test_a_name_that_is_used_for_something_else_stores_nothing_and_says_so(client, options) -> None:
     """A job's key with other data, a stream's producer by another query, and a claim is not settled in vain."""
     schema = StructType([StructField("body", StringType())])
-    job = BatchWriter(sink_options(Given({**options, "queue": "out", "idempotencyKey": "k"}), False), schema, False)
-    stream = StreamWriter(sink_options(Given({**options, "queue": "out", "producer": "p"}), True), schema, False)
+    job = BatchWriter(
+        parse_sink_options(OptionParser({**options, "queue": "out", "idempotencyKey": "k"}), False), schema, False
+    )
+    stream = StreamWriter(
+        parse_sink_options(OptionParser({**options, "queue": "out", "producer": "p"}), True), schema, False
+    )
     for stage, count in (("one", 2), ("two", 3), ("three", 1), ("four", 1)):
         client.queue("out").stage(stage, range(count))
-    job.commit([Staged("one", "k", [], 2)])
+    job.commit([StageResult("one", "k", [], 2)])
     with pytest.raises(Invalid, match="has stored 2 messages, and this one has 3, of which none was stored"):
-        job.commit([Staged("two", "k", [], 3)])
-    stream.commit([Staged("three", "p", [], 1)], 57)
+        job.commit([StageResult("two", "k", [], 3)])
+    stream.commit([StageResult("three", "p", [], 1)], 57)
     with pytest.raises(Invalid, match="Producer p has committed batches after 0, so nothing of this one was stored"):
-        stream.commit([Staged("four", "p", [], 1)], 0)
+        stream.commit([StageResult("four", "p", [], 1)], 0)
     assert len(bodies(client.queue("out"))) == 3
 
 
@@ -61,9 +69,9 @@ def test_stages_are_not_dropped_one_by_one_of_a_server_that_is_gone(project) -> 
     """They go by stage_ttl; the job fails at once."""
     schema = StructType([StructField("body", StringType())])
     options = {"url": "http://127.0.0.1:9", "project": project, "queue": "out", "retryFor": "60"}
-    writer = BatchWriter(sink_options(Given(options), stream=False), schema, overwrite=False)
+    writer = BatchWriter(parse_sink_options(OptionParser(options), stream=False), schema, overwrite=False)
     began = time.monotonic()
-    writer.abort([Staged(f"stage{number}", "job", []) for number in range(1000)])
+    writer.abort([StageResult(f"stage{number}", "job", []) for number in range(1000)])
     assert time.monotonic() - began < 10
 
 
@@ -79,14 +87,14 @@ def test_stages_are_not_dropped_one_by_one_of_a_server_that_is_gone(project) -> 
 def test_a_column_holds_the_attributes_of_messages(client, options, kind, entries, expected) -> None:
     """The column of a source is one that the sink takes."""
     schema = StructType([StructField("body", StringType()), StructField("with", kind)])
-    given = Given({**options, "queue": "out", "attributesColumn": "with"})
-    writer = BatchWriter(sink_options(given, stream=False), schema, overwrite=False)
+    given = OptionParser({**options, "queue": "out", "attributesColumn": "with"})
+    writer = BatchWriter(parse_sink_options(given, stream=False), schema, overwrite=False)
     batch = pa.RecordBatch.from_pylist([{"body": "b", "with": entries}], schema=to_arrow_schema(schema))
     writer._store("s", iter([batch]), set())
     client.commit("p", 0, publish=[("s", 1)])
     [message] = client.queue("out").list()
     assert message.attributes == expected
-    [rows] = Rows(["attributes"], "string").of([message])
+    [rows] = RowConverter(["attributes"], "string").convert([message])
     [read] = rows.column("attributes").to_pylist()
     typed = {name: asdict(typed_value(value)) for name, value in expected.items()}
     assert dict(read or []) == typed
@@ -94,6 +102,6 @@ def test_a_column_holds_the_attributes_of_messages(client, options, kind, entrie
 
 def test_a_column_of_another_type_is_refused(options) -> None:
     schema = StructType([StructField("body", StringType()), StructField("with", StringType())])
-    given = sink_options(Given({**options, "queue": "out", "attributesColumn": "with"}), stream=False)
+    given = parse_sink_options(OptionParser({**options, "queue": "out", "attributesColumn": "with"}), stream=False)
     with pytest.raises(Invalid, match="attributesColumn needs a column of map<string,string>"):
         BatchWriter(given, schema, overwrite=False)

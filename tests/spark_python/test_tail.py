@@ -13,24 +13,26 @@ from zq.testing import Server
 pytest.importorskip("pyspark")
 
 from zq.spark import tail as tails
-from zq.spark.browse import Gap
-from zq.spark.options import Given, reading_options
-from zq.spark.rows import FINISHED, PUBLISHED
-from zq.spark.tail import Lost, Tail, offset
+from zq.spark.browse import TrimmedMessages
+from zq.spark.options import OptionParser, parse_reading_options
+from zq.spark.rows import FINISHED_COLUMNS, TOPIC_COLUMNS
+from zq.spark.tail import MessagesLost, TailReader, make_offset
 
-BEGIN = offset(0)
+BEGIN = make_offset(0)
 
 
-def tail(url: str, project: str, **more: Any) -> Tail:
+def tail(url: str, project: str, **more: Any) -> TailReader:
     given = {"url": url, "project": project, "mode": "tail", "wait": "0", **more}
-    return Tail(reading_options(Given(given)), list(PUBLISHED if "topic" in more else FINISHED))
+    return TailReader(
+        parse_reading_options(OptionParser(given)), list(TOPIC_COLUMNS if "topic" in more else FINISHED_COLUMNS)
+    )
 
 
-def step(stream: Tail, start: dict[str, Any]) -> dict[str, Any]:
+def step(stream: TailReader, start: dict[str, Any]) -> dict[str, Any]:
     return stream.latestOffset(start, stream.getDefaultReadLimit())
 
 
-def count(stream: Tail, start: dict[str, Any], end: dict[str, Any]) -> int:
+def count(stream: TailReader, start: dict[str, Any], end: dict[str, Any]) -> int:
     """How many rows a batch has."""
     return sum(batch.num_rows for part in stream.partitions(start, end) for batch in stream.read(part))
 
@@ -45,7 +47,7 @@ class Place:
         self.url = server.url
         self.project = project
 
-    def tail(self, **more: Any) -> Tail:
+    def tail(self, **more: Any) -> TailReader:
         return tail(self.url, self.project, queue="in", **more)
 
     def skip(self) -> None:
@@ -74,7 +76,7 @@ def test_records_that_may_be_gone_stop_a_stream(place: Place) -> None:
     late = {**first, "seen": first["seen"] + 1000}
     assert step(place.tail(), late)["after"] == 5  # the record is there still
     place.clock.advance(90)
-    with pytest.raises(Lost, match="Queue in keeps records for 100 seconds"):
+    with pytest.raises(MessagesLost, match="Queue in keeps records for 100 seconds"):
         step(place.tail(), late)
     assert step(place.tail(failOnDataLoss="false"), late)["after"] == 5
 
@@ -89,7 +91,7 @@ def test_one_message_that_is_there_does_not_hide_those_that_are_gone(place: Plac
     place.queue.delete_message(gone.id)
     place.queue.post("c")
     place.clock.advance(200)
-    with pytest.raises(Lost, match="messages up to 4 may be gone"):
+    with pytest.raises(MessagesLost, match="messages up to 4 may be gone"):
         step(place.tail(), first)
 
 
@@ -106,15 +108,15 @@ def test_records_that_expire_while_a_backlog_is_worked_off_are_reported(place: P
     place.clock.advance(60)
     place.queue.post("new")
     cut = step(everything, begun)
-    assert cut == offset(4, cut["seen"], 2)
+    assert cut == make_offset(4, cut["seen"], 2)
     assert cut["seen"] - begun["seen"] < 30  # seen no later, since it is cut, than its last message came
     place.clock.advance(60)
-    with pytest.raises(Lost, match="and that at 3 is gone before it was read"):
+    with pytest.raises(MessagesLost, match="and that at 3 is gone before it was read"):
         step(place.tail(state="history"), start)
     place.queue.pop()
-    with pytest.raises(Lost, match="messages up to 5 may be gone"):
+    with pytest.raises(MessagesLost, match="messages up to 5 may be gone"):
         step(place.tail(state="history"), start)
-    with pytest.raises(Lost, match="messages up to 5 may be gone"):
+    with pytest.raises(MessagesLost, match="messages up to 5 may be gone"):
         step(everything, begun)
 
 
@@ -127,7 +129,7 @@ def test_a_batch_that_is_done_again_has_all_its_rows_or_fails(place: Place, stat
     again = place.tail(state=state)
     assert count(again, BEGIN, end) == end["rows"] == (3 if state == "all" else 2)
     place.clock.advance(200)
-    with pytest.raises(Lost, match=f"had {end['rows']} messages behind 0, and {end['rows'] - 2} are left"):
+    with pytest.raises(MessagesLost, match=f"had {end['rows']} messages behind 0, and {end['rows'] - 2} are left"):
         again.partitions(BEGIN, end)
     assert count(place.tail(state=state, failOnDataLoss="false"), BEGIN, end) == end["rows"] - 2
 
@@ -147,7 +149,7 @@ def test_a_stream_that_looks_and_finds_nothing_is_not_late_afterwards(place: Pla
     place.clock.advance(90)
     place.queue.post(3)
     assert step(place.tail(), looked)["after"] == 3
-    with pytest.raises(Lost):
+    with pytest.raises(MessagesLost):
         step(place.tail(), end)
 
 
@@ -157,7 +159,7 @@ def test_a_look_that_comes_too_late_is_not_noted(place: Place, monkeypatch) -> N
     end = step(place.tail(), BEGIN)
     stream = place.tail()
     monkeypatch.setattr(stream, "_now", lambda _: end["seen"] + 50)
-    assert step(stream, end) == offset(1, end["seen"] + 50)
+    assert step(stream, end) == make_offset(1, end["seen"] + 50)
     monkeypatch.setattr(stream, "_now", lambda _: end["seen"] + 198)
     assert step(stream, end) == end
 
@@ -199,7 +201,7 @@ def test_a_queue_that_was_made_anew_is_reported(place: Place) -> None:
     [new] = place.queue.list()
     assert new.sequence <= 3
     stream.done.clear()
-    with pytest.raises(Lost, match="Queue in was deleted and created again"):
+    with pytest.raises(MessagesLost, match="Queue in was deleted and created again"):
         step(stream, end)
 
 
@@ -223,7 +225,7 @@ def test_a_stream_may_begin_at_the_end(server, project, client: Client) -> None:
     stream.prepareForTriggerAvailableNow()
     first = stream.initialOffset()
     client.queue("in").post("new")
-    assert stream.initialOffset() == first == offset(5)
+    assert stream.initialOffset() == first == make_offset(5)
     begun = step(stream, first)
     assert (begun["after"], begun["rows"]) == (5, 0)
     assert begun["seen"] > 0
@@ -241,16 +243,16 @@ def test_messages_that_have_fallen_off_a_topic_stop_a_stream(server, project, cl
     first = step(stream, BEGIN)
     assert (first["rows"], stream.reportLatestOffset()) == (10, {"after": 10})
     topic.publish_many(range(3000))
-    with pytest.raises(Gap, match="Messages of topic news after"):
+    with pytest.raises(TrimmedMessages, match="Messages of topic news after"):
         step(tail(server.url, project, topic="news"), first)
-    with pytest.raises(Lost, match="had 10 messages behind 0, and 0 are left"):
+    with pytest.raises(MessagesLost, match="had 10 messages behind 0, and 0 are left"):
         tail(server.url, project, topic="news").partitions(BEGIN, first)
     stream.done.clear()
     assert stream.reportLatestOffset() == {"after": 3010}
     stream = tail(server.url, project, topic="news", failOnDataLoss="false")
     assert 900 < count(stream, first, step(stream, first)) < 3000
     latest = tail(server.url, project, topic="news", startingOffset="latest")
-    assert latest.initialOffset() == offset(3010)
+    assert latest.initialOffset() == make_offset(3010)
 
 
 def test_a_quiet_topic_is_followed_through_what_others_publish(server, project, client: Client) -> None:
@@ -260,11 +262,11 @@ def test_a_quiet_topic_is_followed_through_what_others_publish(server, project, 
     first = step(stream, BEGIN)
     client.topic("busy").publish_many(range(500))
     passed = step(stream, first)
-    assert passed == offset(501)
+    assert passed == make_offset(501)
     for _ in range(3):
         client.topic("busy").publish_many(range(500))
         assert step(stream, passed) == passed
     client.topic("quiet").publish("b")
     assert step(stream, passed)["rows"] == 1
-    with pytest.raises(Gap):
+    with pytest.raises(TrimmedMessages):
         step(tail(server.url, project, topic="quiet"), passed)

@@ -10,13 +10,13 @@ import pytest
 from zq.errors import Unavailable
 from zq.storage.object.checkpoints import (
     Checkpointer,
+    CheckpointRules,
     Manifest,
-    Rules,
-    apart,
     checkpoint_name,
     download,
+    object_names,
 )
-from zq.storage.object.epochs import Head, Kept, Proof, Span, log_name, read
+from zq.storage.object.epochs import Head, Proof, RestorePoints, Span, log_name, read
 from zq.storage.object.objects import Objects
 
 KEEP = 100.0
@@ -69,7 +69,7 @@ class Log:
             self.acknowledged += 1
             self._objects.there[log_name(self._epoch, self.acknowledged)] = b"record"
 
-    def reached(self, cut: int) -> int:
+    def wait_for_cut(self, cut: int) -> int:
         return cut
 
 
@@ -94,17 +94,17 @@ class Owner:
     def __init__(self, objects: Table, folder: Path, epoch: int, clock: list[float]) -> None:
         self.epoch = epoch
         self._clock = clock
-        kept: Kept = read(objects, f"head/{epoch - 1}", Head) or Head()
+        kept: RestorePoints = read(objects, f"head/{epoch - 1}", Head) or Head()
         manifest = read(objects, checkpoint_name(kept.checkpoints[-1]), Manifest) if kept.checkpoints else None
         chain = [Span(each, max(positions(objects, each), default=0)) for each in range(1, epoch)]
         self.log = Log(objects, epoch, chain[-1].last if chain else 0)
         proof = Proof(objects, epoch, 1e9, lambda: 0.0)
-        proof.look()
+        proof.check_fence()
         head = Head(removed=kept.removed, checkpoints=kept.checkpoints, unsettled=kept.unsettled)
         log: Any = self.log
         self.checkpointer = Checkpointer(
             *(objects, proof, log, Database(self.log, f"{epoch}"), folder / f"{epoch}"),
-            *(head, chain, manifest, Rules(keep=KEEP), lambda: clock[0]),
+            *(head, chain, manifest, CheckpointRules(keep=KEEP), lambda: clock[0]),
         )
 
     def live(self, rounds: int) -> None:
@@ -132,7 +132,7 @@ def superfluous(objects: Table, head: Head) -> Sequence[str]:
     """Objects of checkpoints that no checkpoint has."""
     manifests = [read(objects, checkpoint_name(mark), Manifest) for mark in head.checkpoints]
     named = {checkpoint_name(mark) for mark in head.checkpoints}
-    named.update(name for manifest in manifests if manifest for name in apart(manifest.files))
+    named.update(name for manifest in manifests if manifest for name in object_names(manifest.files))
     return sorted(name for name in objects.there if name.startswith(("sst/", "checkpoint/")) and name not in named)
 
 

@@ -15,7 +15,7 @@ from zq.model import Holder, QueueRef
 from zq.storage.api import ClaimController
 from zq.storage.memory import MemoryStore, connect
 from zq.storage.ordered import layout
-from zq.storage.ordered.claims import STEPS
+from zq.storage.ordered.claims import MAX_STEPS
 
 
 def test_a_first_driver_refuses_to_list_claims() -> None:
@@ -37,21 +37,21 @@ def test_a_first_driver_refuses_to_list_claims() -> None:
 def test_a_group_keeps_its_holder(ends: int, sequences: set[int], client: str, agent: str) -> None:
     """Whatever the length of its name; one that was written without is of nobody."""
     holder = layout.encode((client, agent))
-    value = layout.group_value(ends, sequences, holder)
-    assert layout.group_of(value) == (ends, sorted(sequences))
-    assert layout.decode_holder(layout.holder_of(value)) == (client, agent)
-    before = layout.group_value(ends, sequences)
-    assert layout.group_of(before) == (ends, sorted(sequences))
-    assert layout.holder_of(before) == b""
+    value = layout.encode_group(ends, sequences, holder)
+    assert layout.decode_group(value) == (ends, sorted(sequences))
+    assert layout.decode_holder(layout.decode_group_holder(value)) == (client, agent)
+    before = layout.encode_group(ends, sequences)
+    assert layout.decode_group(before) == (ends, sorted(sequences))
+    assert layout.decode_group_holder(before) == b""
 
 
 def test_a_page_of_a_project_looks_at_a_bounded_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """And of groups of claims, be they lapsed."""
     scene = Scene(connect("memory:"), ManualClock(1_700_000_000.0), QueueRef("acme", "jobs"))
-    for number in range(STEPS + 500):
+    for number in range(MAX_STEPS + 500):
         scene.storage.queues.create(QueueRef("acme", f"idle-{number:05}"), b"{}")
-    scene.post(STEPS + 500)
-    for _ in range(STEPS + 500):
+    scene.post(MAX_STEPS + 500)
+    for _ in range(MAX_STEPS + 500):
         scene.take(1, ttl=60, holder=Holder("a", "b"))
     scene.tick(61)
     looked = 0
@@ -69,7 +69,7 @@ def test_a_page_of_a_project_looks_at_a_bounded_number_of_queues(monkeypatch: py
         looked = 0
         page = scene.storage.claims.list("acme", after, 10, scene.now)
         assert page.items == []
-        assert looked <= STEPS + 10
+        assert looked <= MAX_STEPS + 10
         pages += 1
         if page.next is None:
             break

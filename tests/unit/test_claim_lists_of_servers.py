@@ -14,7 +14,7 @@ from zq.model.transactions import Bounds
 from zq.storage.mongodb import MongoStorage, layout, observing
 from zq.storage.redis import RedisStorage
 from zq.storage.redis import layout as redis_layout
-from zq.storage.redis.claims import MOST_ASKED
+from zq.storage.redis.claims import MAX_READ_QUEUES
 
 MONGODB = pytest.mark.parametrize("store_name", ["mongodb"], indirect=True)
 REDIS = pytest.mark.parametrize("store_name", ["redis"], indirect=True)
@@ -86,13 +86,13 @@ def test_a_message_keeps_nothing_of_a_holder(scene: Scene, end: str) -> None:
 @REDIS
 def test_a_page_asks_a_bounded_number_of_queues_for_their_claims(scene: Scene) -> None:
     """Of those where something was claimed; what has lapsed may be all there is."""
-    for number in range(MOST_ASKED + 1):
+    for number in range(MAX_READ_QUEUES + 1):
         at = scene.at(f"lapsed-{number:03}")
         at.post(1)
         at.take(1, ttl=60)
     scene.tick(61)
     page = scene.storage.claims.list("acme", "", 100, scene.now)
-    assert (page.items, page.next) == ([], f"lapsed-{MOST_ASKED:03}/")
+    assert (page.items, page.next) == ([], f"lapsed-{MAX_READ_QUEUES:03}/")
 
 
 @REDIS

@@ -16,7 +16,7 @@ from zq.http.pending import PendingRequest
 from zq.serving.asgi import Edge, Limits, Response
 from zq.serving.fairness import MAX_STEPS
 from zq.storage import connect
-from zq.turns import Company
+from zq.turns import Contention
 
 POLL = "/v2/queues/jobs/messages"
 CLAIM = "/v2/queues/jobs/claims/mine.1"
@@ -86,7 +86,7 @@ def test_a_poll_goes_on_in_a_thread_while_heavy_work_may_hold_its_queue() -> Non
         await asyncio.sleep(0)
         assert edge.calls == [loops]
         assert not poll.done()
-        turns.begin(lambda: Company.NONE)
+        turns.begin(lambda: Contention.NONE)
         try:
             assert await edge.ask("POST", POLL, body=MESSAGE) == 201
             assert await poll == 200

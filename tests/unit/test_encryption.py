@@ -11,7 +11,7 @@ import pytest
 
 from zq.auth.master_keys import MasterKeys, read_keys
 from zq.clock import ManualClock
-from zq.core.data_keys import DATA_KEYS_KIND, DataKeys, Rekeyed
+from zq.core.data_keys import DATA_KEYS_KIND, DataKeys, RekeyResult
 from zq.core.encryption import MARK, Sealing
 from zq.errors import Invalid, MessageUnreadable, StartRefused, Unavailable
 from zq.model.documents import DocumentRef
@@ -82,7 +82,7 @@ def test_no_key_stands_in_the_store_as_it_is(documents: DocumentController) -> N
     for master in ({"one": KEYS["two"]}, {"two": KEYS["one"]}):
         with pytest.raises(MessageUnreadable):
             Sealing(keys_of(documents, master)).open("p", "m", sealed)
-    assert keys_of(documents, {"one": KEYS["one"]}).opening("q", "1") is None
+    assert keys_of(documents, {"one": KEYS["one"]}).find_cipher("q", "1") is None
 
 
 def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentController) -> None:
@@ -90,7 +90,7 @@ def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentContr
     old, both = ({name: KEYS[name] for name in names} for names in (("one",), ("two", "one")))
     before = Sealing(keys_of(documents, old))
     sealed = {f"p{number}": before.seal(f"p{number}", "m", b"1") for number in range(150)}
-    assert keys_of(documents, both).rekey() == Rekeyed(150, 0)
+    assert keys_of(documents, both).rekey() == RekeyResult(150, 0)
     after = Sealing(keys_of(documents, {"two": KEYS["two"]}))
     assert {after.open(project, "m", body) for project, body in sealed.items()} == {b"1"}
     newer = after.seal("p7", "m", b"2")
@@ -101,8 +101,8 @@ def test_after_a_rekey_the_old_master_key_is_not_needed(documents: DocumentContr
     with pytest.raises(MessageUnreadable):
         before.open("p7", "m", newer)
     assert before.open("p7", "n", before.seal("p7", "n", b"3")) == b"3"  # by a key of its own
-    assert keys_of(documents, {"two": KEYS["two"]}).rekey() == Rekeyed(150, 1)
-    assert keys_of(documents, both).rekey() == Rekeyed(150, 0)
+    assert keys_of(documents, {"two": KEYS["two"]}).rekey() == RekeyResult(150, 1)
+    assert keys_of(documents, both).rekey() == RekeyResult(150, 0)
 
 
 def test_servers_that_seal_at_once_have_the_same_keys(documents: DocumentController) -> None:

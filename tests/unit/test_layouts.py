@@ -218,7 +218,7 @@ def test_an_object_store_without_a_number_is_opened(bucket: Dictionary, tmp_path
 def test_an_object_store_is_restored_as_the_layout_that_it_has(bucket: Dictionary, tmp_path: Path) -> None:
     """A checkpoint of another layout is no store of this one, whatever its owner has noted."""
     path = unpacked(4, tmp_path)
-    offline.ship(path, bucket, offline.Shape(str(TODAY), sorted(Rdict.list_cf(str(path))), lambda _: None), 0)
+    offline.ship(path, bucket, offline.StoreFormat(str(TODAY), sorted(Rdict.list_cf(str(path))), lambda _: None), 0)
     with pytest.raises(StartRefused, match="has layout 4"):
         object_store.restore("s3://bucket/x", f"rocksdb://{tmp_path}/restored")
     assert not (tmp_path / "restored").exists()

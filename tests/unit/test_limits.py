@@ -11,15 +11,15 @@ from zq.errors import Invalid, InvalidBody, InvalidName, InvalidTopicName
 from zq.limits import (
     MAX_IDS,
     Limits,
-    body_size,
-    count_within,
+    check_body_size,
+    check_count,
+    check_nesting,
+    check_range,
     is_long_queue_name,
-    nesting,
     pattern,
     project_id,
     queue_ref,
     topic_ref,
-    within,
 )
 from zq.model import QueueRef
 from zq.model.topics import TopicRef
@@ -41,21 +41,21 @@ def test_a_number_outside_its_bounds_is_refused_by_a_short_sentence():
     """Allow both ends; name the field and both bounds."""
 
     def check(value: int) -> int:
-        return within("The ttl", value, 60, 1209600)
+        return check_range("The ttl", value, 60, 1209600)
 
     assert [check(value) for value in (60, 61, 1209599, 1209600)] == [60, 61, 1209599, 1209600]
     for sentence in sentences(check, [59, 0, -1, 1209601, 10**30, -(10**30)]):
         assert sentence.startswith("The ttl must be from 60 to 1209600")
         assert len(sentence) < 100
     with pytest.raises(InvalidBody):
-        within("ttl", 0, 1, 2, InvalidBody)
+        check_range("ttl", 0, 1, 2, InvalidBody)
 
 
 def test_a_list_without_or_with_too_many_values_is_refused():
     """Name the field, the bound and the number of values."""
-    assert [count_within("ids", count, 20) for count in (1, 2, 20)] == [None] * 3
+    assert [check_count("ids", count, 20) for count in (1, 2, 20)] == [None] * 3
     counts = [0, 21, 1000000]
-    told = sentences(lambda count: count_within("ids", count, 20), counts)
+    told = sentences(lambda count: check_count("ids", count, 20), counts)
     assert all(
         f"ids must name 1 to 20 values; it names {count}" in text for count, text in zip(counts, told, strict=True)
     )
@@ -63,9 +63,9 @@ def test_a_list_without_or_with_too_many_values_is_refused():
 
 def test_a_body_may_be_exactly_as_large_as_allowed():
     """Contract 6.3, 7.2: equal is allowed, one byte more is not."""
-    assert body_size(262144, 262144) is None
+    assert check_body_size(262144, 262144) is None
     with pytest.raises(Invalid, match="at most 262144 bytes; it is 262145"):
-        body_size(262145, 262144)
+        check_body_size(262145, 262144)
 
 
 def nested(depth: int, link: str) -> object:
@@ -79,15 +79,15 @@ def nested(depth: int, link: str) -> object:
 @pytest.mark.parametrize("link", ["list", "object"])
 def test_nesting_has_a_bound(link: str):
     """The deepest allowed document passes, one level more is refused, and so is one that would exhaust the stack."""
-    assert nesting("The metadata", nested(64, link)) is None
+    assert check_nesting("The metadata", nested(64, link)) is None
     for depth in (65, 5000):
         with pytest.raises(InvalidBody, match="The metadata must be nested at most 64 deep"):
-            nesting("The metadata", nested(depth, link))
+            check_nesting("The metadata", nested(depth, link))
 
 
 def test_a_wide_document_is_not_a_deep_one():
     """Breadth costs no depth."""
-    assert nesting("The metadata", {str(at): [1, "a", None, [[]]] for at in range(1000)}) is None
+    assert check_nesting("The metadata", {str(at): [1, "a", None, [[]]] for at in range(1000)}) is None
 
 
 def test_a_queue_name_has_1_to_64_letters_digits_underscores_hyphens_and_dots():

@@ -6,21 +6,21 @@ import pytest
 from tests.servers import ZqServer, ask
 from zq.errors import StartRefused
 from zq.storage import connect
-from zq.storage.memory import MOST, MemoryStore
+from zq.storage.memory import MAX_SCAN, MemoryStore
 
 
 @pytest.fixture
 def store() -> MemoryStore:
     opened = MemoryStore()
-    opened.write([("f", key.to_bytes(2), b"") for key in range(3 * MOST)])
+    opened.write([("f", key.to_bytes(2), b"") for key in range(3 * MAX_SCAN)])
     return opened
 
 
 def test_scans_stay_within_their_bounds_in_both_directions(store: MemoryStore):
     """The lower one belongs to the range and the upper one does not, however many steps a scan takes."""
-    lower, upper = (7).to_bytes(2), (2 * MOST + 9).to_bytes(2)
+    lower, upper = (7).to_bytes(2), (2 * MAX_SCAN + 9).to_bytes(2)
     found = [int.from_bytes(key) for key, _ in store.scan("f", lower, upper)]
-    assert found == list(range(7, 2 * MOST + 9))
+    assert found == list(range(7, 2 * MAX_SCAN + 9))
     assert [int.from_bytes(key) for key, _ in store.scan("f", lower, upper, backwards=True)] == found[::-1]
     assert list(store.scan("f", upper, lower)) == []
 
@@ -29,10 +29,10 @@ def test_a_scan_goes_on_behind_what_is_written_meanwhile(store: MemoryStore):
     """Keys that came or went while it was under way neither end it nor make it repeat one."""
     scan = store.scan("f", b"", b"\xff\xff")
     found = [next(scan)[0]]
-    store.write([("f", b"\0", b""), ("f", b"\0\1\0", b"")], [("f", (100).to_bytes(2), (MOST).to_bytes(2))])
+    store.write([("f", b"\0", b""), ("f", b"\0\1\0", b"")], [("f", (100).to_bytes(2), (MAX_SCAN).to_bytes(2))])
     found += [key for key, _ in scan]
     assert found == sorted(set(found))
-    assert found[-1] == (3 * MOST - 1).to_bytes(2)
+    assert found[-1] == (3 * MAX_SCAN - 1).to_bytes(2)
 
 
 def test_a_store_in_memory_has_no_name():

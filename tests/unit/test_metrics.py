@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from zq.clock import ManualClock
 from zq.errors import Unavailable
-from zq.model import Claim, Committed, Draft, Message, Outcome, Page, Queue, QueueRef
+from zq.model import Claim, CommitResult, Draft, Message, Outcome, Page, Queue, QueueRef
 from zq.model.stats import Depth, Measure
 from zq.serving.metrics.collector import PAGE, CachedCall
 from zq.serving.metrics.counting import MAX_BUFFERED, Metrics, observe_into
@@ -94,8 +94,8 @@ def test_work_is_counted(metrics: Metrics) -> None:
     metrics.claimed(A, Claim("c", 60, NOW, [message(1), message(2), message(5)], lapsed=2), NOW)
     metrics.popped(A, [message(0), message(1)], NOW)
     metrics.finished(A, Outcome.DELETED, 4)
-    metrics.committed(Committed(1, 5, 3))
-    metrics.committed(Committed(1, 5, 3, replayed=True))
+    metrics.committed(CommitResult(1, 5, 3))
+    metrics.committed(CommitResult(1, 5, 3, replayed=True))
     metrics.turned_away()
     metrics.woken(True)
     metrics.waiting(1)

@@ -12,7 +12,7 @@ from tests.servers import wait_for
 from zq.model import QueueRef
 from zq.model.topics import Batch, Entry
 from zq.storage.mongodb import topic_log
-from zq.storage.mongodb.feed import CARRIED, Feed, Notice, encoded
+from zq.storage.mongodb.feed import MAX_BATCH_BYTES, Feed, Notice, encode
 
 PATIENCE = 60.0
 JOBS = QueueRef("acme", "jobs")
@@ -162,7 +162,7 @@ def quiet(feed: Feed, capped: Capped, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def others(feed: Feed, *notices: Notice) -> None:
     """Another process publishes."""
-    feed._pass_on({"w": "another", "q": [], "t": encoded(notices)})
+    feed._pass_on({"w": "another", "q": [], "t": encode(notices)})
 
 
 def test_listeners_of_topics_are_notified_of_batches(quiet: Feed):
@@ -189,7 +189,7 @@ def test_purges_and_breaks_of_the_feed_are_losses(quiet: Feed):
     others(quiet, Notice("acme", 2, None))
     quiet.purge("acme", 3)
     for subscription in quiet._all_subscriptions():
-        subscription.lose()
+        subscription.notify_loss()
     assert heard.told == [(None, 0)] * 3
 
 
@@ -212,18 +212,18 @@ def test_a_subscription_that_has_ended_is_not_notified(quiet: Feed):
 
 def test_the_feed_carries_small_batches_and_names_the_log_of_others():
     """All that fits, in the order of publishing; the first that does not fit and all behind it are left to the log."""
-    entries = [Entry(b"1" * (CARRIED // 2 - 100), 60)]
+    entries = [Entry(b"1" * (MAX_BATCH_BYTES // 2 - 100), 60)]
     documents = [
         one
         for at in (1, 2, 3)
         for one in topic_log.documents(topic_log.key("a"), "t", entries, 0, topic_log.LogPosition(at, 0, ""))
     ]
     notices = [Notice("a", at, [document]) for at, document in enumerate(documents, 1)]
-    written = encoded([*notices, Notice("\ud800", 9, None)])
+    written = encode([*notices, Notice("\ud800", 9, None)])
     assert [(project, last, done and len(done)) for project, last, done in written] == [
         ("a", 1, 1),
         ("a", 2, 1),
         ("a", 3, []),
         ("\xed\xa0\x80", 9, None),
     ]
-    assert [topic_log.batch(one) for one in written[0][2]] == [Batch("t", 1, 0, entries)]
+    assert [topic_log.to_batch(one) for one in written[0][2]] == [Batch("t", 1, 0, entries)]

@@ -15,13 +15,13 @@ TEXTS = ["", "a", "a/b", "a\x00b", "\x7f", "\xe9", "e\u0301", "\uffff", "\U0001f
 @pytest.mark.parametrize("text", TEXTS, ids=ascii)
 def test_every_text_comes_back_through_bson(text: str):
     """Lone surrogates included, which BSON itself refuses."""
-    assert layout.original(decode(encode({"t": layout.text(text)}))["t"]) == text
+    assert layout.decode_text(decode(encode({"t": layout.encode_text(text)}))["t"]) == text
 
 
 def test_stored_texts_sort_as_their_bytes_do():
     """So that a listing of queues is in byte order."""
     by_bytes = sorted(TEXTS, key=lambda text: text.encode("utf-8", "surrogatepass"))
-    assert sorted(TEXTS, key=lambda text: layout.text(text).encode()) == by_bytes
+    assert sorted(TEXTS, key=lambda text: layout.encode_text(text).encode()) == by_bytes
 
 
 def test_no_name_is_within_another_projects_range():
@@ -51,9 +51,9 @@ def test_names_within_queues_never_meet():
 def test_a_found_message_gets_the_wait_that_is_stored():
     """The found message gets the claim's end + the wait of its count; the stored one by an update of equal value."""
     found = {"t": 60, "e": 10**15, "d": 0, "c": {"n": 2}}
-    found = layout.claimed(found, ClaimRequest(Lease("c", 30, 60), 1, waits=(5, 10, 20, 40)), 1000)
+    found = layout.claimed_document(found, ClaimRequest(Lease("c", 30, 60), 1, redelivery_delays=(5, 10, 20, 40)), 1000)
     assert (found["d"], found["c"]["n"]) == (1000 + 30_000 + 20_000, 3)
-    [step] = layout.claiming(ClaimRequest(Lease("c", 30, 60), 1, waits=(4,)), 1000)
+    [step] = layout.claim_update(ClaimRequest(Lease("c", 30, 60), 1, redelivery_delays=(4,)), 1000)
     assert step["$set"]["d"] == 1000 + 30_000 + 4000
-    [step] = layout.claiming(ClaimRequest(Lease("c", 30, 60), 1, waits=(4, 8)), 1000)
+    [step] = layout.claim_update(ClaimRequest(Lease("c", 30, 60), 1, redelivery_delays=(4, 8)), 1000)
     assert step["$set"]["d"]["$arrayElemAt"][0] == [35_000, 39_000]

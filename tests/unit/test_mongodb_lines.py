@@ -44,7 +44,7 @@ def test_heads_of_lines_are_found_by_a_key_each(scene: Scene, kind: Grouping):
 def test_a_line_is_in_the_index_of_its_order_alone():
     """The name says which it is, and no other document has such a field."""
     ordered, fair = (layout.line_of(kind, "group")["h1"] for kind in (Grouping.ORDERED, Grouping.FAIR))
-    assert (lines.order_of(ordered), lines.order_of(fair)) == (layout.ORDERED, layout.FAIR)
+    assert (lines.index_of(ordered), lines.index_of(fair)) == (layout.ORDERED, layout.FAIR)
     assert ordered[1:] == fair[1:]
     assert fair < layout.IN_ORDER["h1"]["$gte"] == layout.IN_TURN["h1"]["$lt"] <= ordered
     assert layout.line_of(Grouping.NONE, "group") == {}

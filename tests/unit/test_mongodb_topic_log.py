@@ -23,8 +23,8 @@ def test_a_batch_comes_back_through_bson():
     """Topic, bodies, ttls and checksums, lone surrogates included; it expires with its last message."""
     entries = [Entry(b"1", 60), Entry(b'"\xff"', 300, "MD5:1"), Entry(b"", 60, "\ud800")]
     [found] = stored(entries, "n\udfff.\U0001f600")
-    assert topic_log.batch(found) == Batch("n\udfff.\U0001f600", 5, 7.0, entries)
-    assert (int(found["e"]), topic_log.before(found)) == (307_000, 4)
+    assert topic_log.to_batch(found) == Batch("n\udfff.\U0001f600", 5, 7.0, entries)
+    assert (int(found["e"]), topic_log.previous_sequence(found)) == (307_000, 4)
     assert sorted(found["t"]) == [[60, 2], [300, 1]]
 
 
@@ -34,9 +34,9 @@ def test_a_batch_that_is_too_large_lies_in_several_documents():
     found = stored(entries)
     assert len(found) > 2
     assert all(len(encode(document)) < 16 << 20 for document in found)
-    batches = [topic_log.batch(document) for document in found]
+    batches = [topic_log.to_batch(document) for document in found]
     assert [entry for batch in batches for entry in batch.entries] == entries
-    assert [batch.sequence for batch in batches] == [topic_log.before(document) + 1 for document in found]
+    assert [batch.sequence for batch in batches] == [topic_log.previous_sequence(document) + 1 for document in found]
     assert [batch.last + 1 for batch in batches[:-1]] == [batch.sequence for batch in batches[1:]]
     assert {(document["f"], document["z"]) for document in found} == {(POSITION.sequence, POSITION.before)}
     assert len({document["_id"] for document in found}) == len(found)
@@ -51,7 +51,7 @@ def test_no_log_meets_another_or_a_queue():
             assert one.shard != other.shard
             assert one.messages != other.messages
             assert one.counter != other.counter
-            assert one.known != other.known
+            assert one.idempotency_keys != other.idempotency_keys
     names = [key.named("o", name) for key in [*logs, *queues] for name in ("a", "/a", "a/")]
     assert len(set(names)) == len(names)
     assert [topic_log.project_of(key.shard) for key in logs] == PROJECTS

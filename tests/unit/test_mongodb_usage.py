@@ -22,7 +22,7 @@ from zq.conformance.usage_builders import (
 from zq.errors import Unavailable
 from zq.model import QueueRef
 from zq.storage.mongodb import MongoStorage, usage
-from zq.storage.mongodb.usage import FEW, KIND, LEASE
+from zq.storage.mongodb.usage import KIND, LEASE, SMALL_PROJECT
 
 pytestmark = [pytest.mark.parametrize("store_name", ["mongodb"], indirect=True)]
 
@@ -62,14 +62,14 @@ def test_few_messages_leave_no_count(scene: Scene):
 def test_before_the_first_count_figures_are_a_lower_bound(scene: Scene):
     stored = fill(scene)
     messages, size = figures(scene)
-    assert FEW <= messages < MANY
+    assert SMALL_PROJECT <= messages < MANY
     assert 0 < size < stored
 
 
 def test_a_count_reads_keys_and_a_sample_of_bodies(scene: Scene, monkeypatch: pytest.MonkeyPatch):
     """Explained by the server itself."""
     stored = fill(scene)
-    monkeypatch.setattr(usage, "SAMPLE", 300)
+    monkeypatch.setattr(usage, "MAX_SAMPLE", 300)
     monkeypatch.setattr(usage.random, "randrange", lambda _: 0)
     client, sent = scene.storage._client, []
     aggregate = client.aggregate
@@ -92,7 +92,7 @@ def documents_read(client, stages, hint: str) -> int:
 
 def test_messages_all_of_one_residue_are_sampled_too(scene: Scene, monkeypatch: pytest.MonkeyPatch):
     """Where each second message has gone, the sample may fall on the others."""
-    monkeypatch.setattr(usage, "SAMPLE", 100)
+    monkeypatch.setattr(usage, "MAX_SAMPLE", 100)
     ids = post(scene, *[10] * 400)
     scene.delete_many(ids[1::2])
     [first] = scene.storage.messages.get(scene.queue, ids[:1], scene.now)
@@ -102,7 +102,7 @@ def test_messages_all_of_one_residue_are_sampled_too(scene: Scene, monkeypatch: 
 
 def test_the_last_verbs_are_in_counts_of_rounds(scene: Scene, monkeypatch: pytest.MonkeyPatch):
     """All figures come from rounds here, as where there are many messages."""
-    monkeypatch.setattr(usage, "FEW", 1)
+    monkeypatch.setattr(usage, "SMALL_PROJECT", 1)
     EstimatedRandomCalls(scene, random.Random(18)).run(200)
 
 
@@ -112,7 +112,7 @@ def test_only_one_server_counts_and_both_know(scene: Scene, other: Scene, monkey
     for each in (scene, other):
         usages = each.storage._usages
         used(each)
-        monkeypatch.setattr(usages, "_counted", noting(usages._counted, surveys))
+        monkeypatch.setattr(usages, "_count_all", noting(usages._count_all, surveys))
     for each in (scene, other):
         each.storage.maintain(scene.now)
     assert surveys == [scene.queue.project]
@@ -131,7 +131,7 @@ def noting(function, calls: list[str]):
 def test_another_server_counts_where_one_has_died_at_it(scene: Scene, other: Scene, monkeypatch: pytest.MonkeyPatch):
     """As soon as the lease has lapsed, and not before."""
     stored = fill(scene)
-    monkeypatch.setattr(scene.storage._usages, "_counted", dies)
+    monkeypatch.setattr(scene.storage._usages, "_count_all", dies)
     used(scene)
     with pytest.raises(Unavailable):
         scene.storage.maintain(scene.now)
@@ -153,7 +153,7 @@ def test_a_count_that_takes_too_long_leaves_the_last_one(
     fill(scene)
     before = wait_for_usage(scene)
     scene.pop(100)
-    monkeypatch.setattr(usage, "LONGEST", 1e-6)
+    monkeypatch.setattr(usage, "MAX_DURATION", 1e-6)
     assert wait_for_usage(scene) == before
     assert "could not be counted" in caplog.text
 

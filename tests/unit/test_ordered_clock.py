@@ -157,7 +157,7 @@ def test_a_blip_of_an_hour_loses_nothing_and_hands_nothing_out_twice(opened, shi
     shifted.shift = HOUR
     for _ in range(2):
         storage = opened()
-        assert storage.doubted() == pytest.approx(HOUR, abs=5)
+        assert storage.clock_lead() == pytest.approx(HOUR, abs=5)
         assert storage.maintain(storage.now()) == 0
         assert listed(storage) == kept
         storage.ping()
@@ -167,7 +167,7 @@ def test_a_blip_of_an_hour_loses_nothing_and_hands_nothing_out_twice(opened, shi
     shifted.shift = 0
     for _ in range(2):
         assert storage.now() == pytest.approx(time.time(), abs=5)
-        assert storage.doubted() == 0
+        assert storage.clock_lead() == 0
         assert listed(storage) == kept + late
         assert [message.id for message in storage.messages.pop(JOBS, 9, storage.now())] == late
         late = post(storage, 600)
@@ -187,22 +187,22 @@ def test_a_leap_that_lasts_is_believed_across_a_start(opened, shifted: Shifted) 
     assert storage.now() == pytest.approx(time.time(), abs=5)
     assert listed(storage) == []
     storage.ping()
-    assert opened().doubted() == 0
+    assert opened().clock_lead() == 0
 
 
 def test_a_start_of_the_machine_begins_anew(opened, shifted: Shifted, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was believed before it says nothing: a machine that was off for an hour is no machine that leapt."""
     storage = opened()
     storage.ping()
-    monkeypatch.setattr(startup, "boot", lambda: b"another")
+    monkeypatch.setattr(startup, "read_boot_id", lambda: b"another")
     shifted.shift = HOUR
-    assert opened().doubted() == 0
+    assert opened().clock_lead() == 0
 
 
 def test_a_server_s_clock_tells_the_leap_and_goes_on(opened, shifted: Shifted) -> None:
     """The difference that the metric and ``/readyz`` go by is the true one, an hour, from the first look on."""
     storage = opened()
-    clock = StoreClock(storage.now, doubted=storage.doubted)
+    clock = StoreClock(storage.now, doubted=storage.clock_lead)
     for step, expected in ((HOUR, -HOUR), (-HOUR, 0), (-HOUR, HOUR)):
         before = clock.now()
         shifted.shift += step

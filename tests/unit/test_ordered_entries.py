@@ -39,7 +39,7 @@ def stored(record: StoredMessage) -> dict[tuple[str, bytes], bytes]:
 @pytest.mark.parametrize("new", RECORDS)
 def test_changes_of_a_message_equal_the_difference_of_its_entries(old: StoredMessage, new: StoredMessage) -> None:
     """No entry is written that does not differ."""
-    writes = message_changes(KEY, old.index_place(), new)
+    writes = message_changes(KEY, old.index_fields(), new)
     expected = difference(message_entries(PROJECT, KEY, old), message_entries(PROJECT, KEY, new))
     assert sorted(writes, key=str) == sorted(expected, key=str)
     assert applied(stored(old), writes) == stored(new)

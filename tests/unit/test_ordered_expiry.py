@@ -8,7 +8,7 @@ import pytest
 
 from tests.servers import wait_for
 from zq.conformance.builders import configure
-from zq.model import ClaimRequest, Draft, Lease, ListFilter, QueueRef, new_ids
+from zq.model import ClaimRequest, Draft, IdempotencyKey, Lease, ListFilter, QueueRef, new_ids
 from zq.model.expiry import Expiry, Steps
 from zq.storage.ordered import expiry, layout, ready
 from zq.storage.ordered.registry import ReadyCursor
@@ -185,14 +185,14 @@ def test_a_front_shows_every_entry_that_was_put_since(storage: OrderedStorage):
     with storage._handle as (store, _):
         keys = [b"key%02d" % number for number in range(20)]
         store.write([("available", key, b"") for key in keys])
-        ready_cursor = ReadyCursor(b"", b"", b"").passed(keys[15] + b"\0")
-        ready_cursor = ready_cursor.joined([keys[4], keys[9], keys[17]])
+        ready_cursor = ReadyCursor(b"", b"", b"").move_to(keys[15] + b"\0")
+        ready_cursor = ready_cursor.extend([keys[4], keys[9], keys[17]])
         assert [key for key, _ in ready_cursor.entries(store, b"z")] == [*keys[4:10], *keys[16:]]
-        again = ready_cursor.passed(keys[9] + b"\0").joined([keys[12]])
+        again = ready_cursor.move_to(keys[9] + b"\0").extend([keys[12]])
         assert [key for key, _ in again.entries(store, b"z")] == [keys[12], *keys[16:]]
-        ready_cursor = ready_cursor.passed(keys[6] + b"\0").joined([keys[2]])
+        ready_cursor = ready_cursor.move_to(keys[6] + b"\0").extend([keys[2]])
         assert [key for key, _ in ready_cursor.entries(store, b"z")] == [*keys[2:10], *keys[16:]]
-        assert [key for key, _ in ready_cursor.passed(keys[16] + b"\0").entries(store, b"z")] == keys[17:]
+        assert [key for key, _ in ready_cursor.move_to(keys[16] + b"\0").entries(store, b"z")] == keys[17:]
         assert [key for key, _ in ready_cursor.entries(store, keys[3])] == [keys[2]]
 
 
@@ -207,7 +207,19 @@ def test_a_large_ruin_is_cleared_in_many_steps_without_walking_over_the_cleared(
     storage.maintain(NOW, None, Steps(7))
     assert stored(storage) + stored(storage, "history") == 0
     with storage._handle as (store, _):
-        assert list(store.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_NUMBER))) == []
+        assert list(store.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_NUMBER))) == []
+
+
+def test_a_deleted_queue_is_cleared_despite_a_damaged_idempotency_result(storage: OrderedStorage):
+    """A repeated request reads the result, and removal needs only its key."""
+    draft = Draft(new_ids(1, NOW)[0], b"1", 600, 0, "alice")
+    storage.messages.post(JOBS, [draft], NOW, idempotency_key=IdempotencyKey("once", b"digest", 3600))
+    with storage._handle as (store, _):
+        [(key, _)] = store.scan("keys", b"", b"\xff" * 64)
+        store.write([("keys", key, b"\xc1")])
+    storage.queues.delete(JOBS)
+    storage.maintain(NOW)
+    assert stored(storage, "keys") + stored(storage, "due") == 0
 
 
 def test_rounds_that_end_at_their_bound_remove_of_every_kind_in_turn(storage: OrderedStorage):
@@ -224,7 +236,7 @@ def test_rounds_that_end_at_their_bound_remove_of_every_kind_in_turn(storage: Or
     assert stored(storage, "history") == 0
     assert 0 < stored(storage) <= 1000
     with storage._handle as (store, _):
-        assert list(store.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_QUEUE))) == []
+        assert list(store.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_QUEUE))) == []
 
 
 def test_an_empty_queue_costs_no_walk_over_what_was_swept(storage: OrderedStorage):

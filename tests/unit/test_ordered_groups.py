@@ -9,10 +9,10 @@ import pytest
 
 from tests.damaged import flip, flushed, table_of
 from zq.errors import ClaimNotFound
-from zq.model import ClaimRequest, Draft, Grip, Handled, Lease, QueueRef, Release, Settlement, new_ids
+from zq.model import ClaimRequest, Draft, Grip, HandleOutcome, Lease, QueueRef, Release, Settlement, new_ids
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout
-from zq.storage.ordered.claims import sequences_of
+from zq.storage.ordered.claims import find_sequences
 from zq.storage.ordered.integrity import Integrity
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.rocksdb import connect
@@ -55,7 +55,7 @@ def held(storage: OrderedStorage, name: str = "a.a", now: float = NOW) -> list[s
 def groups(storage: OrderedStorage) -> list[int]:
     """How many messages each entry lists."""
     with storage._handle as (store, _):
-        return [len(layout.group_of(value)[1]) for _, value in store.scan("claims", b"", b"\xff" * 64)]
+        return [len(layout.decode_group(value)[1]) for _, value in store.scan("claims", b"", b"\xff" * 64)]
 
 
 def test_a_claim_is_one_entry_for_each_group(storage: OrderedStorage):
@@ -168,13 +168,13 @@ def test_a_check_finds_a_group_that_is_not_what_records_say(tmp_path: Path, wron
         claim(storage, 3)
     with closing(Store(tmp_path / "store", layout.FAMILIES, "never", 0)) as store:
         [(key, value)] = store.scan("claims", b"", b"\xff" * 64)
-        ends, sequences = layout.group_of(value)
+        ends, sequences = layout.decode_group(value)
         planted = {
             "one less": (ends, sequences[1:]),
             "one more": (ends, [*sequences, 4]),
             "another end": (ends + 1, sequences),
         }
-        store.write([("claims", key, layout.group_value(*planted[wrong]))])
+        store.write([("claims", key, layout.encode_group(*planted[wrong]))])
         assert Integrity(store, layout.ms(NOW)).report().contradictions > 0
 
 
@@ -184,13 +184,13 @@ def test_what_is_held_until_another_end_is_in_a_group_of_its_own(storage: Ordere
     ids = claim(storage, 6)
     wanted = [*((id, 60) for id in ids[:3]), (ids[0], 30), (ids[3], 0), (ids[4], None), (ids[3], None)]
     grips = [Grip(id, "a.a", 1, hold) for id, hold in wanted]
-    assert storage.claims.handle(JOBS, grips[:3], NOW) == [Handled.DONE] * 3
+    assert storage.claims.handle(JOBS, grips[:3], NOW) == [HandleOutcome.DONE] * 3
     assert groups(storage) == [6]  # the end is the same
-    assert storage.claims.handle(JOBS, grips[3:6], NOW + 1) == [Handled.DONE] * 3
+    assert storage.claims.handle(JOBS, grips[3:6], NOW + 1) == [HandleOutcome.DONE] * 3
     assert sorted(groups(storage)) == [1, 1, 3]
     assert held(storage, now=NOW + 1) == [ids[at] for at in (0, 1, 2, 5)]
-    assert storage.claims.handle(JOBS, grips[6:], NOW + 1) == [Handled.EXPIRED]
-    assert storage.claims.handle(JOBS, grips[6:], NOW + 1, late=True) == [Handled.DONE]
+    assert storage.claims.handle(JOBS, grips[6:], NOW + 1) == [HandleOutcome.EXPIRED]
+    assert storage.claims.handle(JOBS, grips[6:], NOW + 1, late=True) == [HandleOutcome.DONE]
     assert sorted(groups(storage)) == [1, 3]
     assert claim(storage, 6, "b.b", NOW + 60) == [ids[0], ids[1], ids[2], ids[5]]
     assert groups(storage) == [4]
@@ -200,8 +200,10 @@ def test_what_dies_before_its_hold_ends_is_in_a_group_of_its_own(storage: Ordere
     """So that the index alone says what a claim holds."""
     short, long = post(storage, 2, ttl=70), post(storage, 2)
     claim(storage, 4)
-    assert storage.claims.handle(JOBS, [Grip(id, "a.a", 1, 600) for id in short + long], NOW) == [Handled.DONE] * 4
+    assert (
+        storage.claims.handle(JOBS, [Grip(id, "a.a", 1, 600) for id in short + long], NOW) == [HandleOutcome.DONE] * 4
+    )
     assert groups(storage) == [2, 2]
     with storage._handle as (store, registry), registry.locked(JOBS) as (state,):
-        assert len(sequences_of(store, state, "a.a", layout.ms(NOW + 69))) == 4
-        assert len(sequences_of(store, state, "a.a", layout.ms(NOW + 70))) == 2
+        assert len(find_sequences(store, state, "a.a", layout.ms(NOW + 69))) == 4
+        assert len(find_sequences(store, state, "a.a", layout.ms(NOW + 70))) == 2

@@ -62,7 +62,9 @@ def use(storage: OrderedStorage) -> None:
     storage.messages.pop(JOBS, 3, NOW, history=DAY)
     storage.claims.create(JOBS, ClaimRequest(Lease("a.a", 60, 60), 2), NOW)
     storage.claims.create(JOBS, ClaimRequest(Lease("a.b", 2 * DAY, 60), 2), NOW)
-    storage.claims.create(JOBS, ClaimRequest(Lease("a.c", 1, 0), 2, waits=Redelivery(30, cap=30).waits()), NOW)
+    storage.claims.create(
+        JOBS, ClaimRequest(Lease("a.c", 1, 0), 2, redelivery_delays=Redelivery(30, cap=30).delays()), NOW
+    )
     storage.claims.create(JOBS, ClaimRequest(Lease("a.d", 1, 0), 2), NOW)
     claim(storage, JOBS, ClaimRequest(Lease("a.e", 60, 0), 2, max_claims=1), DeadLetters(DEAD, 1, DAY, DAY), NOW + 5)
     storage.claims.release(JOBS, "a.b", NOW + 5, delay=7)

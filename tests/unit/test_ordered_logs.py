@@ -46,7 +46,7 @@ def entries(storage: OrderedStorage, project: str) -> int:
     """How many batches of a log are led to by topic."""
     prefix = layout.number.pack(log_of(storage, project).history)
     with storage._handle as (store, _):
-        return sum(1 for _ in store.scan("topics", prefix, layout.after(prefix)))
+        return sum(1 for _ in store.scan("topics", prefix, layout.prefix_end(prefix)))
 
 
 @pytest.mark.parametrize("pattern", [ALL, ONE], ids=["glob", "topic"])
@@ -94,10 +94,10 @@ def test_logs_take_turns_when_they_are_cleared(storage: OrderedStorage):
     steps, pace = 0, Steps(10, 100_000)
     with storage._handle as opened:
         while entries(storage, "small") > 100 - fallen["small"]:
-            storage._active_expiry._tombstones.clear_trimmed(opened, 10, pace)
+            storage._active_expiry._batch_reclaim.clear_trimmed(opened, 10, pace)
             steps += 1
         assert steps <= 2 * math.ceil(fallen["small"] / 10)
-        while storage._active_expiry._tombstones.clear_trimmed(opened, 10, pace) == 10:
+        while storage._active_expiry._batch_reclaim.clear_trimmed(opened, 10, pace) == 10:
             publish(storage, 5, TopicRef("small", "t"), keep=Retention(1 << 30, 8))
             steps += 1
             assert steps < 200
@@ -109,11 +109,11 @@ def test_what_fell_off_a_log_that_lies_quiet_gives_its_space_back(
     storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch
 ):
     """A range that was removed makes RocksDB do nothing by itself; while more falls off, this does nothing either."""
-    monkeypatch.setattr(logs, "MUCH", 1 << 20)
+    monkeypatch.setattr(logs, "MIN_COMPACTED", 1 << 20)
 
     def size() -> int:
         with storage._handle as (store, _):
-            return store.figure("batches", "total-sst-files-size")
+            return store.get_property("batches", "total-sst-files-size")
 
     for _ in range(40):
         storage.topics.publish(A, [Entry(os.urandom(100_000), 600)], NOW, Retention(1 << 30, 80))
@@ -121,7 +121,7 @@ def test_what_fell_off_a_log_that_lies_quiet_gives_its_space_back(
     publish(storage, 1, keep=Retention(1000, 80))
     sizes = []
     for _ in range(2):
-        storage._housekeeping._looked = -math.inf
+        storage._housekeeping._checked_at = -math.inf
         storage.maintain(NOW)
         sizes.append(size())
     assert sizes[0] > 4_000_000
@@ -203,7 +203,7 @@ def test_what_was_swept_in_front_is_crossed_once(
 
 def test_the_remembered_beginnings_of_topics_are_bounded(storage: OrderedStorage, monkeypatch: pytest.MonkeyPatch):
     """Forgotten ones cost a walk, no message."""
-    monkeypatch.setattr(logs, "MOST_HEADS", 5)
+    monkeypatch.setattr(logs, "MAX_HEADS", 5)
     topics = [TopicRef("acme", f"t{number}") for number in range(20)]
     for topic in topics:
         publish(storage, 1, topic)

@@ -54,7 +54,7 @@ def entries(storage: OrderedStorage) -> dict[str, int]:
     with storage._handle as (store, _):
         counted = {name: len(list(store.scan(name, b"", b"\xff" * 64))) for name in layout.FAMILIES[1:]}
         counted["dropped"] = len(
-            list(store.scan("default", layout.PENDING_NUMBER, layout.after(layout.PENDING_NUMBER)))
+            list(store.scan("default", layout.PENDING_NUMBER, layout.prefix_end(layout.PENDING_NUMBER)))
         )
     return {name: count for name, count in counted.items() if count}
 
@@ -159,7 +159,7 @@ def test_the_sweeper_leaves_a_stage_that_a_commit_is_reading(storage: OrderedSto
     """A commit that found the stage living publishes all of it, however late it comes to that."""
     storage.transactions.stage("acme", "late", JOBS, drafts(3), NOW, KEPT, 1000)
     active_expiry = threading.Thread(target=storage.maintain, args=(NOW + KEPT,))
-    with storage.transactions._stripes.locked(stages.name(stages.prefix("acme", "late"))):
+    with storage.transactions._stripes.locked(stages.stage_lock(stages.prefix("acme", "late"))):
         active_expiry.start()
         active_expiry.join(0.2)
         assert active_expiry.is_alive()

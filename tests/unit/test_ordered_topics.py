@@ -104,11 +104,11 @@ def test_what_falls_off_during_a_pass_is_cleared_by_the_next(storage: OrderedSto
     """A pass through the topics that ends with more fallen than it began with does not forget the log."""
     publish(storage, 180)
     with storage._handle as opened:
-        storage._active_expiry._tombstones.clear_trimmed(opened, 5, Steps())
+        storage._active_expiry._batch_reclaim.clear_trimmed(opened, 5, Steps())
     publish(storage, 100)
     for left in (True, False):
         with storage._handle as opened:
-            storage._active_expiry._tombstones.clear_trimmed(opened, 1000, Steps())
+            storage._active_expiry._batch_reclaim.clear_trimmed(opened, 1000, Steps())
         assert bool(fallen(storage)) == left
     assert len(keys(storage, "topics")) == len(keys(storage, "batches"))
 
@@ -130,14 +130,14 @@ def test_a_reader_is_told_of_a_trim_while_it_reads(
 ):
     """Whether it met the batches or not: they are a gap, never missing in silence."""
     publish(storage, 85)
-    batches = topics._batches
+    batches = topics._scan_batches
 
     def overtaken(*arguments: Any) -> Iterator[tuple[int, Batch | None]]:
         met = [] if early else list(batches(*arguments))
         publish(storage, 6)
         return batches(*arguments) if early else iter(met)
 
-    monkeypatch.setattr(topics, "_batches", overtaken)
+    monkeypatch.setattr(topics, "_scan_batches", overtaken)
     found = storage.topics.read("acme", 0, 100, ALL)
     assert found.dropped == 11
     assert [batch.sequence for batch in found.batches] == list(range(12, 86))
@@ -149,7 +149,7 @@ def test_the_space_of_removed_batches_comes_back_without_more_writes(storage: Or
 
     def size() -> int:
         with storage._handle as (store, _):
-            return store.figure("batches", "total-sst-files-size")
+            return store.get_property("batches", "total-sst-files-size")
 
     large = [Entry(os.urandom(100_000), 60)]
     for _ in range(20):
@@ -157,7 +157,7 @@ def test_the_space_of_removed_batches_comes_back_without_more_writes(storage: Or
     storage._handle.reopen()  # which writes what is in memory to files
     assert size() > 2_000_000
     for _ in range(2):
-        storage._housekeeping._looked = -math.inf
+        storage._housekeeping._checked_at = -math.inf
         storage.maintain(NOW + 60)
     wait_for(lambda: size() < 100_000, 60, "the space is back")
 
@@ -224,7 +224,7 @@ def test_a_purge_during_a_sweep_is_not_forgotten_with_the_one_before(storage: Or
         known = next(store.scan("floors", b"", b"\xff"))
         publish(storage, 3)
         storage.topics.purge(A)
-        storage._active_expiry._tombstones._clear_topic(store, log, known, 10, Steps())
+        storage._active_expiry._batch_reclaim._clear_topic(store, log, known, 10, Steps())
     assert len(keys(storage, "floors")) == 1
     assert storage.topics.read("acme", 0, 10, ALL).batches == []
 
@@ -284,12 +284,12 @@ def test_a_record_that_was_given_a_longer_life_is_not_swept(storage: OrderedStor
     storage.documents.put(ref, b"1", NOW, expires=NOW + 60)
     key = keys(storage, "records")[0]
     active_expiry = threading.Thread(target=storage.maintain, args=(NOW + 60,))
-    with storage.documents._stripes.locked(documents.name(key)), storage._handle as (store, _):
+    with storage.documents._stripes.locked(documents.lock_name(key)), storage._handle as (store, _):
         active_expiry.start()
         active_expiry.join(0.2)
         assert active_expiry.is_alive()
         longer = StoredDocument(b"1", "v", layout.ms(NOW + 600))
-        store.write([("due", keys(storage, "due")[0], None), *documents.writes(key, longer)])
+        store.write([("due", keys(storage, "due")[0], None), *documents.document_writes(key, longer)])
     active_expiry.join(30)
     found = storage.documents.get(ref, NOW + 60)
     assert found is not None

@@ -114,7 +114,7 @@ def test_a_hang_up_tells_what_became_of_the_file(path: Path, caplog: pytest.LogC
     told: list[tuple[str, str]] = []
 
     class Noted(Audit):
-        def did(self, entry: Entry) -> None:
+        def log_change(self, entry: Entry) -> None:
             told.append((entry.object, entry.outcome))
 
     policy = Policy()

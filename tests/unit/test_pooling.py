@@ -91,7 +91,7 @@ def test_a_store_is_opened_when_it_is_needed_and_once(catalogue: Storage, stores
     put(catalogue, "p", "u")
     put(catalogue, "q", "v")
     assert opened.uris == []
-    assert stores.of("p") is stores.of("p")
+    assert stores.get("p") is stores.get("p")
     assert opened.uris == ["u"]
 
 
@@ -100,18 +100,18 @@ def test_a_store_is_closed_a_while_after_its_pool_has_gone(
 ) -> None:
     """Requests may be with it until then; so it is with a store that the pool had before."""
     put(catalogue, "p", "u")
-    stores.of("p")
+    stores.get("p")
     put(catalogue, "p", "w")
     time.seconds += AGE
-    stores.of("p")
+    stores.get("p")
     catalogue.documents.delete(pool_ref("p"), catalogue.now())
     time.seconds += AGE
-    stores.close_gone()
+    stores.close_removed()
     assert opened.closed == []
-    with pytest.raises(Unavailable, match="not there"):
-        stores.of("p")
+    with pytest.raises(Unavailable, match="no longer exists"):
+        stores.get("p")
     time.seconds += GRACE + 1
-    stores.close_gone()
+    stores.close_removed()
     assert sorted(opened.closed) == ["u", "w"]
 
 
@@ -123,11 +123,11 @@ def test_a_store_that_does_not_answer_is_not_tried_by_each_request(
     opened.dead = True
     for _ in range(3):
         with pytest.raises(Unavailable):
-            stores.of("p")
+            stores.get("p")
     assert opened.uris == ["u"]
     time.seconds += PAUSE
     opened.dead = False
-    stores.of("p")
+    stores.get("p")
     assert opened.uris == ["u", "u"]
 
 
@@ -136,7 +136,7 @@ def test_listeners_hear_of_stores_that_are_opened_later(catalogue: Storage, stor
     heard: list[QueueRef] = []
     stores.listen(heard.append)
     put(catalogue, "p", "u")
-    store = stores.of("p")
+    store = stores.get("p")
     draft = Draft(id="1", ttl=60, delay=0, body=b"1", client="c", checksum="")
     store.messages.post(QUEUE, [draft], store.now())
     assert heard == [QUEUE]
@@ -168,7 +168,7 @@ def test_a_dead_letter_never_leaves_its_pool(catalogue: Storage, bindings: Bindi
     bindings.pools(fresh=True)
     bindings.bind(QUEUE)
     with pytest.raises(PoolsApart, match=r"jobs.*dead"):
-        bindings.beside(QUEUE, QueueRef("acme", "dead"))
+        bindings.bind_together(QUEUE, QueueRef("acme", "dead"))
 
 
 def test_a_message_is_not_said_to_be_nowhere_while_a_pool_is_away(catalogue: Storage, opened: Opened) -> None:

@@ -13,7 +13,7 @@ from tests.http.scoped import Scoped
 from tests.http.test_streams import Reader
 from zq.clock import ManualClock
 from zq.core import Broker
-from zq.core.rates import BURST, LATELY_SECONDS, MAX_HEAVY, Account, Exchange, Rates, divided
+from zq.core.rates import BURST, CONTENTION_SECONDS, MAX_HEAVY, Account, Exchange, Rates, fair_share
 from zq.errors import TooManyRequests
 from zq.http import streams
 from zq.http.app import create_app
@@ -21,7 +21,7 @@ from zq.http.streams import EventStream
 from zq.model.quotas import Quota
 from zq.model.topics import Entry, Retention, TopicRef
 from zq.storage import connect
-from zq.turns import Company
+from zq.turns import Contention
 
 QUOTA = Quota(requests=10, messages=100, bytes=1000)
 
@@ -150,19 +150,19 @@ def test_heavy_requests_know_who_is_served_beside_them() -> None:
     processes = Rates(64, Time())
     heavy, other = (processes.account(name, Quota()) for name in ("heavy", "other"))
 
-    def company(now: float) -> Company:
-        return processes.visits.company(heavy, now)
+    def contention(now: float) -> Contention:
+        return processes.recent_projects.contention(heavy, now)
 
     heavy.enter(0.0)
-    assert company(0.0) is Company.NOW, "it is light until it has a place"
+    assert contention(0.0) is Contention.NOW, "it is light until it has a place"
     heavy.begin_heavy(float, 0, 0)
-    assert company(0.0) is Company.NONE
+    assert contention(0.0) is Contention.NONE
     other.enter(1.0)
-    assert company(5.0) is Company.NOW
+    assert contention(5.0) is Contention.NOW
     other.leave(5.0, 0, 0)
     heavy.enter(1.0)
     heavy.begin_heavy(float, 0, 0)
-    assert [company(1.0 + LATELY_SECONDS * part) for part in (0.5, 1.5)] == [Company.LATELY, Company.NONE]
+    assert [contention(1.0 + CONTENTION_SECONDS * part) for part in (0.5, 1.5)] == [Contention.RECENT, Contention.NONE]
 
 
 def test_without_bounds_everything_goes_and_nothing_is_told() -> None:
@@ -183,7 +183,7 @@ def test_what_is_left_is_of_the_scarcest_rate() -> None:
 @given(st.floats(1, 1000), st.lists(st.floats(0, 2000), max_size=20))
 def test_a_share_is_max_min_fair(limit: float, demands: list[float]) -> None:
     """One that wants without end gets what the others leave, and no less than an equal part; all fits in the limit."""
-    share = divided(limit, demands)
+    share = fair_share(limit, demands)
     assert limit / (len(demands) + 1) - 1e-6 <= share <= limit + 1e-6
     assert abs(sum(min(demand, share) for demand in demands) + share - limit) < 1e-6 * limit * (len(demands) + 1)
 

@@ -12,7 +12,7 @@ from redis.exceptions import ConnectionError, NoPermissionError, RedisError, Tim
 from tests.servers import wait_for
 from zq.storage.redis import failover
 from zq.storage.redis.address import Host
-from zq.storage.redis.failover import Watched
+from zq.storage.redis.failover import SentinelNetwork
 
 OLD, NEW = ("old", 1), ("new", 2)
 FIRST, SECOND = ("s1", 3), ("s2", 4)
@@ -90,7 +90,7 @@ class Scene:
         self.sentinels = {FIRST: Says(), SECOND: Says()}
         self.faulty: set[Host] = set()
         known: Any = self.sentinels
-        self.watched = Watched("here", "main", [FIRST, SECOND], known.__getitem__, self._opened, 1.5)
+        self.watched = SentinelNetwork("here", "main", [FIRST, SECOND], known.__getitem__, self._opened, 1.5)
 
     def _opened(self, host: Host) -> Any:
         return Opened(host, self.faulty)
@@ -120,8 +120,8 @@ class Scene:
 @pytest.fixture
 def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     monkeypatch.setattr(failover, "Announcements", Deaf)
-    monkeypatch.setattr(failover, "EVERY", 0.05)
-    monkeypatch.setattr(failover, "REST", 0.05)
+    monkeypatch.setattr(failover, "INTERVAL", 0.05)
+    monkeypatch.setattr(failover, "RETRY_DELAY", 0.05)
     made = Scene()
     yield made
     for says in made.sentinels.values():
@@ -150,7 +150,7 @@ def test_verbs_wait_from_the_first_word_until_there_is_a_new_master(scene: Scene
     leader.address, leader.epoch, leader.flags = NEW, 1, "master"
     verb.join(SOON)
     assert found == [NEW]
-    assert not scene.watched.still(before)
+    assert not scene.watched.is_current(before)
     with pytest.raises(ConnectionError):
         before.get_connection()
 
@@ -199,17 +199,17 @@ def test_a_failover_that_begins_as_another_one_ends_is_waited_for(scene: Scene) 
     """Its first word comes after the answers by which verbs are about to go on; they know nothing of it."""
     leader = begun(scene)
     assert scene.waits()
-    go_on, opened = scene.watched._go_on, threading.Event()
+    go_on, opened = scene.watched._resume, threading.Event()
 
     def surprised(address: Host) -> None:
-        scene.watched._go_on = go_on
+        scene.watched._resume = go_on
         leader.flags = "master,failover_in_progress"
         scene.watched.on_announcement(FIRST, True)
         go_on(address)
         assert scene.watched._pool is None
         opened.set()
 
-    scene.watched._go_on = surprised
+    scene.watched._resume = surprised
     leader.flags = "master"
     assert wait_for(opened.is_set, SOON, "the answers were judged")
     assert scene.waits()
@@ -274,10 +274,10 @@ def test_a_sentinel_that_hangs_makes_no_verb_wait(scene: Scene) -> None:
     """However long verbs may take: the others' answers hold until the next round has theirs."""
     hung = Hung()
     known: Any = {FIRST: Says(), SECOND: hung}
-    watched = Watched("here", "main", [FIRST, SECOND], known.__getitem__, scene._opened, 600)
+    watched = SentinelNetwork("here", "main", [FIRST, SECOND], known.__getitem__, scene._opened, 600)
     watched.pool(b"")
     watched.close()
-    assert 1.0 + 2 * max(hung.waits) < failover.SURE
+    assert 1.0 + 2 * max(hung.waits) < failover.VALIDITY
 
 
 def test_without_sentinels_the_last_master_serves(scene: Scene) -> None:
@@ -307,7 +307,7 @@ def served(master: Callable[[], Host]) -> Host | None:
 
 def test_whoever_has_not_asked_lately_asks_before_it_goes_on(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after the process stood still: neither is anything sent, nor an answer believed."""
-    monkeypatch.setattr(failover, "SURE", 0.5)
+    monkeypatch.setattr(failover, "VALIDITY", 0.5)
     before = scene.watched.pool(b"")
     for says in scene.sentinels.values():
         says.speaks.clear()
@@ -316,7 +316,7 @@ def test_whoever_has_not_asked_lately_asks_before_it_goes_on(scene: Scene, monke
     with pytest.raises(TimeoutError):
         scene.watched.pool(b"")
     answers: list[bool] = []
-    verb = threading.Thread(target=lambda: answers.append(scene.watched.still(before)))
+    verb = threading.Thread(target=lambda: answers.append(scene.watched.is_current(before)))
     verb.start()
     scene.all_say(address=NEW, epoch=1)
     for says in scene.sentinels.values():

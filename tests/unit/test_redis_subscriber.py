@@ -107,7 +107,7 @@ def test_no_error_ends_it(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCap
     ear.start()
     wait_for(lambda: ear.read, SOON, "it hears")
     ear.close()
-    assert said(caplog) == [subscriber.UNFORESEEN] * 2
+    assert said(caplog) == [subscriber.UNEXPECTED] * 2
 
 
 def test_a_silent_server_is_asked_and_then_given_up(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):

@@ -12,7 +12,7 @@ from zq.core.encryption import Sealing
 from zq.core.streams import Gap, Stream, Streams
 from zq.core.tails import Renderings, Tails
 from zq.events import NO_EVENTS
-from zq.model.topics import Batch, Entry, Pattern, Published, Retention, TopicRef
+from zq.model.topics import Batch, Entry, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage import connect
 from zq.storage.api import Storage
 
@@ -24,9 +24,9 @@ class CountingSealing(Sealing):
 
     count = 0
 
-    def opened_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
+    def decrypt_published(self, project: str, messages: Sequence[PublishedMessage]) -> Sequence[PublishedMessage]:
         self.count += len(messages)
-        return super().opened_published(project, messages)
+        return super().decrypt_published(project, messages)
 
 
 class Log:

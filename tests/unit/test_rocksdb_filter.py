@@ -18,7 +18,19 @@ import pytest
 from zq.conformance.builders import configure
 from zq.core.redelivery import DeadLetters, claim
 from zq.errors import StartRefused
-from zq.model import ClaimRequest, Draft, Lease, ListFilter, Move, QueueRef, Release, Settled, Settlement, Span, new_ids
+from zq.model import (
+    ClaimRequest,
+    Draft,
+    Lease,
+    ListFilter,
+    Move,
+    QueueRef,
+    Release,
+    Settlement,
+    SettleResult,
+    Span,
+    new_ids,
+)
 from zq.model.expiry import Expiry
 from zq.storage.ordered import layout
 from zq.storage.ordered.storage import OrderedStorage
@@ -145,7 +157,7 @@ def test_a_settlement_reports_a_move_without_a_body_as_lost(storage: OrderedStor
     compact(storage)
     assert bodies(storage) == 0
     settled = storage.claims.settle(JOBS, "a.a", Settlement(move=[Move(message, "dead", LONG)]), PAST)
-    assert settled == Settled(lost=[message])
+    assert settled == SettleResult(lost=[message])
     assert storage.messages.get(DEAD, [message], PAST) == []
 
 
@@ -161,8 +173,8 @@ def test_a_history_keeps_the_body_of_what_it_records(storage: OrderedStorage):
 def test_any_year_can_be_stamped(year: int):
     """What does not fit is kept as long as stamps go, or is gone at once."""
     expires = (year - 1970) * 31_556_952_000
-    sealed = layout.sealed(b"{}", expires, 60)
-    assert layout.unsealed(sealed) == b"{}"
+    sealed = layout.seal_body(b"{}", expires, 60)
+    assert layout.unseal_body(sealed) == b"{}"
     stamp = int.from_bytes(sealed[-4:], "little")
     assert stamp == min(max(expires // 1000 + 59, 0), 2**32 - 1)
 
@@ -212,14 +224,14 @@ def test_a_round_makes_an_idle_store_compact(storage: OrderedStorage):
     deadline = time.monotonic() + 30
     while bodies(storage):
         assert time.monotonic() < deadline
-        storage._housekeeping._looked = -math.inf
+        storage._housekeeping._checked_at = -math.inf
         storage.maintain(PAST)
         time.sleep(0.2)
 
 
 def test_a_filter_that_is_missing_is_told_and_the_rest_works(tmp_path, monkeypatch, caplog: pytest.LogCaptureFixture):
     """Its class is not known to RocksDB: the start warns loudly, and the store serves and sweeps."""
-    monkeypatch.setattr(tuning, "_armed", [])
+    monkeypatch.setattr(tuning, "_registered", [])
     monkeypatch.setattr(tuning, "OPTIONS", tuning.OPTIONS.replace(tuning.FACTORY, "NobodysFilterFactory"))
     with caplog.at_level(logging.CRITICAL):
         opened = connect(f"rocksdb://{tmp_path}/store", max_clock_jump=0, expiry=AT_ONCE)
@@ -245,7 +257,7 @@ version, path = sys.argv[1:]
 store = Store(Path(path), layout.FAMILIES, "never", 0)
 store.write([("default", b"version", version.encode())])
 store.write([("default", b"clock", layout.number.pack(layout.ms(time.time() - 10 * 86400)))])
-stamped = layout.sealed(b"body", layout.ms(time.time() - 9 * 86400), 0)
+stamped = layout.seal_body(b"body", layout.ms(time.time() - 9 * 86400), 0)
 for part in range(4):
     if part:
         store._views["bodies"].flush()

@@ -240,7 +240,7 @@ for number in itertools.count():
     with storage._handle as (store, _):
         for family in layout.FAMILIES[number % 5 :: 5]:
             store._views[family].flush()
-        write_ahead.remember(storage._housekeeping._path)
+        write_ahead.record_files(storage._housekeeping._path)
 """
 
 
@@ -270,7 +270,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert isinstance(store, Store)
             if family:
                 store._views[family].flush()
-    write_ahead.remember(folder / "live")
+    write_ahead.record_files(folder / "live")
     shutil.copytree(folder / "live", folder / "killed")
     live.close()
     return folder / "killed"

@@ -196,7 +196,7 @@ def test_a_large_commit_does_not_fill_the_write_buffers(tmp_path: Path, monkeypa
     """What is published is flushed between two slices, as soon as the buffers hold more than that bound, and what they
     held is given back."""
     trimmed = []
-    monkeypatch.setattr(rocksdb, "MOST_BUFFERED", 8 << 20)
+    monkeypatch.setattr(rocksdb, "MAX_BUFFERED", 8 << 20)
     monkeypatch.setattr(tuning, "trim_heap", lambda: trimmed.append(len(buffered)))
     storage: Any = connect(f"rocksdb:{tmp_path}/store")
     now, queue = storage.now(), QueueRef("p", "out")
@@ -209,7 +209,7 @@ def test_a_large_commit_does_not_fill_the_write_buffers(tmp_path: Path, monkeypa
     while more:
         more = storage.transactions.carry_on("p", "etl", 200, now)
         opened = storage._housekeeping._opened
-        buffered.append(sum(opened.figure(family, "cur-size-active-mem-table") for family in layout.FAMILIES))
+        buffered.append(sum(opened.get_property(family, "cur-size-active-mem-table") for family in layout.FAMILIES))
     assert max(buffered) <= 8 << 20
     assert 1 <= len(trimmed) < len(buffered) == 20
     assert len(storage.messages.list(queue, 0, 5000, ListFilter(), now).items) == 4000

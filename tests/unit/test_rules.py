@@ -121,5 +121,5 @@ def test_what_the_metadata_mean_for_messages_that_come_back(rules_cache: RulesCa
     }
     for store.metadata, waits in cases.items():
         rules_cache.forget(JOBS)
-        request = ClaimRequest(Lease("c", 60, 60), 1, rules_cache.recent(JOBS).waits)
-        assert [request.wait(count) for count in (1, 2)] == waits
+        request = ClaimRequest(Lease("c", 60, 60), 1, rules_cache.recent(JOBS).redelivery_delays)
+        assert [request.redelivery_delay(count) for count in (1, 2)] == waits

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zq.errors import Invalid
-from zq.model.scopes import MAX_SCOPES, Kind, Scopes, Verb, covers, exceed, overlap, parse
+from zq.model.scopes import MAX_SCOPES, Kind, Scopes, Verb, covers, overlap, parse, scopes_exceed
 from zq.model.topics import Pattern
 
 NAMES = ["".join(letters) for length in range(1, 6) for letters in product("a.b", repeat=length)]
@@ -116,14 +116,14 @@ def test_scopes_are_bounded() -> None:
 def test_a_credential_never_makes_one_that_exceeds_it(
     own: list[str] | None, asked: list[str] | None, exceeds: bool
 ) -> None:
-    assert exceed(parse(asked), parse(own)) is exceeds
+    assert scopes_exceed(parse(asked), parse(own)) is exceeds
 
 
 @given(st.lists(GLOBS, min_size=1, max_size=3), st.lists(GLOBS, min_size=1, max_size=3))
 def test_what_does_not_exceed_allows_nothing_more(own: list[str], asked: list[str]) -> None:
     """Over all names of the enumeration."""
     mine, theirs = (Scopes([f"produce:queue/{glob}" for glob in globs]) for globs in (own, asked))
-    if not exceed(theirs, mine):
+    if not scopes_exceed(theirs, mine):
         for name in NAMES:
             granted = (scopes.allows(Verb.PRODUCE, Kind.QUEUE, name) for scopes in (theirs, mine))
             assert not next(granted) or next(granted)
@@ -134,14 +134,14 @@ def test_a_pattern_is_covered_whole_or_met_in_part() -> None:
     scopes = Scopes(["observe:topic/orders.*"])
     assert scopes.covers(Verb.OBSERVE, Kind.TOPIC, "orders.eu")
     assert not scopes.covers(Verb.OBSERVE, Kind.TOPIC, "**")
-    assert scopes.meets(Verb.OBSERVE, Kind.TOPIC, "**")
-    assert not scopes.meets(Verb.OBSERVE, Kind.TOPIC, "secrets.*")
-    assert not scopes.meets(Verb.OBSERVE, Kind.QUEUE, "**")
+    assert scopes.overlaps(Verb.OBSERVE, Kind.TOPIC, "**")
+    assert not scopes.overlaps(Verb.OBSERVE, Kind.TOPIC, "secrets.*")
+    assert not scopes.overlaps(Verb.OBSERVE, Kind.QUEUE, "**")
 
 
 def test_everything_of_a_project_is_all_three_kinds() -> None:
-    assert Scopes(["manage:**", "manage:work/**"]).everywhere(Verb.MANAGE)
-    assert not Scopes(["manage:**"]).everywhere(Verb.MANAGE)
+    assert Scopes(["manage:**", "manage:work/**"]).allow_everywhere(Verb.MANAGE)
+    assert not Scopes(["manage:**"]).allow_everywhere(Verb.MANAGE)
 
 
 def test_equal_scopes_are_read_once() -> None:
@@ -161,8 +161,8 @@ def test_globs_that_are_made_to_be_slow_are_not() -> None:
     own = Scopes([*(f"*:{hostile()}" for _ in range(18)), "*:**", "*:work/**"])
     asked = Scopes([f"produce+consume+observe+manage:{hostile()}" for _ in range(20)])
     began = time.thread_time()
-    assert own.include(asked)
+    assert own.allow_all_of(asked)
     for _ in range(5):
-        own.meets(Verb.PRODUCE, Kind.QUEUE, hostile())
+        own.overlaps(Verb.PRODUCE, Kind.QUEUE, hostile())
         own.covers(Verb.PRODUCE, Kind.QUEUE, hostile())
     assert time.thread_time() - began < 3

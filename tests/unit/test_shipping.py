@@ -41,7 +41,7 @@ def objects(request: pytest.FixtureRequest) -> Younger:
 @pytest.fixture
 def shipper(objects: Younger) -> Iterator[Shipper]:
     proof = Proof(objects, 1, 1e9, lambda: 0.0)
-    proof.look()
+    proof.check_fence()
     made = Shipper(objects, proof, 0, patience=20, now=lambda: 0.0)
     made.start()
     yield made

@@ -11,7 +11,7 @@ from zq.clock import ManualClock
 from zq.core import Broker
 from zq.core.encryption import MARK
 from zq.errors import MessageUnreadable, QueueNotFound
-from zq.model import Draft, Grip, Grouping, Handled, Holder, Message, QueueRef
+from zq.model import Draft, Grip, Grouping, HandleOutcome, Holder, Message, QueueRef
 from zq.sqs.extension import ATTRIBUTES
 from zq.sqs.feature import use_cases
 from zq.sqs.messaging import Messaging, OutgoingMessage
@@ -155,5 +155,10 @@ def test_a_store_finds_each_grip_by_itself(storage: Storage) -> None:
         Grip("0" * 32, one.claim, 1),
         Grip(other.id, other.claim, 1, 0),
     ]
-    assert messaging.handle(QUEUE, grips) == [Handled.DONE, Handled.LOST, Handled.GONE, Handled.DONE]
+    assert messaging.handle(QUEUE, grips) == [
+        HandleOutcome.DONE,
+        HandleOutcome.LOST,
+        HandleOutcome.GONE,
+        HandleOutcome.DONE,
+    ]
     assert [message.id for message in received(messaging)] == [other.id]

@@ -80,7 +80,7 @@ class Candidates:
 def bucket(monkeypatch: pytest.MonkeyPatch) -> Dictionary:
     objects = Dictionary()
     monkeypatch.setattr("zq.storage.object.objects_of", lambda uri: objects)
-    monkeypatch.setattr(owning, "LOOK", 0.05)
+    monkeypatch.setattr(owning, "CHECK_INTERVAL", 0.05)
     return objects
 
 
@@ -94,13 +94,13 @@ def candidates(tmp_path: Path, bucket: Dictionary) -> Iterator[Candidates]:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     """Between the wait of a candidate for its turn and its election."""
-    stop, win = Gate(), owning.win
+    stop, win = Gate(), owning.win_election
 
     def won(objects: Any) -> int:
         stop(threading.current_thread().name)
         return win(objects)
 
-    monkeypatch.setattr(owning, "win", won)
+    monkeypatch.setattr(owning, "win_election", won)
     return stop
 
 
@@ -174,16 +174,16 @@ def test_a_candidate_that_was_passed_over_waits_on(
     candidates: Candidates, bucket: Dictionary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its restore took longer than the other one waited: it finds itself deposed and becomes a standby."""
-    slow, replayed = threading.Event(), Owner._replayed
+    slow, replayed = threading.Event(), Owner._replay
 
     def replay(owner: Owner, *arguments: Any) -> Any:
         if threading.current_thread().name == "slow":
             slow.wait(WITHIN)
         return replayed(owner, *arguments)
 
-    monkeypatch.setattr(Owner, "_replayed", replay)
+    monkeypatch.setattr(Owner, "_replay", replay)
     late = candidates.start("slow")
-    wait_for(lambda: bucket.elected(1), WITHIN, "the slow one is elected")
+    wait_for(lambda: bucket.has_election(1), WITHIN, "the slow one is elected")
     quick = candidates.start("quick").result(WITHIN)
     post(quick)
     slow.set()
@@ -199,16 +199,16 @@ def test_a_candidate_that_may_not_wait_ends_as_one_that_was_deposed(
     candidates: Candidates, bucket: Dictionary, monkeypatch: pytest.MonkeyPatch, takeover: str
 ) -> None:
     """Its supervisor may start it again (exit code 75)."""
-    slow, replayed = threading.Event(), Owner._replayed
+    slow, replayed = threading.Event(), Owner._replay
 
     def replay(owner: Owner, *arguments: Any) -> Any:
         if threading.current_thread().name == "slow":
             slow.wait(WITHIN)
         return replayed(owner, *arguments)
 
-    monkeypatch.setattr(Owner, "_replayed", replay)
+    monkeypatch.setattr(Owner, "_replay", replay)
     late = candidates.start("slow", takeover=takeover)
-    wait_for(lambda: bucket.elected(1), WITHIN, "the slow one is elected")
+    wait_for(lambda: bucket.has_election(1), WITHIN, "the slow one is elected")
     post(candidates.start("quick", takeover="now").result(WITHIN))
     slow.set()
     assert isinstance(late.exception(WITHIN), Deposed)

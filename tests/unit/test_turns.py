@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from zq import turns
-from zq.turns import Company
+from zq.turns import Contention
 
 
 @pytest.fixture
@@ -46,15 +46,17 @@ def test_slices_have_all_items_and_give_way_between(slept: list[float]) -> None:
 
 @pytest.mark.usefixtures("ended")
 @pytest.mark.parametrize(
-    ("company", "shortest", "longest"),
+    ("contention", "shortest", "longest"),
     [
-        (Company.NONE, turns.SHORT_PAUSE, turns.SHORT_PAUSE),
-        (Company.LATELY, turns.REST_FACTOR * 0.002, turns.MAX_REST),
-        (Company.NOW, turns.YIELD, turns.MAX_REST),
+        (Contention.NONE, turns.SHORT_PAUSE, turns.SHORT_PAUSE),
+        (Contention.RECENT, turns.REST_FACTOR * 0.002, turns.MAX_REST),
+        (Contention.NOW, turns.YIELD, turns.MAX_REST),
     ],
 )
-def test_large_work_rests_by_its_company(slept: list[float], company: Company, shortest: float, longest: float) -> None:
-    turns.begin(lambda: company)
+def test_large_work_rests_by_contention(
+    slept: list[float], contention: Contention, shortest: float, longest: float
+) -> None:
+    turns.begin(lambda: contention)
     work(0.002)
     turns.give_way()
     assert shortest <= slept[0] <= longest
@@ -68,7 +70,7 @@ def test_turns_are_short_while_any_thread_does_large_work() -> None:
     both = threading.Barrier(2)
 
     def other() -> None:
-        turns.begin(lambda: Company.NONE)
+        turns.begin(lambda: Contention.NONE)
         both.wait(60)
         both.wait(60)
         turns.end()
@@ -76,8 +78,8 @@ def test_turns_are_short_while_any_thread_does_large_work() -> None:
     thread = threading.Thread(target=other)
     thread.start()
     both.wait(60)
-    turns.begin(lambda: Company.NONE)
-    turns.begin(lambda: Company.NONE)
+    turns.begin(lambda: Contention.NONE)
+    turns.begin(lambda: Contention.NONE)
     assert sys.getswitchinterval() == pytest.approx(turns.SHORT_TURN)
     turns.end()
     turns.end()

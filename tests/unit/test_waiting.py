@@ -13,12 +13,12 @@ import pytest
 from tests.servers import wait_for
 from zq.clock import ManualClock
 from zq.core import waiting
-from zq.core.wait_queues import MAX_LOOKING
-from zq.core.waiting import Polled, Waiters
+from zq.core.wait_queues import MAX_CONCURRENT_POLLS
+from zq.core.waiting import PollResult, Waiters
 from zq.errors import Invalid, Unavailable
 from zq.limits import Limits
 from zq.model import QueueRef, Ready
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 
 QUEUE, OTHER = QueueRef("acme", "jobs"), QueueRef("acme", "other")
 LONG, SOON = 30, 25
@@ -66,19 +66,19 @@ def poll(
     gone: Callable[[], bool] = lambda: False,
     waits: Callable[[], object] = lambda: None,
     **options: Any,
-) -> Polled[Any]:
+) -> PollResult[Any]:
     """Poll as a server without an event loop does: the thread waits."""
-    visit = waiters.enter(queue, wait, **options)
+    queue_poll = waiters.enter(queue, wait, **options)
     try:
-        while (polled := visit.look(ask, found, gone)) is None:
+        while (polled := queue_poll.poll(ask, found, gone)) is None:
             notified = threading.Event()
-            visit.begin(notified.set)
+            queue_poll.begin(notified.set)
             waits()
-            notified.wait(visit.left())
-            visit.end()
+            notified.wait(queue_poll.left())
+            queue_poll.end()
         return polled
     finally:
-        visit.close()
+        queue_poll.close()
 
 
 class Scene:
@@ -92,7 +92,7 @@ class Scene:
 
     def start(
         self, *, takes: bool = True, queue: QueueRef = QUEUE, wait: int = LONG, gone: bool = False
-    ) -> Future[Polled]:
+    ) -> Future[PollResult]:
         """A poll that has asked in vain and waits."""
         waits = threading.Event()
         ask = self.shelf.take if takes else lambda: self.shelf.looks()
@@ -118,14 +118,14 @@ def scene() -> Iterator[Scene]:
 def test_what_is_there_is_answered_at_once(scene: Scene) -> None:
     """A poll that finds something is like any other request."""
     scene.shelf.items = ["a"]
-    assert poll(scene.waiters, QUEUE, LONG, scene.shelf.take, bool, takes=True) == Polled("a")
+    assert poll(scene.waiters, QUEUE, LONG, scene.shelf.take, bool, takes=True) == PollResult("a")
     assert scene.shelf.asked == 1
 
 
 @pytest.mark.parametrize("wait", [None, 0])
 def test_without_wait_nobody_waits(scene: Scene, wait: int | None) -> None:
     """The base's behaviour."""
-    assert poll(scene.waiters, QUEUE, wait, scene.shelf.take, bool, takes=True) == Polled(None)
+    assert poll(scene.waiters, QUEUE, wait, scene.shelf.take, bool, takes=True) == PollResult(None)
 
 
 @pytest.mark.parametrize("wait", [-1, 31])
@@ -139,7 +139,7 @@ def test_a_wait_out_of_bounds_is_refused_before_anything_is_taken(scene: Scene, 
 def test_in_vain_a_poll_ends_when_its_time_is_up(scene: Scene) -> None:
     """With what it asked last."""
     began = time.monotonic()
-    assert poll(scene.waiters, QUEUE, 1, scene.shelf.take, bool, takes=True) == Polled(None)
+    assert poll(scene.waiters, QUEUE, 1, scene.shelf.take, bool, takes=True) == PollResult(None)
     assert 1 <= time.monotonic() - began < SOON
     assert scene.shelf.asked <= 3
 
@@ -149,7 +149,7 @@ def test_a_telling_wakes_who_waits_for_that_queue(scene: Scene) -> None:
     running = scene.start()
     elsewhere = scene.start(queue=OTHER)
     scene.put("a")
-    assert running.result(SOON) == Polled("a")
+    assert running.result(SOON) == PollResult("a")
     assert scene.shelf.asked == 3
     assert not elsewhere.done()
 
@@ -160,7 +160,7 @@ def test_one_message_wakes_one_taker(scene: Scene) -> None:
     scene.put("a")
     wait_for(lambda: scene.shelf.asked == 8, SOON, "the second one has looked")
     assert [future.done() for future in running].count(True) == 1
-    assert running[0].result(SOON) == Polled("a"), "the first who came"
+    assert running[0].result(SOON) == PollResult("a"), "the first who came"
 
 
 def test_one_telling_of_many_messages_serves_as_many_takers(scene: Scene) -> None:
@@ -182,20 +182,20 @@ def test_who_has_gone_takes_nothing_and_wakes_the_next(scene: Scene) -> None:
     """The one behind it gets what came."""
     lost, there = scene.start(gone=True), scene.start()
     scene.put("a")
-    assert there.result(SOON) == Polled("a")
-    assert lost.result(SOON) == Polled(None)
+    assert there.result(SOON) == PollResult("a")
+    assert lost.result(SOON) == PollResult(None)
 
 
 def test_a_telling_wakes_all_who_only_look(scene: Scene) -> None:
     """Everybody sees a message that nobody takes away."""
     running = [scene.start(takes=False) for _ in range(5)]
     scene.put("a")
-    assert [future.result(SOON) for future in running] == [Polled(["a"])] * 5
+    assert [future.result(SOON) for future in running] == [PollResult(["a"])] * 5
 
 
 def test_of_all_who_only_look_a_few_do_so_at_once(scene: Scene) -> None:
     """The next one looks when one has looked; a notification that comes while it looks is not lost."""
-    running = [scene.start(takes=False) for _ in range(2 * MAX_LOOKING)]
+    running = [scene.start(takes=False) for _ in range(2 * MAX_CONCURRENT_POLLS)]
     looking, looks = list[int](), list[bool]()
     most = 0
 
@@ -203,7 +203,7 @@ def test_of_all_who_only_look_a_few_do_so_at_once(scene: Scene) -> None:
         nonlocal most
         looking.append(1)
         most = max(most, len(looking))
-        in_vain = len(looks) < MAX_LOOKING
+        in_vain = len(looks) < MAX_CONCURRENT_POLLS
         looks.append(in_vain)
         if in_vain:
             scene.shelf.tell(QUEUE)
@@ -213,8 +213,8 @@ def test_of_all_who_only_look_a_few_do_so_at_once(scene: Scene) -> None:
 
     scene.shelf.looks = look
     scene.put("a")
-    assert [future.result(SOON) for future in running] == [Polled(["a"])] * len(running)
-    assert most <= MAX_LOOKING
+    assert [future.result(SOON) for future in running] == [PollResult(["a"])] * len(running)
+    assert most <= MAX_CONCURRENT_POLLS
 
 
 def test_what_becomes_ready_by_itself_wakes(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +224,7 @@ def test_what_becomes_ready_by_itself_wakes(scene: Scene, monkeypatch: pytest.Mo
     began = time.monotonic()
     running = scene.start()
     scene.shelf.items.append("a")
-    assert running.result(SOON) == Polled("a")
+    assert running.result(SOON) == PollResult("a")
     assert time.monotonic() - began > 0.25
 
 
@@ -240,12 +240,12 @@ def test_without_a_place_a_poll_is_turned_away() -> None:
     """Extensions 2: beyond max_waiters a request is answered at once, also with what there is."""
     scene = Scene(most=1)
     running = scene.start()
-    assert poll(scene.waiters, OTHER, LONG, lambda: None, bool, takes=True) == Polled(None, turned_away=True)
-    assert poll(scene.waiters, OTHER, LONG, lambda: "x", bool, takes=True) == Polled("x")
+    assert poll(scene.waiters, OTHER, LONG, lambda: None, bool, takes=True) == PollResult(None, turned_away=True)
+    assert poll(scene.waiters, OTHER, LONG, lambda: "x", bool, takes=True) == PollResult("x")
     scene.put("a")
-    assert running.result(SOON) == Polled("a")
+    assert running.result(SOON) == PollResult("a")
     scene.shelf.items.append("b")
-    assert poll(scene.waiters, QUEUE, LONG, scene.shelf.take, bool, takes=True) == Polled("b"), (
+    assert poll(scene.waiters, QUEUE, LONG, scene.shelf.take, bool, takes=True) == PollResult("b"), (
         "the place is free again"
     )
     scene.pool.shutdown()
@@ -257,16 +257,16 @@ def test_who_would_ask_again_at_once_is_held_for_a_moment(monkeypatch: pytest.Mo
     scene = Scene(most=1)
     running = scene.start()
     again = partial(poll, scene.waiters, OTHER, LONG, lambda: None, bool, takes=True, paused=True)
-    assert again() == Polled(None)
+    assert again() == PollResult(None)
     monkeypatch.setattr(waiting, "RESERVE_WAIT", float(LONG))
     held = scene.pool.submit(poll, scene.waiters, OTHER, LONG, scene.shelf.take, bool, takes=True, paused=True)
     wait_for(lambda: scene.shelf.asked > 1, SOON, "the one in the reserve has asked")
-    assert again() == Polled(None, turned_away=True)
+    assert again() == PollResult(None, turned_away=True)
     scene.shelf.items.append("a")
     scene.waiters.wake(OTHER)
-    assert held.result(SOON) == Polled("a")
+    assert held.result(SOON) == PollResult("a")
     scene.put("b")
-    assert running.result(SOON) == Polled("b")
+    assert running.result(SOON) == PollResult("b")
     scene.pool.shutdown()
 
 
@@ -275,12 +275,12 @@ def test_one_project_gets_a_quarter_of_the_slots_to_wait() -> None:
     scene = Scene(most=8)
     mine = [scene.start() for _ in range(2)]
     turned_away = poll(scene.waiters, OTHER, LONG, lambda: None, bool, takes=True)
-    assert turned_away == Polled(None, turned_away=True)
-    assert not scene.waiters.take_slot(QUEUE.project)
+    assert turned_away == PollResult(None, turned_away=True)
+    assert not scene.waiters.acquire_slot(QUEUE.project)
     neighbour = QueueRef("rival", "jobs")
     theirs = scene.start(queue=neighbour)
-    assert scene.waiters.take_slot(neighbour.project)
-    scene.waiters.give_back_slot(neighbour.project)
+    assert scene.waiters.acquire_slot(neighbour.project)
+    scene.waiters.release_slot(neighbour.project)
     scene.shelf.items += ["a", "b", "c"]
     for queue in (QUEUE, QUEUE, neighbour):
         scene.waiters.wake(queue)
@@ -325,22 +325,22 @@ def test_what_becomes_ready_while_a_poll_asks_is_not_passed_over(scene: Scene, m
 
     scene.shelf.ready = ready
     began = time.monotonic()
-    assert poll(scene.waiters, QUEUE, LONG, ask, bool, takes=True) == Polled("a")
+    assert poll(scene.waiters, QUEUE, LONG, ask, bool, takes=True) == PollResult("a")
     assert time.monotonic() - began < SOON
 
 
 def test_a_look_that_needs_a_thread_is_not_taken_for_a_mere_check(scene: Scene) -> None:
     """It was notified, began on the event loop's thread, and goes on elsewhere: nobody notifies it again."""
-    visit = scene.waiters.enter(QUEUE, LONG, takes=False, check=bool)
-    assert visit.look(scene.shelf.look, bool) is None
-    visit.begin(threading.Event().set)
+    queue_poll = scene.waiters.enter(QUEUE, LONG, takes=False, check=bool)
+    assert queue_poll.poll(scene.shelf.look, bool) is None
+    queue_poll.begin(threading.Event().set)
     scene.put("a")
-    visit.end()
+    queue_poll.end()
 
     def walk() -> list[str]:
-        raise LongWalk
+        raise LongScan
 
-    with pytest.raises(LongWalk):
-        visit.look(walk, bool)
-    assert visit.look(scene.shelf.look, bool) == Polled(["a"])
-    visit.close()
+    with pytest.raises(LongScan):
+        queue_poll.poll(walk, bool)
+    assert queue_poll.poll(scene.shelf.look, bool) == PollResult(["a"])
+    queue_poll.close()

@@ -3,7 +3,7 @@
 
 from zq.http.openapi.access import IDS, STATE, USE, object_of
 from zq.http.openapi.operations import TEXT, Json, answer, body, integer, operation, query, reference
-from zq.model.quotas import MOST
+from zq.model.quotas import MAX_QUOTA
 
 
 def operations() -> Json:
@@ -78,7 +78,7 @@ def schemas() -> Json:
     return {
         "Project": object_of(said | USE),
         "ProjectPage": object_of(page),
-        "Rekeyed": object_of({"projects": integer(0, MOST), "left": integer(0, MOST)}),
+        "Rekeyed": object_of({"projects": integer(0, MAX_QUOTA), "left": integer(0, MAX_QUOTA)}),
         "ProjectChange": {
             "type": "object",
             "properties": {"limits": reference("schemas", "OwnLimits"), "state": STATE},

@@ -16,7 +16,7 @@ from zq.http import query
 from zq.http.quota import require_quotas, usage
 from zq.http.tenant import Audience
 from zq.limits import project_id
-from zq.model.quotas import Project, State, checked
+from zq.model.quotas import Project, State, validate_limits
 from zq.wire import answers
 
 
@@ -79,7 +79,7 @@ class ProjectItem(_Projects):
         project, change = _project_parameter(req), wire.decode(_decoder, query.require_body(req))
         if change.limits is UNSET and change.state is UNSET:
             raise InvalidBody("The body must contain limits or state.")
-        limits = None if change.limits is UNSET else checked(change.limits)
+        limits = None if change.limits is UNSET else validate_limits(change.limits)
         stored = self._quotas.write(project, lambda old: _apply(old, limits, change.state))
         self._show(resp, project, stored)
 

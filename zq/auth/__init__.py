@@ -45,7 +45,7 @@ def open_tokens(
         if tokens.adopt(text, ADMIN):
             LOG.info("The token of [auth] bootstrap_token_file is now an administrator's token.")
             object, why = f"token {text.split('_')[1]}", "[auth] bootstrap_token_file"
-            audit.did(Entry(project=ADMIN, method="START", object=object, outcome="done", why=why))
+            audit.log_change(Entry(project=ADMIN, method="START", object=object, outcome="done", why=why))
         elif tokens.was_revoked(text):
             LOG.warning("The token of [auth] bootstrap_token_file was revoked and is not accepted again.")
     return tokens

@@ -134,10 +134,10 @@ class Policy:
             changed = self.load(path)
         except StartRefused as refusal:
             LOG.error("The former policy stays in use: %s", refusal)
-            audit.did(Entry(method="HUP", object="policy", outcome="refused", why=str(refusal)))
+            audit.log_change(Entry(method="HUP", object="policy", outcome="refused", why=str(refusal)))
         else:
             if changed:
-                audit.did(Entry(method="HUP", object="policy", outcome="done"))
+                audit.log_change(Entry(method="HUP", object="policy", outcome="done"))
 
     def __call__(self, rule: str, identity: Identity) -> bool:
         return self._decide(rule, identity.roles, identity.user, identity.project)

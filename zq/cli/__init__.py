@@ -17,11 +17,11 @@ def main() -> None:
         except ModuleNotFoundError as error:
             sys.exit(f"zq: The package {error.name} is missing: pip install 'zq-queue[cli]' brings it.")
     except KeyboardInterrupt:
-        sys.exit(130)  # as failures.INTERRUPTED, which may not be loaded yet
+        sys.exit(130)  # the value of ``failures.INTERRUPTED``, which may not be imported yet
 
 
 def open_streams() -> None:
-    """Streams that are closed become empty ones; those that cannot show every letter show its number."""
+    """Replace closed standard streams by ``/dev/null``, and escape characters that a stream cannot encode."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         stream = getattr(sys, name)
         if stream is None:

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Credentials: ``zq login``, ``logout``, ``whoami``, ``token``, ``quota`` and ``share``.
-
-The token of a login is stored in a separate file next to the configuration, per profile and for one server only.
-"""
+"""Commands for credentials: ``zq login``, ``logout``, ``whoami``, ``token``, ``quota`` and ``share``."""
 
 import sys
 import webbrowser
@@ -14,7 +11,7 @@ import click
 
 from zq.cli.output import note
 from zq.cli.param_types import Count
-from zq.cli.profiles import Login, connection, logins, named_profile, token_file, write_logins
+from zq.cli.profiles import Login, active_profile_name, connection, read_logins, token_file, write_logins
 from zq.cli.session import Command, Group, Session, pass_session
 from zq.client import Client, Retries
 from zq.errors import NotFound
@@ -22,7 +19,7 @@ from zq.errors import NotFound
 # Columns of the token table.
 COLUMNS: Final = ("id", "name", "roles", "scopes", "expires", "last_used")
 
-token_group = Group("token", help="Manage the project's tokens, for callers that may manage the whole project.")
+token_group = Group("token", help="Manage the project's tokens. Requires permission to manage the project.")
 
 
 @click.command("login", cls=Command)
@@ -30,10 +27,10 @@ token_group = Group("token", help="Manage the project's tokens, for callers that
 def login(session: Session) -> None:
     """Store a token for the context.
 
-    The token is read from standard input, or from a prompt without echo. The server checks it first, and it is later
-    sent to this server only.
+    The token is read from standard input, or from a prompt without echo. zq verifies the token with the server, stores
+    it in a private file, and sends it only to this server.
     """
-    profile, path = named_profile(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
+    profile, path = active_profile_name(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
     place = connection(
         {**session.chosen, "token": ""}, session.chosen.get("profile"), session.chosen.get("config"), stored=False
     )
@@ -42,7 +39,7 @@ def login(session: Session) -> None:
         raise click.UsageError("Standard input has no token.")
     with Client(place.url, place.project, token=text, retries=Retries(deadline=session.retry_for)) as client:
         project = client.whoami()["project"]
-    stored = {**logins(path), profile: Login(url=place.url, token=text, project=project)}
+    stored = {**read_logins(path), profile: Login(url=place.url, token=text, project=project)}
     write_logins(path, stored)
     note(f"The token is stored in {path} and sent only to {place.shown_url}.")
 
@@ -50,16 +47,16 @@ def login(session: Session) -> None:
 @click.command("logout", cls=Command)
 @pass_session
 def logout(session: Session) -> None:
-    """Delete the stored token of the context. It stays valid; use zq token revoke to revoke it."""
-    profile, path = named_profile(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
-    stored = logins(path)
+    """Delete the stored token of the context. To make the token invalid, use zq token revoke."""
+    profile, path = active_profile_name(session.chosen.get("profile"), session.profiles), token_file(session.profiles)
+    stored = read_logins(path)
     if stored.pop(profile, None) is None:
         raise NotFound("No token is stored for this context.")
     write_logins(path, stored)
 
 
 @click.command("whoami", cls=Command)
-@click.option("--rules", is_flag=True, help="Also show the permitted rules, and properties of the server.")
+@click.option("--rules", is_flag=True, help="Also show the access rules and the server's properties.")
 @pass_session
 def whoami(session: Session, rules: bool) -> None:
     """Show the current identity: project, user, roles, scopes and expiry."""
@@ -71,7 +68,7 @@ def whoami(session: Session, rules: bool) -> None:
 @click.option("--print", "printed", is_flag=True, help="Only print the URL.")
 @pass_session
 def console(session: Session, printed: bool) -> None:
-    """Open the server's web console in the browser, at the project. Sign in there; no token is passed on."""
+    """Open the project in the server's web console. Your token is not passed to the browser; sign in there."""
     place = session.connection
     project = f"#/p/{quote(place.project, safe='')}" if place.project else ""
     address = f"{place.shown_url.rstrip('/')}/console/{project}"
@@ -88,7 +85,7 @@ def console(session: Session, printed: bool) -> None:
 @click.option("--days", type=Count(1), help="Days until the token expires (default 90).")
 @pass_session
 def create(session: Session, name: str, scopes: tuple[str, ...], roles: tuple[str, ...], days: int | None) -> None:
-    """Create a token and show its secret, which is not shown again."""
+    """Create a token and show its secret. The secret cannot be shown again."""
     made = session.client.create_token(name=name, scopes=scopes or None, roles=roles, days=days)
     session.out.result(made)
 
@@ -96,15 +93,15 @@ def create(session: Session, name: str, scopes: tuple[str, ...], roles: tuple[st
 @token_group.command("list")
 @pass_session
 def list_tokens(session: Session) -> None:
-    """List the project's tokens, without their secrets."""
-    session.out.rows(COLUMNS, session.client.tokens(), lambda token: [cell(token[name]) for name in COLUMNS])
+    """List the project's tokens without their secrets."""
+    session.out.rows(COLUMNS, session.client.tokens(), lambda token: [property_cell(token[name]) for name in COLUMNS])
 
 
 @token_group.command("show")
 @click.argument("id")
 @pass_session
 def show(session: Session, id: str) -> None:
-    """Show a token, without its secret."""
+    """Show a token without its secret."""
     session.out.result(session.client.token(id))
 
 
@@ -121,7 +118,7 @@ def revoke(session: Session, ids: tuple[str, ...]) -> None:
 @click.argument("id")
 @pass_session
 def rotate(session: Session, id: str) -> None:
-    """Replace a token and show the new secret, which is not shown again. The old token expires within a day."""
+    """Replace a token and show the new secret. The old token expires within a day."""
     session.out.result(session.client.rotate_token(id))
 
 
@@ -138,11 +135,11 @@ def quota(session: Session) -> None:
 @click.command("share", cls=Command)
 @click.argument("queue", required=False)
 @click.option(
-    "--path", "paths", multiple=True, default=("messages",), help="messages or claims; repeatable (default messages)."
+    "--path", "paths", multiple=True, default=("messages",), help="messages or claims (default messages); repeatable."
 )
-@click.option("--method", "methods", multiple=True, default=("GET",), help="GET, POST, …; repeatable (default GET).")
-@click.option("--expires", type=click.DateTime(), metavar="MOMENT", help="Expiry time in UTC (default: in one day).")
-@click.option("--revoke", is_flag=True, help="Revoke all signed URLs of the project instead.")
+@click.option("--method", "methods", multiple=True, default=("GET",), help="GET, POST, … (default GET); repeatable.")
+@click.option("--expires", type=click.DateTime(), metavar="TIME", help="Expiry time in UTC (default: in one day).")
+@click.option("--revoke", is_flag=True, help="Revoke all pre-signed URLs of the project.")
 @pass_session
 def share(
     session: Session,
@@ -152,7 +149,7 @@ def share(
     expires: datetime | None,
     revoke: bool,
 ) -> None:
-    """Create a pre-signed URL of a queue, for callers without an account, and show the headers to send with it."""
+    """Create a pre-signed URL of a queue for callers without an account, and show the headers to send with it."""
     if revoke == (queue is not None):
         raise click.UsageError("Give either a queue or --revoke.")
     if queue is None:
@@ -162,6 +159,6 @@ def share(
     session.out.result(session.client.queue(queue).share(paths=paths, methods=methods, expires=until))
 
 
-def cell(value: object) -> object:
-    """Return a list as words, and "everything" for absent scopes."""
+def property_cell(value: object) -> object:
+    """Return the table cell of a token's property. ``None`` is shown as "everything", as for missing scopes."""
     return " ".join(value) if isinstance(value, list) else "everything" if value is None else value

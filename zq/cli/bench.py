@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq bench``: measures how fast a server posts, claims and deletes."""
+"""The command ``zq bench``, which measures the throughput and latency of posts, claims and deletions."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Queue
 
-# Percentiles in a row of the table.
+# Percentiles of the response time in the table.
 PERCENTILES: Final = (50, 90, 99, 100)
 # Columns of the table.
 COLUMNS: Final = ("verb", "requests", "messages", "rate", *(f"p{part}" for part in PERCENTILES))
@@ -43,22 +43,21 @@ def bench(session: Session, count: int, batch: int, concurrency: int, size: int)
     posts = [partial(post, queue, body, one) for one in counts]
     claims: list[tuple[str, list[str]]] = []
     try:
-        rows = [measured("post", posts, concurrency)]
+        rows = [measure("post", posts, concurrency)]
         rounds = -(-count // claim_size)
-        rows.append(measured("claim", [lambda: claim(queue, claim_size, claims)] * rounds, concurrency))
-        rows.append(measured("delete", [partial(delete, queue, *one) for one in claims], concurrency))
+        rows.append(measure("claim", [lambda: claim(queue, claim_size, claims)] * rounds, concurrency))
+        rows.append(measure("delete", [partial(delete, queue, *one) for one in claims], concurrency))
     finally:
         queue.delete()
     session.out.rows(COLUMNS, rows, lambda row: [row[column] for column in COLUMNS])
 
 
 def post(queue: Queue, body: str, count: int) -> int:
-    """Post messages and return their number."""
     return len(queue.post_batch([body] * count))
 
 
 def claim(queue: Queue, limit: int, claims: list[tuple[str, list[str]]]) -> int:
-    """Claim messages and return their number."""
+    """Claim messages, append the claim and its message ids to ``claims``, and return the number of messages."""
     claimed = queue.claim(limit)
     if claimed.messages:
         claims.append((claimed.id, [message.id for message in claimed.messages]))
@@ -66,38 +65,39 @@ def claim(queue: Queue, limit: int, claims: list[tuple[str, list[str]]]) -> int:
 
 
 def delete(queue: Queue, name: str, messages: list[str]) -> int:
-    """Delete messages and return their number."""
     return queue.settle(name, delete=messages).deleted
 
 
-def measured(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) -> dict[str, Any]:
-    """Run requests concurrently and return a row of the table with their timing."""
+def measure(verb: str, requests: Sequence[Callable[[], int]], concurrency: int) -> dict[str, Any]:
+    """Run requests concurrently and return a table row with throughput and latency."""
     begun = time.perf_counter()
     with progress_bar(verb, len(requests)) as bar, ThreadPoolExecutor(concurrency, "zq-bench") as pool:
-        answers = list(reported(bar, pool.map(timed, requests)))
+        results = list(report_progress(bar, pool.map(run_timed, requests)))
     took = time.perf_counter() - begun
-    messages = sum(count for count, _ in answers)
-    spans = sorted(span for _, span in answers)
+    messages = sum(count for count, _ in results)
+    spans = sorted(span for _, span in results)
     figures = {f"p{part}": round(percentile(spans, part) * 1000, 2) for part in PERCENTILES}
     return {"verb": verb, "requests": len(spans), "messages": messages, "rate": round(messages / took), **figures}
 
 
-def reported(bar: Callable[[float, int], None], answers: Iterator[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """Yield the answers and update the progress bar with each."""
+def report_progress(
+    bar: Callable[[float, int], None], results: Iterator[tuple[int, float]]
+) -> Iterator[tuple[int, float]]:
+    """Yield the results and update the progress bar after each result."""
     messages = 0
-    for number, answer in enumerate(answers, 1):
-        messages += answer[0]
+    for number, result in enumerate(results, 1):
+        messages += result[0]
         bar(number, messages)
-        yield answer
+        yield result
 
 
-def timed(request: Callable[[], int]) -> tuple[int, float]:
-    """Return the request's number of messages and its duration in seconds."""
+def run_timed(request: Callable[[], int]) -> tuple[int, float]:
+    """Run a request. Return its number of messages and its duration in seconds."""
     begun = time.perf_counter()
     count = request()
     return count, time.perf_counter() - begun
 
 
 def percentile(spans: list[float], part: int) -> float:
-    """Return a percentile of sorted durations; 0 if there are none."""
+    """Return a percentile of sorted durations, or 0 for an empty list."""
     return spans[max(0, -(-len(spans) * part // 100) - 1)] if spans else 0.0

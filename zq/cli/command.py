@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""User commands that process messages: parsing, execution, and termination on a second signal."""
+"""External commands that process messages: parsing, execution, and termination on a second signal."""
 
 import os
 import re
@@ -16,24 +16,22 @@ import click
 from zq.cli.output import note
 from zq.client.stopping import SIGNALS
 
-# Creation flag of process groups on Windows.
+# Creation flag for a new process group on Windows.
 OWN_GROUP: Final[int] = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
-
-
-# Parts of a line that a shell takes literally.
-LITERAL: Final = re.compile(r"\\.|'[^']*'", re.DOTALL)
-# Words in double quotes.
-QUOTED: Final = re.compile(r'"([^"]*)"')
-# Names of shells, which interpret shell syntax themselves.
-SHELL: Final = re.compile(r"(.*/)?(ba|da|fi|k|z)?sh")
-# Anything that a shell would interpret.
-SYNTAX: Final = re.compile(r"&&|\|\||[|&;<>$`*]|(?<!\S)~")
-# Characters that a shell does not interpret between double quotes.
-IN_QUOTES: Final = re.compile(r"[^$`]")
+# Parts of a command line that a shell takes literally.
+LITERAL_TEXT: Final = re.compile(r"\\.|'[^']*'", re.DOTALL)
+# Text in double quotes.
+QUOTED_TEXT: Final = re.compile(r'"([^"]*)"')
+# Names of shells. A command that calls a shell may contain shell syntax.
+SHELL_NAME: Final = re.compile(r"(.*/)?(ba|da|fi|k|z)?sh")
+# Shell syntax.
+SHELL_SYNTAX: Final = re.compile(r"&&|\|\||[|&;<>$`*]|(?<!\S)~")
+# Characters that a shell does not interpret in double quotes.
+LITERAL_IN_QUOTES: Final = re.compile(r"[^$`]")
 
 
 class RunningCommands:
-    """The running commands, each in its own process group, so that Ctrl-C reaches only zq."""
+    """The running external commands. Each has its own process group, so Ctrl-C interrupts only zq."""
 
     def __init__(self) -> None:
         self.killed = False
@@ -42,9 +40,13 @@ class RunningCommands:
     def run(
         self, words: Sequence[str], stdin: bytes, often: float | None = None, then: Callable[[], None] = lambda: None
     ) -> int:
-        """Run a command and return its exit code. ``then`` is called every ``often`` seconds. Raises ``OSError``."""
+        """Run a command and return its exit code. Raises ``OSError`` if the command cannot be started.
+
+        Args:
+            often: Interval in seconds at which ``then`` is called while the command runs.
+        """
         rest: bytes | None = stdin
-        # The command is the user's own, passed as a list of words without a shell.
+        # The words come from the user and are not interpreted by a shell.
         with subprocess.Popen(  # noqa: S603
             words, stdin=subprocess.PIPE, process_group=0, creationflags=OWN_GROUP
         ) as process:
@@ -63,7 +65,7 @@ class RunningCommands:
                 self._running.discard(process)
 
     def kill(self) -> None:
-        """Kill all running commands. Raises ``KeyboardInterrupt`` if there are none."""
+        """Kill all running commands. Raises ``KeyboardInterrupt`` if no command is running."""
         if not self._running:
             raise KeyboardInterrupt
         self.killed = True
@@ -72,7 +74,7 @@ class RunningCommands:
 
 
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process with all its children; on Windows, only the process."""
+    """Kill a process and its children. On Windows, kill only the process."""
     with suppress(ProcessLookupError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -82,7 +84,10 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 @contextmanager
 def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
-    """Call ``act`` on the second SIGTERM or Ctrl-C. The first one stops the loop; the third one ends the program."""
+    """Call ``act`` on the second SIGTERM or SIGINT, and let the third one end the process.
+
+    ``stop_on_signals``, which must be entered later, handles the first signal.
+    """
 
     def on_signal(_number: int, _frame: object) -> None:
         for number in before:
@@ -98,19 +103,19 @@ def on_second_signal(act: Callable[[], object]) -> Generator[None, None, None]:
             signal.signal(number, handler)
 
 
-def command_words(line: str, shell: bool) -> list[str]:
-    """Parse a command with its arguments, in which ``{}`` is a placeholder for an id.
+def split_command(line: str, shell: bool) -> list[str]:
+    """Split a command line into words, in which ``{}`` is a placeholder for an id.
 
     Raises ``UsageError`` if the command does not exist.
     """
     if shell and line.strip():
-        # The id is an argument of the shell, so the shell does not interpret it.
+        # The shell gets the id as an argument, so it does not interpret the id.
         return ["/bin/sh", "-c", line.replace("{}", '"$1"'), "zq", "{}"]
     try:
         words = shlex.split(line)
     except ValueError as error:
         raise click.UsageError(f"--exec cannot be parsed: {error}.") from error
-    syntax = shell_syntax(line) if words and not SHELL.fullmatch(words[0]) else ""
+    syntax = find_shell_syntax(line) if words and not SHELL_NAME.fullmatch(words[0]) else ""
     if not words or shutil.which(words[0]) is None:
         remedy = " Use --shell to run CMD through a shell." if syntax else ""
         raise click.UsageError(f"There is no command {words[0] if words else line!r}.{remedy}")
@@ -119,8 +124,8 @@ def command_words(line: str, shell: bool) -> list[str]:
     return words
 
 
-def shell_syntax(line: str) -> str:
-    """Return the first part of a line that a shell would interpret; "" if there is none."""
-    read = QUOTED.sub(lambda found: IN_QUOTES.sub("", found[1]), LITERAL.sub("", line))
-    found = SYNTAX.search(read)
+def find_shell_syntax(line: str) -> str:
+    """Return the first shell syntax in a command line, or ""."""
+    read = QUOTED_TEXT.sub(lambda found: LITERAL_IN_QUOTES.sub("", found[1]), LITERAL_TEXT.sub("", line))
+    found = SHELL_SYNTAX.search(read)
     return found[0] if found else ""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq consume``: passes messages to commands or standard output, and deletes each after success.
+"""The command ``zq consume``, which passes messages to external commands or writes them to standard output.
 
-A reader may never read what was written to a pipe. A message written to a pipe is therefore complete only when its
-reader has read it, as far as that can be detected.
+Data in a pipe is lost if its reader exits. On Linux, a message that is written to a pipe is therefore deleted only when
+the reader has read it.
 """
 
 import os
@@ -21,13 +21,13 @@ from typing import Any, Final
 import click
 from msgspec import Struct
 
-from zq.cli.command import RunningCommands, command_words, on_second_signal
+from zq.cli.command import RunningCommands, on_second_signal, split_command
 from zq.cli.consume_batch import BatchOptions, BatchWorker, fill_placeholder, note_lost
 from zq.cli.failures import INTERRUPTED, Failure
 from zq.cli.messages import queue_argument
 from zq.cli.output import note
 from zq.cli.param_types import CLAIM_TTL, DELAY, Count
-from zq.cli.progress import WorkCounts, live_line
+from zq.cli.progress import WorkCounts, show_counts
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Delivery, Queue
 from zq.client.handles import Consuming
@@ -38,11 +38,11 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-# Size in bytes of the smallest pipe.
-PAGE: Final = 4096
-# Milliseconds between two checks whether to end a wait.
+# Minimum capacity of a pipe in bytes.
+MIN_PIPE_SIZE: Final = 4096
+# Interval in milliseconds at which a waiting thread checks whether to stop.
 POLL_MS: Final = 500
-# Seconds between two checks of a pipe that could not be reduced to one page.
+# Interval in seconds at which a pipe is checked that could not be reduced to one page.
 PIPE_POLL_PAUSE: Final = 0.001
 
 
@@ -52,7 +52,7 @@ PIPE_POLL_PAUSE: Final = 0.001
     "--exec",
     "line",
     metavar="CMD",
-    help="Command to run for each message, with the body on standard input and {} replaced by the id.",
+    help="Command to run for each message. It gets the body on standard input; {} is replaced by the id.",
 )
 @click.option("--shell", is_flag=True, help='Run CMD through /bin/sh; {} is replaced by "$1".')
 @click.option(
@@ -66,10 +66,10 @@ PIPE_POLL_PAUSE: Final = 0.001
     "--wait",
     type=Count(0),
     metavar="SECONDS",
-    help="Seconds that a claim waits for messages (default 20; 1 with --until-empty).",
+    help="Seconds for which a claim waits for messages (default 20; 1 with --until-empty).",
 )
 @click.option(
-    "--backoff", type=DELAY, default=5, metavar="SECONDS", help="Delay after a failure, doubled each time (default 5)."
+    "--backoff", type=DELAY, default=5, metavar="SECONDS", help="Back-off, doubled after each failure (default 5)."
 )
 @click.option(
     "--max-failures",
@@ -82,25 +82,25 @@ PIPE_POLL_PAUSE: Final = 0.001
 def consume(session: Session, /, queue: str, **chosen: Any) -> None:
     """Run a command for each message.
 
-    A message is deleted if CMD exits with 0, and released with a back-off otherwise. CMD is not run through a shell
-    unless you pass --shell. Without --exec, messages are written to standard output as JSON lines.
+    If CMD exits with 0, the message is deleted. If CMD fails, the message is redelivered after a delay. CMD is not run
+    through a shell unless you pass --shell. Without --exec, messages are written to standard output as JSON lines.
 
     SIGTERM ends the command after the current messages. With --until-empty or --count, the exit code is 1 if a message
-    was not completed.
+    was not processed successfully.
     """
     options = ConsumeOptions(**chosen)
     if options.line is None and (options.whole or options.shell):
         raise click.UsageError("--batch and --shell require --exec.")
     session.configure(patient=True)
-    words = command_words(options.line, options.shell) if options.line is not None else []
+    words = split_command(options.line, options.shell) if options.line is not None else []
     if not options.until_empty and not session.queue(queue).exists():
         note(f"{session.missing(queue)} Waiting for it.")
     counts = WorkCounts(options.until_empty or options.count is not None, options.max_failures)
     if words:
         run_commands(session, queue, words, options, counts)
     else:
-        print_messages(session, session.queue(queue), options.consuming(words), counts)
-        if options.until_empty and counts.empty:
+        print_messages(session, session.queue(queue), options.consumer_options(words), counts)
+        if options.until_empty and counts.is_empty:
             session.check_exists(queue)
 
 
@@ -108,8 +108,10 @@ class ConsumeOptions(Struct, frozen=True):
     """The options of ``zq consume``.
 
     Attributes:
-        line: The command.
-        whole: Whether the command gets whole claims.
+        line: Command line of the external command.
+        whole: Pass whole claims to the command.
+        limit: Maximum number of messages per claim.
+        count: Maximum number of messages in total.
     """
 
     line: str | None
@@ -125,32 +127,31 @@ class ConsumeOptions(Struct, frozen=True):
     until_empty: bool
 
     @property
-    def waiting(self) -> int:
-        """Seconds for which a claim waits."""
+    def claim_wait(self) -> int:
+        """Seconds for which a claim waits for messages."""
         return self.wait if self.wait is not None else 1 if self.until_empty else 20
 
-    def batch(self, words: list[str]) -> int:
-        """Return the maximum number of messages per claim."""
+    def claim_size(self, words: list[str]) -> int:
         return self.limit or (10 if words and not self.whole else 1000)
 
-    def consuming(self, words: list[str]) -> Consuming:
+    def consumer_options(self, words: list[str]) -> Consuming:
         """Return the options for ``Queue.consume``."""
         return Consuming(
-            batch=self.batch(words),
+            batch=self.claim_size(words),
             ttl=self.ttl,
-            wait=self.waiting,
+            wait=self.claim_wait,
             backoff=self.backoff,
             until_empty=self.until_empty,
             count=self.count,
             on_lost=note_lost,
         )
 
-    def whole_claims(self, words: list[str], limits: Mapping[str, int]) -> BatchOptions:
-        """Return the options for whole claims, reduced to the server's limits."""
+    def batch_options(self, words: list[str], limits: Mapping[str, int]) -> BatchOptions:
+        """Return the options for passing whole claims, within the server's limits."""
         return BatchOptions(
             words,
-            min(self.batch(words), limits["max_messages_per_claim_or_pop"]),
-            self.waiting,
+            min(self.claim_size(words), limits["max_messages_per_claim_or_pop"]),
+            self.claim_wait,
             self.ttl,
             self.backoff,
             limits["max_message_delay"],
@@ -160,25 +161,25 @@ class ConsumeOptions(Struct, frozen=True):
 
 
 def run_commands(session: Session, queue: str, words: list[str], options: ConsumeOptions, counts: WorkCounts) -> None:
-    """Run the command for each message or claim, and end with the exit code of the outcome."""
+    """Run the external command for each message or claim, and report the outcome."""
     handle, commands = session.queue(queue), RunningCommands()
     if options.whole:
-        worker = BatchWorker(handle, options.whole_claims(words, session.client.limits()), commands, counts)
+        worker = BatchWorker(handle, options.batch_options(words, session.client.limits()), commands, counts)
         work = partial(worker.run, options.concurrency)
     else:
         work = partial(work_on_messages, handle, words, options, commands, counts)
-    with on_second_signal(commands.kill), live_line(counts, wanted=True):
+    with on_second_signal(commands.kill), show_counts(counts, wanted=True):
         work()
-    if options.until_empty and counts.empty:
+    if options.until_empty and counts.is_empty:
         session.check_exists(queue)
     finish(counts, commands)
 
 
 def finish(counts: WorkCounts, commands: RunningCommands) -> None:
-    """Report the counts and end with the corresponding exit code."""
+    """Print the counts. Raises ``Failure`` if messages failed, and ``Abort`` if the commands were killed."""
     if counts.undone and commands.killed:
         raise Failure(str(counts), INTERRUPTED)
-    if counts.failed_too_often and not commands.killed:
+    if counts.has_failed_too_often and not commands.killed:
         raise Failure(f"CMD failed {counts.failures:,} times in a row, which is the limit (--max-failures): {counts}")
     if counts.undone:
         raise Failure(str(counts))
@@ -190,8 +191,8 @@ def finish(counts: WorkCounts, commands: RunningCommands) -> None:
 def work_on_messages(
     queue: Queue, words: list[str], options: ConsumeOptions, commands: RunningCommands, counts: WorkCounts
 ) -> None:
-    """Run the command for each message."""
-    consumer = queue.consume(**options.consuming(words))
+    """Run the external command for each message."""
+    consumer = queue.consume(**options.consumer_options(words))
 
     def handler(message: Delivery) -> None:
         code = None
@@ -199,21 +200,21 @@ def work_on_messages(
             code = commands.run(fill_placeholder(words, message.id), message.content)
         finally:
             counts.add([message], done=code == 0)
-            if counts.failed_too_often:
+            if counts.has_failed_too_often:
                 consumer.stop()
         if code:
             raise Failure(f"The command exited with {code}.")
 
-    counts.give_back(consumer.work(handler, options.concurrency).unstarted)
+    counts.add_unstarted(consumer.work(handler, options.concurrency).unstarted)
 
 
 def print_messages(session: Session, queue: Queue, options: Consuming, counts: WorkCounts) -> None:
-    """Print messages. Each one is complete when it was written and, as far as detectable, read."""
+    """Print messages, and delete each message when it has been written and its reader has read it."""
     consumer = queue.consume(**options)
-    live = live_line(counts, wanted=not sys.stdout.isatty())
-    with reader_of_output(consumer.stop) as reader, live, consumer as messages:
+    live = show_counts(counts, wanted=not sys.stdout.isatty())
+    with open_output_reader(consumer.stop) as reader, live, consumer as messages:
         for message in messages:
-            message.release()  # the last decision counts
+            message.release()  # ``done`` below overrides this decision
             session.out.line(message)
             if not reader.has_all(lambda: consumer.stopped):
                 break
@@ -222,35 +223,32 @@ def print_messages(session: Session, queue: Queue, options: Consuming, counts: W
 
 
 class OutputReader:
-    """The reader of a pipe. Without a pipe, written data counts as read."""
+    """The process that reads standard output. If the output is not a pipe, written data counts as read."""
 
     def __init__(self, pipe: int | None) -> None:
         self._pipe = pipe
 
     def has_all(self, stopped: Callable[[], bool]) -> bool:
-        """Wait until all written data was read.
-
-        Return ``False`` if the reader is gone or ``stopped`` returns ``True``.
-        """
-        while self._pipe is not None and unread(self._pipe):
+        """Wait until all data was read. Return ``False`` if the reader exits or ``stopped`` returns ``True`` first."""
+        while self._pipe is not None and unread_bytes(self._pipe):
             room = select.poll()
             room.register(self._pipe, select.POLLOUT)
-            # A pipe of one page has room again when the page was read.
+            # A pipe of one page becomes writable when its page was read.
             events = dict(room.poll(POLL_MS)).get(self._pipe, 0)
             if events & select.POLLERR or stopped():
-                return not unread(self._pipe)
+                return not unread_bytes(self._pipe)
             if events:
                 time.sleep(PIPE_POLL_PAUSE)
         return True
 
 
 @contextmanager
-def reader_of_output(gone: Callable[[], object]) -> Generator[OutputReader, None, None]:
-    """Return the reader of standard output. ``gone`` is called when the reader closes the pipe, even without a write.
+def open_output_reader(gone: Callable[[], object]) -> Generator[OutputReader, None, None]:
+    """Yield the reader of standard output, and call ``gone`` when the reader closes the pipe.
 
-    In the meantime the pipe is reduced to a single page, so that reading is detected line by line.
+    During the block, the pipe has a capacity of one page, so that zq detects which lines were read.
     """
-    pipe, ended = output_pipe(), threading.Event()
+    pipe, ended = find_output_pipe(), threading.Event()
     if pipe is None:
         yield OutputReader(None)
         return
@@ -258,7 +256,7 @@ def reader_of_output(gone: Callable[[], object]) -> Generator[OutputReader, None
     watching.start()
     before = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
     with suppress(OSError):
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PAGE)
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, MIN_PIPE_SIZE)
     try:
         yield OutputReader(pipe)
     finally:
@@ -268,26 +266,26 @@ def reader_of_output(gone: Callable[[], object]) -> Generator[OutputReader, None
 
 
 def watch_reader(pipe: int, gone: Callable[[], object], ended: threading.Event) -> None:
-    """Wait until the reader of a pipe is gone, which the kernel reports as an error."""
+    """Call ``gone`` when the reader of a pipe closes it, which ``poll`` reports as an error."""
     errors = select.poll()
     errors.register(pipe, 0)
     while not ended.is_set():
         if errors.poll(POLL_MS):
             gone()
-            ended.wait(POLL_MS / 1000)  # a loop that had not begun yet did not notice
+            ended.wait(POLL_MS / 1000)  # then repeat the call: it has no effect on a loop that has not begun yet
 
 
-def output_pipe() -> int | None:
-    """Return the descriptor of standard output if it is a pipe whose unread bytes can be counted (Linux only)."""
+def find_output_pipe() -> int | None:
+    """Return the file descriptor of standard output if it is a pipe on Linux, else ``None``."""
     with suppress(OSError, UnsupportedOperation):
         output = sys.stdout.fileno()
         if fcntl and sys.platform == "linux" and stat.S_ISFIFO(os.fstat(output).st_mode):
-            unread(output)
+            unread_bytes(output)
             return output
     return None
 
 
-def unread(pipe: int) -> int:
-    """Return the number of bytes that were written but not read."""
+def unread_bytes(pipe: int) -> int:
+    """Return the number of unread bytes in a pipe."""
     (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
     return int(count)

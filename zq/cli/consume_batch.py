@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq consume --batch``: passes whole claims to commands."""
+"""The worker of ``zq consume --batch``, which passes whole claims to external commands."""
 
 import threading
 import time
@@ -19,16 +19,16 @@ from zq.client import Claim, Message, Queue
 from zq.client.stopping import stop_on_signals
 from zq.errors import ClaimNotFound, ZqError
 
-# Maximum seconds for which one request waits for messages. A stop takes effect within this time.
+# Maximum seconds for which a claim request waits for messages. A stopped worker ends within this time.
 MAX_CLAIM_WAIT: Final = 5
 
 
 class BatchOptions(Struct, frozen=True):
-    """The options for whole claims. Times are in seconds.
+    """The options of a ``BatchWorker``. Times are in seconds.
 
     Attributes:
+        words: Command and arguments; ``{}`` is replaced by the claim id.
         limit: Maximum number of messages per claim.
-        most_delay: Maximum back-off.
         count: Maximum number of messages in total.
     """
 
@@ -37,30 +37,30 @@ class BatchOptions(Struct, frozen=True):
     wait: int
     ttl: int
     backoff: int
-    most_delay: int
+    max_backoff: int
     until_empty: bool
     count: int | None
 
 
 class MessageBudget:
-    """The number of messages that concurrent loops may still claim; unlimited without a ``count``."""
+    """The number of messages that concurrent loops may still claim. Without a ``count``, it is unlimited."""
 
     def __init__(self, count: int | None) -> None:
         self._left: float = inf if count is None else count
-        self._asked = 0
+        self._reserved = 0
         self._changed = threading.Condition()
 
     def claim(self, most: int, stopped: threading.Event, ask: Callable[[int], Claim]) -> Claim | None:
-        """Claim up to ``most`` messages within the budget; ``None`` if the budget is used up.
+        """Claim up to ``most`` messages within the budget. Return ``None`` if the budget is used up.
 
-        While other loops have reserved the rest of the budget, wait for what they do not use.
+        If pending claims of other loops have reserved the remaining budget, wait for their results first.
         """
         with self._changed:
-            while not self._left and self._asked and not stopped.is_set():
+            while not self._left and self._reserved and not stopped.is_set():
                 self._changed.wait(1)
             share = 0 if stopped.is_set() else int(min(most, self._left))
             self._left -= share
-            self._asked += share
+            self._reserved += share
         got = 0
         try:
             if not share:
@@ -70,23 +70,23 @@ class MessageBudget:
             return claim
         finally:
             with self._changed:
-                self._asked -= share
+                self._reserved -= share
                 self._left += share - got
                 self._changed.notify_all()
 
 
 def fill_placeholder(words: Sequence[str], name: str) -> list[str]:
-    """Return the command with ``{}`` replaced by the id."""
+    """Replace ``{}`` by the id in all words."""
     return [word.replace("{}", name) for word in words]
 
 
 def note_lost(lost: Sequence[Message]) -> None:
-    """Report that other consumers may process these messages, too."""
+    """Print a note that messages may be processed twice, because their claim has expired."""
     note(f"The claim of {len(lost)} messages expired before they were settled; they may be processed twice.")
 
 
 class BatchWorker:
-    """A worker that claims messages of a queue and runs one command per claim."""
+    """A worker that claims messages of a queue and runs an external command for each claim."""
 
     def __init__(self, queue: Queue, options: BatchOptions, commands: RunningCommands, counts: WorkCounts) -> None:
         self._queue = queue
@@ -97,7 +97,7 @@ class BatchWorker:
         self._budget = MessageBudget(options.count)
 
     def run(self, concurrency: int) -> None:
-        """Run concurrent loops until a signal stops them or the queue is empty."""
+        """Run concurrent loops until a signal arrives or, with ``until_empty``, until the queue is empty."""
         with stop_on_signals(self._stopped.set), ThreadPoolExecutor(concurrency, "zq-work") as pool:
             loops = [pool.submit(self._loop) for _ in range(concurrency)]
             try:
@@ -107,7 +107,6 @@ class BatchWorker:
                 self._stopped.set()
 
     def _loop(self) -> None:
-        """Claim, run the command and settle, repeatedly."""
         options, stopped, idle = self._options, self._stopped, 0
         while not stopped.is_set():
             wait = min(MAX_CLAIM_WAIT, options.wait - idle if options.until_empty else options.wait)
@@ -117,29 +116,29 @@ class BatchWorker:
                 return
             if claim.messages and stopped.is_set():
                 self._queue.release(claim.id)
-                self._counts.give_back(len(claim.messages))
+                self._counts.add_unstarted(len(claim.messages))
                 return
             if claim.messages:
                 idle = 0
                 self._work(claim)
-                if self._counts.failed_too_often:
+                if self._counts.has_failed_too_often:
                     stopped.set()
                 continue
             idle += wait
             if options.until_empty and idle >= options.wait:
                 return
             if time.monotonic() - begun < wait / 2 or not wait:
-                stopped.wait(1)  # the server has no slot for a long poll
+                stopped.wait(1)  # the server had no slot for a long poll and responded at once
 
     def _work(self, claim: Claim) -> None:
-        """Run the command once and renew the claim in the meantime."""
+        """Run the command for a claim, renew the claim while the command runs, and settle it."""
         lines = b"".join(msgspec.json.encode(message) + b"\n" for message in claim.messages)
         words, code = fill_placeholder(self._options.words, claim.id), None
         try:
             code = self._commands.run(words, lines, self._options.ttl / 3, partial(self._renew, claim))
         finally:
             self._counts.add(claim.messages, done=code == 0)
-            if code is None:  # it could not be started
+            if code is None:  # the command could not be started
                 self._queue.release(claim.id)
         try:
             if code == 0:
@@ -152,7 +151,7 @@ class BatchWorker:
 
     def _backoff(self, claim: Claim) -> int:
         doublings = min(max(message.claim_count for message in claim.messages), 20) - 1
-        return min(self._options.backoff << max(doublings, 0), self._options.most_delay)
+        return min(self._options.backoff << max(doublings, 0), self._options.max_backoff)
 
     def _renew(self, claim: Claim) -> None:
         try:

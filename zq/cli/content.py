@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Input from a file or standard input: decompressed if it is gzip, and split into bodies by lines or CSV rows.
+"""Parsing of input files and standard input: gzip decompression, lines and CSV rows.
 
-``None`` instead of a piece, line or item means that no input arrived for a while. Positions refer to decompressed
-content.
+The iterators yield ``None`` if no input arrives for a while. Line numbers and offsets refer to decompressed content.
 """
 
 import csv
@@ -23,63 +22,69 @@ from zq.cli.output import note
 from zq.errors import InvalidBody
 from zq.wire.numbers import check_numbers
 
-# Number of bytes read or decompressed at a time.
+# Number of bytes to read or decompress at a time.
 PIECE_SIZE: Final = 65_536
-# Maximum line size in bytes: more than any server accepts in a post, and small enough for memory.
+# Maximum line size in bytes, which bounds memory. It exceeds the post size that any server accepts.
 MAX_LINE: Final = 1 << 26
 # The first bytes of gzip data.
 MAGIC: Final = b"\x1f\x8b"
-# Makes zlib expect the header and checksum of gzip.
+# Argument that makes zlib expect a gzip header and checksum.
 GZIP: Final = 16 + zlib.MAX_WBITS
 # Byte order mark of UTF-8, which some programs write at the start of a file.
 BOM: Final = b"\xef\xbb\xbf"
-# Seconds without a line after which the lines before it are sent. A stop takes effect within this time.
-POLL: Final = 0.2
-# Number of polls without input after which a note explains the wait, unless the user requested standard input.
+# Seconds without input after which the lines read so far are sent. A signal takes effect within this time.
+POLL_INTERVAL: Final = 0.2
+# Number of polls without input after which zq prints that it reads standard input, if the user did not request that.
 SILENT_POLLS: Final = 10
 
 
-class Stopped(Exception):
-    """A signal has arrived: an incomplete line is discarded."""
+class ReadingStopped(Exception):
+    """An exception that ends reading after a signal. The incomplete last line is discarded."""
 
 
-class TornLine(InvalidBody):
-    """A line that is not a valid message, or truncated content. Nothing after it is sent."""
+class InvalidInput(InvalidBody):
+    """An error for invalid or truncated input. The invalid line and all later lines are not sent."""
 
 
-class Form(Struct, frozen=True):
-    """The input format: CSV rows if there is a delimiter, otherwise lines of text or JSON."""
+class InputFormat(Struct, frozen=True):
+    """The input format: CSV if ``delimiter`` is set, else lines of text or JSON."""
 
     text: bool = False
     delimiter: str = ""
 
 
 class Item(NamedTuple):
-    """A line or row, with its last line number and end offset. ``body`` is ``None`` for blank lines and headers."""
+    """A line or CSV row.
+
+    Attributes:
+        body: Message body; ``None`` for a blank line or a header.
+        line: Number of its last line.
+        offset: Offset of its end.
+    """
 
     body: Raw | None
     line: int
     offset: int
 
 
-def content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
-    """Return the content of a seekable file from an offset on. Raises ``TornLine`` if it is damaged gzip."""
+def read_content(file: BinaryIO, offset: int = 0) -> Iterator[bytes]:
+    """Read a seekable file from an offset. Decompress gzip. Raises ``InvalidInput`` for damaged gzip."""
     head = file.read(len(MAGIC))
     file.seek(0 if head == MAGIC else offset)
     pieces = iter(lambda: file.read(PIECE_SIZE), b"")
-    return skip(inflated(pieces), offset) if head == MAGIC else pieces
+    return skip_bytes(decompress(pieces), offset) if head == MAGIC else pieces
 
 
-def skip(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
-    """Yield the pieces without their first ``offset`` bytes."""
+def skip_bytes(pieces: Iterable[bytes | None], offset: int) -> Iterator[bytes]:
+    """Skip the first ``offset`` bytes."""
     for piece in filter(None, pieces):
         if len(piece) > offset:
             yield piece[offset:]
         offset = max(0, offset - len(piece))
 
 
-def inflated_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
-    """Yield the pieces, decompressed if they are gzip. Raises ``TornLine`` if they are damaged."""
+def decompress_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
+    """Decompress the input if it is gzip. Raises ``InvalidInput`` for damaged gzip."""
     head = b""
     for piece in pieces:
         head += piece or b""
@@ -87,11 +92,11 @@ def inflated_if_gzip(pieces: Iterator[bytes | None]) -> Iterator[bytes | None]:
             break
         yield None
     rest = chain([head], pieces)
-    yield from inflated(rest) if head.startswith(MAGIC) else rest
+    yield from decompress(rest) if head.startswith(MAGIC) else rest
 
 
-def inflated(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
-    """Decompress one or several gzip streams. Raises ``TornLine`` if they are damaged or truncated."""
+def decompress(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
+    """Decompress concatenated gzip streams. Raises ``InvalidInput`` for damaged or truncated data."""
     member = zlib.decompressobj(GZIP)
     for piece in pieces:
         if piece is None:
@@ -104,16 +109,16 @@ def inflated(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
             try:
                 data = member.decompress(piece, PIECE_SIZE)
             except zlib.error as error:
-                raise TornLine("The gzip data is damaged.") from error
+                raise InvalidInput("The gzip data is damaged.") from error
             if data:
                 yield data
             piece = member.unused_data or member.unconsumed_tail
     if not member.eof:
-        raise TornLine("The gzip data is truncated: the end of the file is missing.")
+        raise InvalidInput("The gzip data is truncated: the end of the file is missing.")
 
 
-def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
-    """Yield lines with their line ends. Raises ``TornLine`` if a line is too long."""
+def split_lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
+    """Split the input into lines, which keep their line ends. Raises ``InvalidInput`` for a line that is too long."""
     begun = bytearray()
     for piece in pieces:
         if piece is None:
@@ -126,36 +131,39 @@ def lines(pieces: Iterable[bytes | None]) -> Iterator[bytes | None]:
                 yield line + b"\n"
             begun = bytearray(rest)
         elif len(begun) > MAX_LINE:
-            raise TornLine(f"A line has more than {MAX_LINE:,} bytes.")
+            raise InvalidInput(f"A line has more than {MAX_LINE:,} bytes.")
     if begun:
         yield bytes(begun)
 
 
-def items(
-    pieces: Iterable[bytes | None], form: Form, line: int = 0, offset: int = 0, header: list[str] | None = None
+def read_items(
+    pieces: Iterable[bytes | None], form: InputFormat, line: int = 0, offset: int = 0, header: list[str] | None = None
 ) -> Iterator[Item | None]:
-    """Yield the items after a line and offset. Without ``header``, the first CSV row is the header.
+    """Parse the input into items. Raises ``InvalidInput``.
 
-    Raises ``TornLine``.
+    Args:
+        line: Number of lines before the input.
+        offset: Number of bytes before the input.
+        header: CSV header. Default: the first row.
     """
     if form.delimiter:
-        yield from Rows(lines(pieces), form.delimiter, line, offset, header)
+        yield from CsvRows(split_lines(pieces), form.delimiter, line, offset, header)
         return
-    for found in lines(pieces):
+    for found in split_lines(pieces):
         if found is None:
             yield None
             continue
         line, offset = line + 1, offset + len(found)
-        yield Item(line_body(without_bom(found, line), line, form.text), line, offset)
+        yield Item(parse_line(strip_bom(found, line), line, form.text), line, offset)
 
 
-def without_bom(found: bytes, line: int) -> bytes:
-    """Return a line; the first line of a file is returned without its byte order mark."""
+def strip_bom(found: bytes, line: int) -> bytes:
+    """Remove the byte order mark from the first line of a file."""
     return found.removeprefix(BOM) if line == 1 else found
 
 
-def line_body(line: bytes, number: int, text: bool) -> Raw | None:
-    """Return the body of a line; ``None`` if it is blank. Raises ``TornLine``."""
+def parse_line(line: bytes, number: int, text: bool) -> Raw | None:
+    """Parse a line into a message body, or ``None`` if the line is blank. Raises ``InvalidInput``."""
     line = line.strip() if not text else line.rstrip(b"\r\n")
     if not line:
         return None
@@ -167,25 +175,25 @@ def line_body(line: bytes, number: int, text: bool) -> Raw | None:
         check_numbers(line, "the body")
         return body
     except UnicodeDecodeError as error:
-        raise TornLine(f"Line {number} is not UTF-8: {error}.") from error
+        raise InvalidInput(f"Line {number} is not UTF-8: {error}.") from error
     except InvalidBody as error:
-        raise TornLine(f"Line {number}: {error}") from error
+        raise InvalidInput(f"Line {number}: {error}") from error
     except (msgspec.DecodeError, RecursionError) as error:
         hint = "Each line must be one JSON value (NDJSON); use --text to post lines as text."
-        raise TornLine(f"Line {number} is not JSON: {error}. {hint}") from error
+        raise InvalidInput(f"Line {number} is not JSON: {error}. {hint}") from error
 
 
-def csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
-    """Return the first row of a CSV file; ``None`` if it is empty."""
-    rows = Rows(lines(content(file)), delimiter)
+def read_csv_header(file: BinaryIO, delimiter: str) -> list[str] | None:
+    """Return the first row of a CSV file, or ``None`` if the file is empty."""
+    rows = CsvRows(split_lines(read_content(file)), delimiter)
     for _ in rows:
         if rows.header is not None:
             break
     return rows.header
 
 
-class Rows:
-    """The rows of CSV, each as a JSON object of strings with the header's keys. Raises ``TornLine``."""
+class CsvRows:
+    """A CSV parser that yields each row as a JSON object, whose keys are the header. Raises ``InvalidInput``."""
 
     def __init__(
         self,
@@ -213,7 +221,7 @@ class Rows:
                 self._first = self._text(found)
                 body = self._body(next(self._reader), begun)
             except csv.Error as error:
-                raise TornLine(f"The row that begins in line {begun} is not CSV: {error}.") from error
+                raise InvalidInput(f"The row that begins in line {begun} is not CSV: {error}.") from error
             yield Item(body, self._line, self._offset)
 
     def _body(self, row: list[str], begun: int) -> Raw | None:
@@ -221,15 +229,15 @@ class Rows:
             return None
         if self.header is None:
             if twice := [name for name, count in Counter(row).items() if count > 1]:
-                raise TornLine(f"Line {begun}: the header names {twice[0]!r} twice.")
+                raise InvalidInput(f"Line {begun}: the header names {twice[0]!r} twice.")
             self.header = row
             return None
         if len(row) != len(self.header):
-            raise TornLine(f"Line {begun} has {len(row)} fields, but the header has {len(self.header)}.")
+            raise InvalidInput(f"Line {begun} has {len(row)} fields, but the header has {len(self.header)}.")
         return Raw(msgspec.json.encode(dict(zip(self.header, row, strict=True))))
 
     def _texts(self) -> Iterator[str]:
-        """Yield the current line, then the following lines of the same row, for the CSV reader."""
+        """Yield lines to the CSV reader: the current line, then the other lines of the same row."""
         while True:
             text, self._first = self._first, None
             if text is None:
@@ -242,45 +250,50 @@ class Rows:
     def _text(self, found: bytes) -> str:
         self._line, self._offset = self._line + 1, self._offset + len(found)
         try:
-            return without_bom(found, self._line).decode()
+            return strip_bom(found, self._line).decode()
         except UnicodeDecodeError as error:
-            raise TornLine(f"Line {self._line} is not UTF-8: {error}.") from error
+            raise InvalidInput(f"Line {self._line} is not UTF-8: {error}.") from error
 
 
-def stdin_bodies(form: Form, stopped: Callable[[], bool], asked: bool = True) -> Iterator[Raw | None]:
-    """Yield the bodies of standard input, and ``None`` whenever no input arrives for a while.
+def read_stdin_bodies(
+    form: InputFormat, stopped: Callable[[], bool], is_requested: bool = True
+) -> Iterator[Raw | None]:
+    """Yield the message bodies in standard input, and ``None`` if no input arrives for a while.
 
     Raises ``InvalidBody``.
+
+    Args:
+        is_requested: Whether the user requested standard input.
     """
-    with suppress(Stopped):
-        for item in items(inflated_if_gzip(stdin_pieces(stopped, asked)), form):
+    with suppress(ReadingStopped):
+        for item in read_items(decompress_if_gzip(read_stdin(stopped, is_requested)), form):
             if item is None:
                 yield None
             elif item.body is not None:
                 yield item.body
 
 
-def stdin_pieces(stopped: Callable[[], bool], asked: bool) -> Iterator[bytes | None]:
-    """Yield pieces of standard input, and ``None`` whenever no input arrives for a while. Raises ``Stopped``."""
+def read_stdin(stopped: Callable[[], bool], is_requested: bool) -> Iterator[bytes | None]:
+    """Yield chunks of standard input, and ``None`` if no input arrives for a while. Raises ``ReadingStopped``."""
     source, empty = sys.stdin.buffer, 0
     while not stopped():
-        if not stdin_ready():
+        if not is_stdin_ready():
             empty += 1
-            if empty == SILENT_POLLS and not asked:
+            if empty == SILENT_POLLS and not is_requested:
                 note("Waiting for lines on standard input, because neither BODY nor --file was given.")
             yield None
             continue
-        data = source.read1(PIECE_SIZE)  # type: ignore[union-attr]  # files in memory have it, too
+        data = source.read1(PIECE_SIZE)  # type: ignore[union-attr]  # in-memory files also have this method
         if not data:
             return
-        asked = True
+        is_requested = True
         yield data
-    raise Stopped
+    raise ReadingStopped
 
 
-def stdin_ready() -> bool:
-    """Return whether standard input has data or ends within one poll."""
+def is_stdin_ready() -> bool:
+    """Return ``True`` if standard input has data or ends within one poll interval."""
     try:
-        return bool(select([sys.stdin.buffer], [], [], POLL)[0])
-    except UnsupportedOperation:  # a file in memory always has data
+        return bool(select([sys.stdin.buffer], [], [], POLL_INTERVAL)[0])
+    except UnsupportedOperation:  # an in-memory file is always ready
         return True

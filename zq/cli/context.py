@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq context``: lists, shows and changes the profiles of the configuration file."""
+"""The commands ``zq context``, which list, show and change the profiles of the configuration file."""
 
 import os
 import sys
@@ -16,21 +16,21 @@ from zq.cli.profiles import (
     MEMBERS,
     Connection,
     ProfileFile,
-    checked,
-    completing,
+    check_connection,
     config_file,
     members,
+    profile_additions,
     read_profiles,
-    without_user,
+    strip_user,
 )
-from zq.cli.session import Group, Session, given, pass_session
+from zq.cli.session import Group, Session, option_values, pass_session
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
 
-# Number of characters of a token that are shown.
+# Number of token characters to show.
 SHOWN_CHARACTERS: Final = 4
-# Minimum length of a token of which characters are shown.
+# Minimum length of a token whose last characters may be shown.
 MIN_SHOWN_LENGTH: Final = 16
 
 context_group = Group(
@@ -39,9 +39,9 @@ context_group = Group(
 
 
 def complete(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    """Complete profile names; offer none if the file cannot be read."""
+    """Complete profile names. Offer no names if the configuration file cannot be read."""
     try:
-        document = read_profiles(given(context).get("config") or config_file())
+        document = read_profiles(option_values(context).get("config") or config_file())
     except click.UsageError:
         return []
     return [name for name in (document.profiles if document else []) if name.startswith(begun)]
@@ -52,14 +52,14 @@ def complete(context: click.Context, _parameter: click.Parameter, begun: str) ->
 def list_contexts(session: Session) -> None:
     """List the profiles of the configuration file."""
     document = read_profiles(session.profiles) or ProfileFile()
-    current = in_force(session, document)
+    current = active_profile(session, document)
     found = {name: members(document, name, session.profiles) for name in document.profiles}
-    rows = [{"name": name, "in_force": name == current, **shown(own)} for name, own in found.items()]
+    rows = [{"name": name, "in_force": name == current, **displayed_members(own)} for name, own in found.items()]
     session.out.rows(("", "name", *MEMBERS), rows, cells)
 
 
 def cells(row: Mapping[str, Any]) -> list[object]:
-    """Return the table row of a profile, with a star for the active one."""
+    """Return the table row of a profile. The active profile has a star."""
     return ["*" if row["in_force"] else "", row["name"], *(row[member] for member in MEMBERS)]
 
 
@@ -67,18 +67,18 @@ def cells(row: Mapping[str, Any]) -> list[object]:
 @click.argument("name", required=False, shell_complete=complete)
 @pass_session
 def show(session: Session, name: str | None) -> None:
-    """Show the active settings, or those of the profile NAME, and the source of each value."""
+    """Show the active settings, or the settings of the profile NAME, with the source of each value."""
     path = session.profiles
     document = read_profiles(path) or ProfileFile()
-    profile = name or in_force(session, document)
-    own = completing(session.chosen, members(document, profile, path) if profile else {})
+    profile = name or active_profile(session, document)
+    own = profile_additions(session.chosen, members(document, profile, path) if profile else {})
     by_caller = {member: session.chosen[member] for member in MEMBERS if session.chosen.get(member)}
     named_by = "NAME" if name else session.origins.get("profile") or ("config" if document.profile else "default")
     rows: list[dict[str, str | None]] = [
         {"name": "config", "value": str(path), "from": session.origins.get("config", "default")},
         {"name": "profile", "value": profile or None, "from": named_by if profile else None},
     ]
-    for member, value in shown({**asdict(Connection()), **own, **by_caller}).items():
+    for member, value in displayed_members({**asdict(Connection()), **own, **by_caller}).items():
         inner = f"profile {profile}" if member in own else "default" if value else None
         rows.append({"name": member, "value": value, "from": session.origins[member] if member in by_caller else inner})
     session.out.rows(("name", "value", "from"), rows, lambda row: [*row.values()])
@@ -103,16 +103,16 @@ def use(session: Session, name: str) -> None:
 @click.argument("values", nargs=-1, required=True, metavar="MEMBER=VALUE...")
 @pass_session
 def change(session: Session, name: str, values: tuple[str, ...]) -> None:
-    """Create a profile or change its members: url, project, token, client_id.
+    """Create or change a profile. Its members are url, project, token and client_id.
 
-    MEMBER= removes a member; token=- reads the token from standard input. The first profile of a file becomes the
+    MEMBER= removes a member. token=- reads the token from standard input. The first profile of a file becomes the
     default.
     """
     path = session.profiles
     before = read_profiles(path) or ProfileFile()
-    changes = dict(map(pair, values))
+    changes = dict(map(parse_member, values))
     own = {**(members(before, name, path) if name in before.profiles else {}), **changes}
-    checked(Connection(**{member: value for member, value in own.items() if value}))
+    check_connection(Connection(**{member: value for member, value in own.items() if value}))
 
     def changed(document: "TOMLDocument") -> None:
         if not before.profiles:
@@ -129,39 +129,41 @@ def change(session: Session, name: str, values: tuple[str, ...]) -> None:
     show_profile(session, name)
 
 
-def in_force(session: Session, document: ProfileFile) -> str:
-    """Return the active profile; "" if there is none."""
+def active_profile(session: Session, document: ProfileFile) -> str:
+    """Return the name of the active profile, or ""."""
     own = "default" if "default" in document.profiles else ""
     return str(session.chosen.get("profile") or document.profile or own)
 
 
-def pair(text: str) -> tuple[str, str]:
-    """Parse a member and its value. Raises ``UsageError``."""
+def parse_member(text: str) -> tuple[str, str]:
+    """Parse MEMBER=VALUE. Raises ``UsageError``."""
     member, equals, value = text.partition("=")
     if not equals or member not in MEMBERS:
         raise click.UsageError(f"{member} is not one of {', '.join(MEMBERS)}. Give MEMBER=VALUE.")
     return member, sys.stdin.readline().rstrip("\n") if (member, value) == ("token", "-") else value
 
 
-def shown(found: Mapping[str, str]) -> dict[str, str | None]:
-    """Return the members with the token truncated and the URL without its password."""
+def displayed_members(found: Mapping[str, str]) -> dict[str, str | None]:
+    """Return a profile's members without the user in the URL and with only the last characters of the token."""
     token = found.get("token", "")
     hidden = "…" + (token[-SHOWN_CHARACTERS:] if len(token) >= MIN_SHOWN_LENGTH else "")
-    own = {**found, "url": without_user(found.get("url", "")), "token": hidden if token else ""}
+    own = {**found, "url": strip_user(found.get("url", "")), "token": hidden if token else ""}
     return {member: own.get(member) or None for member in MEMBERS}
 
 
 def show_profile(session: Session, name: str) -> None:
-    """Show a profile, and report if another one is active nevertheless."""
+    """Show a profile. Print a note if an option or variable selects another profile."""
     document = read_profiles(session.profiles) or ProfileFile()
-    current = in_force(session, document)
+    current = active_profile(session, document)
     if current != name and "profile" in session.origins:
         note(f"{session.origins['profile']} selects {current}, which overrides the file.")
-    session.out.result({"name": name, "in_force": name == current, **shown(members(document, name, session.profiles))})
+    session.out.result(
+        {"name": name, "in_force": name == current, **displayed_members(members(document, name, session.profiles))}
+    )
 
 
 def rewrite(path: Path, change: Callable[["TOMLDocument"], None]) -> None:
-    """Change the file atomically and keep its comments. Afterwards only its owner may read it."""
+    """Change the configuration file atomically. Keep its comments, and make it readable only for its owner."""
     import tomlkit
 
     path = path.resolve()

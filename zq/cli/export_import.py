@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq export`` and ``zq import``: a project as JSON lines.
+"""The commands ``zq export`` and ``zq import``, which save and restore a project as JSON lines.
 
-The lines of all queues and topics come first, then their messages in order. The idempotency key of a batch is derived
-from the ids of its messages, so a repeated import stores no message twice while the server remembers keys.
+An export contains first all queues and topics, then their messages in order. An import derives the idempotency key of a
+batch from its message ids. While the server remembers the keys, a repeated import stores no message twice.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.structs import replace
 
-from zq.cli.failures import UNREADABLE, Failure, Unread
+from zq.cli.failures import RESOURCE_ERRORS, Failure, UnreadableResources
 from zq.cli.output import note
 from zq.cli.progress import progress_bar
 from zq.cli.session import Command, Session, pass_session
@@ -32,20 +32,21 @@ from zq.wire.attributes import JsonValue
 
 # Minimum ttl of an exported message in seconds.
 MIN_TTL: Final = 60
-# Maximum batch size in bytes, unless the queue or topic accepts less.
+# Maximum batch size in bytes. A lower limit of the queue or topic takes precedence.
 BATCH_BYTES: Final = 200_000
 # Metadata keys that restrict posts. An import applies them last.
 RESTRICTIONS: Final = ("_paused", "_max_messages_post_size")
-# Errors of a batch after which the import continues.
-LEFT_OUT: Final = (Conflict, QuotaExceeded)
-# Members of a message that an import restores, or that each post sets again. All others are lost.
+# Errors for which the import skips a batch and continues.
+SKIPPED_ERRORS: Final = (Conflict, QuotaExceeded)
+# Message members that an import restores.
 RESTORED: Final = frozenset({"raw", "ttl", "age", "expires", "available_at", "group", "attributes"})
-RENEWED: Final = frozenset({"id", "href", "checksum", "sequence", "created", "body_start", "body_bytes"})
+# Message members that the server sets anew for each post. Members in neither set are lost.
+SET_BY_SERVER: Final = frozenset({"id", "href", "checksum", "sequence", "created", "body_start", "body_bytes"})
 Kind = Literal["queue", "topic"]
 
 
 class ResourceLine(Struct, tag="named", tag_field="is"):
-    """The line of a queue or topic."""
+    """The line of an export that describes a queue or topic."""
 
     of: Kind
     name: str
@@ -53,11 +54,13 @@ class ResourceLine(Struct, tag="named", tag_field="is"):
 
 
 class MessageLine(Struct, tag="message", tag_field="is"):
-    """The line of a message.
+    """The line of an export that contains a message.
 
     Attributes:
-        ttl: Remaining seconds; ``None`` = the default of the queue or topic.
-        delay: Remaining seconds; ``None`` = the default of the queue.
+        of: Whether the message is in a queue or topic.
+        name: Name of the queue or topic.
+        ttl: Remaining ttl in seconds; ``None`` = the default of the queue or topic.
+        delay: Remaining delay in seconds; ``None`` = the default of the queue.
     """
 
     of: Kind
@@ -83,13 +86,16 @@ _decoder: Final = msgspec.json.Decoder(Line)
 def export(session: Session, path: Path | None) -> None:
     """Export all queues and topics with their messages as JSON lines.
 
-    Claimed and delayed messages are included; claims and history are not. If messages have members that an import
-    cannot restore, such as claim counts, standard error lists these members, and the exit code is 1.
+    The export includes claimed and delayed messages, but no claims and no history. If messages have members that an
+    import cannot restore, such as claim counts, zq lists these members on standard error and exits with 1.
     """
     session.configure(patient=True)
-    count, unread, losses = 0, Unread(), Losses()
-    with complete(path) if path else nullcontext(sys.stdout.buffer) as file, progress_bar("export", None) as bar:
-        for line in exported(session.client, unread, losses):
+    count, unread, losses = 0, UnreadableResources(), LossCounts()
+    with (
+        open_replacement(path) if path else nullcontext(sys.stdout.buffer) as file,
+        progress_bar("export", None) as bar,
+    ):
+        for line in export_lines(session.client, unread, losses):
             file.write(msgspec.json.encode(line) + b"\n")
             count += isinstance(line, MessageLine)
             if count % 100 == 0:
@@ -103,8 +109,8 @@ def export(session: Session, path: Path | None) -> None:
 
 
 @contextmanager
-def complete(path: Path) -> Generator[BinaryIO, None, None]:
-    """Open a file that atomically replaces the one at this path when the block ends; a device is written directly."""
+def open_replacement(path: Path) -> Generator[BinaryIO, None, None]:
+    """Open a temporary file that replaces the file at ``path`` when the block ends. Write to a device directly."""
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
             yield file
@@ -119,48 +125,49 @@ def complete(path: Path) -> Generator[BinaryIO, None, None]:
         fresh.unlink(missing_ok=True)
 
 
-class Losses:
-    """Messages with members that an import cannot restore, by queue or topic."""
+class LossCounts:
+    """A count of the exported messages with members that an import cannot restore."""
 
     def __init__(self) -> None:
         self._counts: Counter[ResourceKey] = Counter()
         self._members: dict[ResourceKey, set[str]] = {}
 
     def add(self, key: ResourceKey, message: Message) -> None:
-        """Count the message if it has such members."""
+        """Count the message if an import cannot restore all its members."""
         if members := lost_members(message):
             self._counts[key] += 1
             self._members.setdefault(key, set()).update(members)
 
     def report(self) -> None:
-        """Report each queue or topic with its count and members on standard error."""
+        """Print a note for each queue or topic with lost members."""
         for (of, name), count in self._counts.items():
             note(f"{count:,} messages of {of} {name} lose {', '.join(sorted(self._members[of, name]))}.")
 
     def check(self) -> None:
-        """Raise ``Failure`` if there are such messages."""
+        """Raise ``Failure`` if messages were counted."""
         if count := self._counts.total():
             raise Failure(f"{count:,} messages have members that an import cannot restore.")
 
 
 def lost_members(message: Message) -> list[str]:
-    """Return the members that are set but cannot be restored by an import."""
-    kept = RESTORED | RENEWED
+    """Return the members of a message that are set but that an import cannot restore."""
+    kept = RESTORED | SET_BY_SERVER
     return [member for member in message.__struct_fields__ if member not in kept and getattr(message, member)]
 
 
-def exported(client: Client, unread: Unread, losses: Losses) -> Iterator[Line]:
-    """Yield all lines of a project.
+def export_lines(client: Client, unread: UnreadableResources, losses: LossCounts) -> Iterator[Line]:
+    """Yield the lines of a project's export.
 
-    ``unread`` collects queues and topics that cannot be read completely; ``losses`` collects messages that lose
-    members.
+    Args:
+        unread: Records the queues and topics that cannot be read.
+        losses: Records the messages with members that an import cannot restore.
     """
     page = client.limits()["max_messages_per_page"]
     queues = [*client.queues(detailed=True)]
     topics = [*client.topics(detailed=True)]
     listed: tuple[tuple[Kind, list[Listed]], ...] = ("queue", queues), ("topic", topics)
     for of, resources in listed:
-        defaults = resource_of(client, (of, uuid4().hex)).metadata()
+        defaults = resource_handle(client, (of, uuid4().hex)).metadata()
         for resource in resources:
             metadata = dict(resource.metadata or {})
             yield ResourceLine(
@@ -169,25 +176,25 @@ def exported(client: Client, unread: Unread, losses: Losses) -> Iterator[Line]:
     for of, resources in listed:
         for resource in resources:
             try:
-                yield from messages(client, (of, resource.name), page, losses)
-            except UNREADABLE as error:
+                yield from message_lines(client, (of, resource.name), page, losses)
+            except RESOURCE_ERRORS as error:
                 unread.add(f"{of} {resource.name}", error)
 
 
-def messages(client: Client, key: ResourceKey, page: int, losses: Losses) -> Iterator[MessageLine]:
-    """Yield the lines of the messages of a queue or topic."""
-    resource = resource_of(client, key)
+def message_lines(client: Client, key: ResourceKey, page: int, losses: LossCounts) -> Iterator[MessageLine]:
+    """Yield the message lines of a queue or topic."""
+    resource = resource_handle(client, key)
     if isinstance(resource, Queue):
         found = resource.list(claimed=True, delayed=True, page=page)
     else:
         found = resource.list(page=page)
     for message in found:
         losses.add(key, message)
-        yield message_line(*key, message)
+        yield to_message_line(*key, message)
 
 
-def message_line(of: Kind, name: str, message: Message) -> MessageLine:
-    """Return the line of a message. A claimed message is exported as ready."""
+def to_message_line(of: Kind, name: str, message: Message) -> MessageLine:
+    """Convert a message to a line. A claimed message becomes a ready message."""
     delay = 0
     if message.created and message.available_at and not message.claim:
         now = message.created + timedelta(seconds=message.age)
@@ -202,23 +209,22 @@ def message_line(of: Kind, name: str, message: Message) -> MessageLine:
 @click.argument("path", metavar="FILE", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
 @pass_session
 def import_file(session: Session, path: Path) -> None:
-    """Import an export into a project.
+    """Import queues, topics and messages from an export.
 
-    Queues and topics get the metadata in FILE ("-" = standard input), and its messages. A repeated import of the same
-    file adds nothing. Messages that cannot be stored, or that lose their ttl or delay, are reported, and the exit code
-    is 1.
+    FILE "-" is standard input. If a queue or topic exists, its metadata is overwritten. If you import a file twice, no
+    message is stored twice. If messages cannot be stored or lose their ttl or delay, zq reports them and exits with 1.
     """
     session.configure(patient=True, check_delays=False)
     client, messages, lost, refused, importer = session.client, 0, 0, 0, Importer(session.client)
     named: list[ResourceLine] = []
     try:
         with nullcontext(sys.stdin.buffer) if path == Path("-") else path.open("rb") as file:
-            lines = Lines(file)
+            lines = ExportReader(file)
             with progress_bar(path.name, path.stat().st_size if path.is_file() else None) as bar:
-                for part in parts(lines):
+                for part in group_batches(lines):
                     if isinstance(part, ResourceLine):
                         named.append(part)
-                        if not applied(restore, client, part):
+                        if not try_change(restore, client, part):
                             named.pop()
                             refused += 1
                         continue
@@ -227,8 +233,8 @@ def import_file(session: Session, path: Path) -> None:
                     messages += stored
                     bar(lines.offset, messages)
     finally:
-        # An interrupted import applies the restrictions, too, so that paused queues stay paused.
-        refused += sum(not applied(restrict, client, line) for line in named)
+        # An interrupted import also applies the restrictions, so that paused queues stay paused.
+        refused += sum(not try_change(restrict, client, line) for line in named)
     session.out.result({"queues and topics": len(named), "messages": messages})
     importer.report()
     if lost or refused:
@@ -237,8 +243,8 @@ def import_file(session: Session, path: Path) -> None:
     importer.check()
 
 
-class Lines:
-    """The lines of an export, for one iteration. ``offset`` is the number of bytes read. Raises ``InvalidBody``."""
+class ExportReader:
+    """An iterator over the lines of an export, which raises ``InvalidBody``. ``offset`` is the number of bytes read."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.offset = 0
@@ -253,50 +259,47 @@ class Lines:
                 raise InvalidBody(f"Line {number} does not belong to an export: {error}.") from error
 
 
-def draft(line: MessageLine) -> Draft:
-    """Return the message of a line, to be posted to a queue."""
+def to_draft(line: MessageLine) -> Draft:
     return Draft(line.body, line.ttl, line.delay, line.group, line.attributes or None)
 
 
-def resource_of(client: Client, key: ResourceKey) -> Queue | Topic:
-    """Return the queue or topic of a key."""
+def resource_handle(client: Client, key: ResourceKey) -> Queue | Topic:
     return client.queue(key[1]) if key[0] == "queue" else client.topic(key[1])
 
 
-def applied(change: Callable[[Client, ResourceLine], None], client: Client, line: ResourceLine) -> bool:
-    """Apply a change to a queue or topic. If it is refused, report it on standard error and return ``False``."""
+def try_change(change: Callable[[Client, ResourceLine], None], client: Client, line: ResourceLine) -> bool:
+    """Apply a change to a queue or topic. If the server refuses the change, print a note and return ``False``."""
     try:
         change(client, line)
-    except UNREADABLE as error:
+    except RESOURCE_ERRORS as error:
         note(f"{line.of} {line.name} could not be restored: {error}")
         return False
     return True
 
 
 def restore(client: Client, line: ResourceLine) -> None:
-    """Create or update a queue or topic with all metadata that does not restrict posts."""
-    resource = resource_of(client, (line.of, line.name))
+    """Create or update a queue or topic, but leave out metadata that restricts posts."""
+    resource = resource_handle(client, (line.of, line.name))
     metadata = {key: value for key, value in line.metadata.items() if key not in RESTRICTIONS}
     if line.metadata.get("_paused") in ("claims", "all"):
         metadata["_paused"] = "claims"
     if not resource.create(metadata) and line.metadata:
-        # An earlier import has applied the restrictions of the file.
+        # An earlier import may have applied the restrictions, so remove them.
         resource.update(dict.fromkeys(restrictions(line)) | metadata)
 
 
 def restrict(client: Client, line: ResourceLine) -> None:
-    """Apply the metadata that restricts posts."""
+    """Apply the metadata that restricts posts, after all messages were posted."""
     if metadata := restrictions(line):
-        resource_of(client, (line.of, line.name)).update(metadata)
+        resource_handle(client, (line.of, line.name)).update(metadata)
 
 
 def restrictions(line: ResourceLine) -> dict[str, object]:
-    """Return the metadata that restricts posts."""
     return {key: line.metadata[key] for key in RESTRICTIONS if key in line.metadata}
 
 
-def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
-    """Yield the lines, with consecutive messages in batches that depend only on the file."""
+def group_batches(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
+    """Group consecutive messages into batches. The same file always gives the same batches."""
     bounds: dict[ResourceKey, int] = {}
     batch: list[MessageLine] = []
     filled = 0
@@ -321,7 +324,7 @@ def parts(lines: Iterable[Line]) -> Iterator[ResourceLine | list[MessageLine]]:
 
 
 class Importer:
-    """Posts the messages of an import and counts those that lose their ttl or delay."""
+    """A sender of message batches that counts the messages that lose their ttl or delay."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -330,10 +333,10 @@ class Importer:
         self._ignores_delays: dict[str, bool] = {}
 
     def send(self, batch: list[MessageLine]) -> int:
-        """Post a batch once, in parts if necessary. Return the number of accepted messages."""
+        """Post a batch and return the number of accepted messages. If the server refuses the batch, bisect it."""
         try:
             self._post(batch)
-        except LEFT_OUT as error:
+        except SKIPPED_ERRORS as error:
             note(f"{len(batch):,} messages of {batch[0].of} {batch[0].name} are skipped: {error}")
             return 0
         except Invalid as error:
@@ -344,7 +347,7 @@ class Importer:
         return len(batch)
 
     def report(self) -> None:
-        """Report each queue that ignores delays of its messages on standard error."""
+        """Print a note for each queue that ignored the delays of its messages."""
         for name, count in self._undelayed.items():
             note(
                 f"{count:,} delayed messages of queue {name} are ready at once: it ignores delays, since it has no "
@@ -357,11 +360,11 @@ class Importer:
             raise Failure(f"{count:,} messages lost their ttl or delay.")
 
     def _send_bare(self, message: MessageLine, refused: Invalid) -> int:
-        """Post a refused message without its ttl and delay, which add to its size. Return 0 if it is refused again."""
+        """Post a refused message without ttl and delay, which also makes it smaller. Return the number of messages."""
         name = f"Message {message.id} of {message.of} {message.name}"
         try:
             self._post([replace(message, ttl=None, delay=None)])
-        except (Invalid, *LEFT_OUT) as error:
+        except (Invalid, *SKIPPED_ERRORS) as error:
             note(f"{name} is skipped: {refused if isinstance(error, Invalid) else error}")
             return 0
         note(f"{name} gets the default ttl and delay: {refused}")
@@ -369,20 +372,19 @@ class Importer:
         return 1
 
     def _post(self, batch: list[MessageLine]) -> None:
-        """Post a batch under its own idempotency key."""
         of, name = batch[0].of, batch[0].name
         ids = "\n".join(f"{one.id} {one.ttl} {one.delay}" for one in batch)
         key = "import." + hashlib.sha256(f"{of} {name}\n{ids}".encode()).hexdigest()
-        resource = resource_of(self._client, (of, name))
+        resource = resource_handle(self._client, (of, name))
         if isinstance(resource, Topic):
             resource.publish_batch([Draft(one.body, one.ttl) for one in batch], key=key)
             return
-        resource.post_batch([draft(one) for one in batch], key=key)
+        resource.post_batch([to_draft(one) for one in batch], key=key)
         delayed = sum(bool(one.delay) for one in batch)
-        if delayed and self._ignores(resource):
+        if delayed and self._ignores_delays_of(resource):
             self._undelayed[name] += delayed
 
-    def _ignores(self, queue: Queue) -> bool:
+    def _ignores_delays_of(self, queue: Queue) -> bool:
         if queue.name not in self._ignores_delays:
             self._ignores_delays[queue.name] = visible_metadata(queue).get("_default_message_delay") == 0
         return self._ignores_delays[queue.name]

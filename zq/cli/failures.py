@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Failures: one error sentence on standard error, and an exit code."""
+"""Error messages and exit codes of the command line."""
 
 import sys
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from zq import errors
 from zq.cli.output import note
 from zq.logs import without_secrets
 
-# Exit code of each error class and its subclasses, with its meaning.
+# Exit codes of error classes, including their subclasses, with the meanings that the help shows.
 EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     click.UsageError: (2, "the command line or the configuration is wrong"),
     errors.NotFound: (3, "an object does not exist"),
@@ -26,13 +26,13 @@ EXIT_CODES: Final[dict[type[Exception], tuple[int, str]]] = {
     errors.TooManyRequests: (7, ""),
 }
 # Errors that affect only one queue or topic.
-UNREADABLE: Final = (errors.Invalid, errors.NotFound, errors.NotAuthorized, errors.Conflict, errors.StoreDamaged)
-# The exit code after Ctrl-C.
+RESOURCE_ERRORS: Final = (errors.Invalid, errors.NotFound, errors.NotAuthorized, errors.Conflict, errors.StoreDamaged)
+# Exit code after Ctrl-C.
 INTERRUPTED: Final = 130
 
 
 class Failure(click.ClickException):
-    """An error that ends the program with a sentence and an exit code."""
+    """An error that ends the program with a message and an exit code."""
 
     def __init__(self, sentence: str, code: int = 1) -> None:
         super().__init__(sentence)
@@ -40,20 +40,20 @@ class Failure(click.ClickException):
 
 
 def failure(error: Exception) -> Failure:
-    """Return the failure to show for an error."""
-    return Failure(sentence(error), exit_code(error))
+    """Convert an error to a ``Failure``."""
+    return Failure(error_message(error), exit_code(error))
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit code of an error, or of its cause if the error only says where work stopped."""
+    """Return the exit code of an error class. For an unlisted class, return the exit code of the error's cause."""
     for kind in type(error).__mro__:
         if kind in EXIT_CODES:
             return EXIT_CODES[kind][0]
     return exit_code(error.__cause__) if error.__cause__ is not None else 1
 
 
-def sentence(error: Exception) -> str:
-    """Return the sentence of an error, with the file name of an ``OSError`` and the cause of a chained error."""
+def error_message(error: Exception) -> str:
+    """Return the message of an error, including the file name of an ``OSError`` and the cause of a chained error."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}." if error.filename else f"{error.strerror or error}."
     if isinstance(error.__cause__, errors.ZqError):
@@ -61,20 +61,20 @@ def sentence(error: Exception) -> str:
     return str(error)
 
 
-class Unread:
-    """The queues and topics that could not be read. Each is reported once, and the command continues."""
+class UnreadableResources:
+    """The queues and topics that a command could not read and has skipped."""
 
     def __init__(self) -> None:
         self._errors: dict[str, errors.ZqError] = {}
 
     def add(self, name: str, error: errors.ZqError) -> None:
-        """Report a queue or topic on standard error, once."""
+        """Record a queue or topic. Print its error once."""
         if name not in self._errors:
             note(f"{name} could not be read: {error}")
         self._errors[name] = error
 
     def check(self) -> None:
-        """Raise ``Failure`` with the exit code of the first error, if there was one."""
+        """Raise ``Failure`` if a queue or topic was recorded, with the exit code of the first error."""
         if self._errors:
             names = ", ".join(self._errors)
             raise Failure(
@@ -83,7 +83,7 @@ class Unread:
 
 
 def run_to_exit(run: Callable[[], Any]) -> NoReturn:
-    """Run a command and exit; expected errors are shown as a sentence and set the exit code."""
+    """Run a command and exit. Expected errors are printed as messages and determine the exit code."""
     try:
         code = run()
     except click.Abort:

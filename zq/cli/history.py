@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq dlq``, ``zq history``, ``zq replay`` and ``zq audit``: dead letters, finished messages and the audit trail."""
+"""Commands for dead letters, history and audit trail: ``zq dlq``, ``zq history``, ``zq replay`` and ``zq audit``."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -9,35 +9,45 @@ from typing import Any, Final
 import click
 from msgspec.structs import asdict
 
-from zq.cli.failures import UNREADABLE, Unread
+from zq.cli.failures import RESOURCE_ERRORS, UnreadableResources
 from zq.cli.messages import Ids, limit_option, queue_argument
-from zq.cli.names import name_argument, not_missing
-from zq.cli.output import body
+from zq.cli.names import check_not_missing, name_argument
+from zq.cli.output import body_text
 from zq.cli.param_types import Count, Moment
 from zq.cli.progress import progress_bar
-from zq.cli.resources import FIGURES, counted
+from zq.cli.resources import STATS_COLUMNS, stats_row
 from zq.cli.session import Command, Group, Session, pass_session
 from zq.client import Finished, Message, Queue
 from zq.errors import NotFound
 
-# Number of dead letters moved per request. Progress is shown after each request.
+# Number of dead letters to move per request. The progress bar advances after each request.
 REDRIVE_BATCH: Final = 1000
-# Time formats of the command line.
+# Parameter type of times.
 MOMENT: Final = Moment(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"])
 since_option = click.option(
-    "--since", type=MOMENT, help="Earliest finish time; local time unless it has an offset such as +00:00."
+    "--since", type=MOMENT, help="Earliest finish time; local unless it has an offset such as +00:00."
 )
 until_option = click.option("--until", type=MOMENT, help="Latest finish time (exclusive).")
 # Number of audit entries per request.
 AUDIT_PAGE: Final = 100
 # Columns of the audit table.
-AUDITED: Final = ("time", "project", "credential", "method", "route", "object", "messages", "outcome", "request_id")
+AUDIT_COLUMNS: Final = (
+    "time",
+    "project",
+    "credential",
+    "method",
+    "route",
+    "object",
+    "messages",
+    "outcome",
+    "request_id",
+)
 
-dlq_group = Group("dlq", help="Manage dead letters: messages that failed too often or were buried.")
+dlq_group = Group("dlq", help="Manage dead letters: messages that were claimed too often or buried.")
 
 
-def dead_letters(session: Session, queue: str) -> Queue:
-    """Return the dead-letter queue of a queue, or the queue itself if it is one. Raises ``NotFound`` otherwise."""
+def find_dead_letter_queue(session: Session, queue: str) -> Queue:
+    """Return the dead-letter queue of ``queue``, or ``queue`` if it is a dead-letter queue. Raises ``NotFound``."""
     handle = session.queue(queue)
     named = handle.metadata().get("_dead_letter_queue")
     if isinstance(named, str):
@@ -54,52 +64,51 @@ def dead_letters(session: Session, queue: str) -> Queue:
 @limit_option(100, ", 0 = all")
 @pass_session
 def list_dead(session: Session, queue: str | None, limit: int) -> None:
-    """List the dead letters of QUEUE, or count those of all queues."""
+    """List the dead letters of QUEUE, or count the dead letters of each queue."""
     if queue is None:
-        unread = Unread()
-        rows = islice(figures(session, unread), limit or None)
-        session.out.rows(("dead letters of", *FIGURES), rows, lambda row: list(row.values()))
+        unread = UnreadableResources()
+        rows = islice(dead_letter_counts(session, unread), limit or None)
+        session.out.rows(("dead letters of", *STATS_COLUMNS), rows, lambda row: list(row.values()))
         unread.check()
         return
     columns = ("id", "origin", "claims", "reason", "body")
-    found = islice(dead_letters(session, queue).list(claimed=True, delayed=True), limit or None)
-    session.out.rows(columns, found, dead_cells)
+    found = islice(find_dead_letter_queue(session, queue).list(claimed=True, delayed=True), limit or None)
+    session.out.rows(columns, found, dead_letter_cells)
 
 
-def dead_cells(message: Message) -> list[object]:
-    """Return the table row of a dead letter."""
-    return [message.id, message.origin, message.origin_claim_count, message.reason, body(message)]
+def dead_letter_cells(message: Message) -> list[object]:
+    return [message.id, message.origin, message.origin_claim_count, message.reason, body_text(message)]
 
 
-def figures(session: Session, unread: Unread) -> Iterator[dict[str, Any]]:
-    """Yield the message counts of each dead-letter queue; ``unread`` collects those that cannot be read."""
+def dead_letter_counts(session: Session, unread: UnreadableResources) -> Iterator[dict[str, Any]]:
+    """Yield the message counts of each dead-letter queue, and record in ``unread`` the queues that cannot be read."""
     for listed in session.client.queues(detailed=True):
         dead = (listed.metadata or {}).get("_dead_letter_queue")
         if not isinstance(dead, str):
             continue
         try:
             counts = session.queue(dead).stats()
-        except UNREADABLE as error:
+        except RESOURCE_ERRORS as error:
             unread.add(f"{dead}, which has the dead letters of {listed.name},", error)
         else:
-            yield {"queue": listed.name, **counted(dead, counts)}
+            yield {"queue": listed.name, **stats_row(dead, counts)}
 
 
 @dlq_group.command("redrive")
 @queue_argument
-@click.option("--to", "target", metavar="QUEUE", help="Target queue (default: the origin of each message).")
-@click.option("--limit", type=Count(1), help="Maximum number of messages (default: all that exist at the start).")
+@click.option("--to", "target", metavar="QUEUE", help="Target queue (default: the origin queue of each message).")
+@click.option("--limit", type=Count(1), help="Maximum number of messages (default: all messages at the start).")
 @click.option("--id", "ids", multiple=True, metavar="ID", help="Id of a message to move; repeatable.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be moved, by origin.")
+@click.option("--dry-run", is_flag=True, help="Only show how many messages would be moved, by origin queue.")
 @pass_session
 def redrive(session: Session, queue: str, target: str | None, limit: int | None, ids: Ids, dry_run: bool) -> None:
     """Move the dead letters of QUEUE back to their origin queues."""
     if ids and limit:
         raise click.UsageError("Give either --id or --limit.")
-    dead = dead_letters(session, queue)
+    dead = find_dead_letter_queue(session, queue)
     if dry_run:
-        told = dead.redrive_dry_run(target, limit=limit, ids=ids or None)
-        session.out.result({"queue": dead.name, **asdict(told)})
+        expected = dead.redrive_dry_run(target, limit=limit, ids=ids or None)
+        session.out.result({"queue": dead.name, **asdict(expected)})
         return
     if ids:
         done = [dead.redrive(target, ids=ids[at : at + REDRIVE_BATCH]) for at in range(0, len(ids), REDRIVE_BATCH)]
@@ -111,7 +120,7 @@ def redrive(session: Session, queue: str, target: str | None, limit: int | None,
 
 
 def _redrive_oldest(session: Session, queue: str, dead: Queue, target: str | None, limit: int | None) -> None:
-    """Redrive in several requests and show the progress."""
+    """Redrive dead letters in several requests, with a progress bar."""
     total = dead.stats().free
     total = min(total, limit or total)
     moved = 0
@@ -135,17 +144,18 @@ def _redrive_oldest(session: Session, queue: str, dead: Queue, target: str | Non
 def history(
     session: Session, queue: str, since: datetime | None, until: datetime | None, living: bool, limit: int
 ) -> None:
-    """List the finished messages of a queue that keeps a history."""
+    """List the finished messages of a queue. The queue must keep a history."""
     found = session.queue(queue).history(since=since, until=until, living=living)
     session.out.rows(
-        ("id", "finished", "outcome", "body"), not_missing(session, queue, islice(found, limit or None)), finished_cells
+        ("id", "finished", "outcome", "body"),
+        check_not_missing(session, queue, islice(found, limit or None)),
+        history_cells,
     )
 
 
-def finished_cells(message: Finished) -> list[object]:
-    """Return the table row of a finished message."""
+def history_cells(message: Finished) -> list[object]:
     finished = f"{message.finished.astimezone():%Y-%m-%d %H:%M:%S}" if message.finished else ""
-    return [message.id, finished, message.outcome, body(message)]
+    return [message.id, finished, message.outcome, body_text(message)]
 
 
 @click.command("replay", cls=Command)
@@ -170,8 +180,8 @@ def replay(
         raise click.UsageError("Give either IDs, or --since or --until.")
     handle = session.queue(queue)
     if dry_run:
-        told = handle.replay_dry_run(messages or None, since=since, until=until, limit=limit)
-        session.out.result({"queue": queue, **asdict(told)})
+        expected = handle.replay_dry_run(messages or None, since=since, until=until, limit=limit)
+        session.out.result({"queue": queue, **asdict(expected)})
         return
     copied = handle.replay(messages or None, since=since, until=until, limit=limit)
     if not copied:
@@ -180,18 +190,16 @@ def replay(
 
 
 @click.command("audit", cls=Command)
-@click.option(
-    "--since", type=MOMENT, help="Earliest time of a change; local time unless it has an offset such as +00:00."
-)
+@click.option("--since", type=MOMENT, help="Earliest time of a change; local unless it has an offset such as +00:00.")
 @limit_option(100, ", 0 = all")
 @pass_session
 def audit(session: Session, since: datetime | None, limit: int) -> None:
-    """List changes and deletions with the credentials that made them, latest first."""
+    """List changes and deletions with the credentials that made them, newest first."""
     found = session.client.audit(since=since, page=min(limit or AUDIT_PAGE, AUDIT_PAGE))
-    session.out.rows(AUDITED, islice(found, limit or None), changed_cells)
+    session.out.rows(AUDIT_COLUMNS, islice(found, limit or None), audit_cells)
 
 
-def changed_cells(entry: dict[str, Any]) -> list[object]:
-    """Return the table row of an audit entry, in local time."""
+def audit_cells(entry: dict[str, Any]) -> list[object]:
+    """Return the table row of an audit entry, with its time converted to local time."""
     local = f"{datetime.fromisoformat(entry['time']).astimezone():%Y-%m-%d %H:%M:%S}"
-    return [local, *(entry.get(name) for name in AUDITED[1:])]
+    return [local, *(entry.get(name) for name in AUDIT_COLUMNS[1:])]

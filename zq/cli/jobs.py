@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq jobs``: lists the stages, fences and commits of batch jobs, and deletes stages."""
+"""The commands ``zq jobs``, which list the stages, fences and commits of batch jobs and delete stages."""
 
 import sys
 from typing import Final
@@ -18,7 +18,7 @@ jobs_group = Group("jobs", help="Show stages, fences and commits of batch jobs."
 @jobs_group.command("stages")
 @pass_session
 def stages(session: Session) -> None:
-    """List stages that wait for a commit, and when they are dropped."""
+    """List the stages that wait for a commit, with the time until they expire."""
     columns = ("name", "messages", "bytes", "dropped in")
     found = session.client.stages(page=PAGE)
     session.out.rows(columns, found, lambda one: [one.name, one.messages, one.bytes, one.dropped_in])
@@ -27,7 +27,7 @@ def stages(session: Session) -> None:
 @jobs_group.command("fences")
 @pass_session
 def fences(session: Session) -> None:
-    """List fences with their last epoch and its age."""
+    """List the fences with their current epochs."""
     found = session.client.fences(page=PAGE)
     session.out.rows(("name", "epoch", "age"), found, lambda one: [one.name, one.epoch, one.age])
 
@@ -35,7 +35,7 @@ def fences(session: Session) -> None:
 @jobs_group.command("commits")
 @pass_session
 def commits(session: Session) -> None:
-    """List the last batch of each producer, and its effect."""
+    """List the last committed batch of each producer."""
     columns = ("producer", "batch", "published", "deleted", "open", "age")
     found = session.client.commits(page=PAGE)
     session.out.rows(
@@ -48,7 +48,7 @@ def commits(session: Session) -> None:
 @yes_option
 @pass_session
 def drop(session: Session, names: tuple[str, ...], yes: bool) -> None:
-    """Drop stages. Unknown stages are ignored; a stage that a commit publishes is kept."""
+    """Delete stages. Unknown stages are ignored; a stage that a commit is publishing is kept."""
     if not yes and sys.stdin.isatty():
         click.confirm(f"Drop the stages {', '.join(names)}?", abort=True, err=True)
     for name in names:

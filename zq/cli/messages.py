@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq list``, ``find``, ``get``, ``pop``, ``claim``, ``settle``, ``move`` and ``release``."""
+"""Commands for messages and claims, from ``zq list`` to ``zq release``."""
 
 from collections.abc import Callable, Sequence
 from itertools import islice
@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw
 from msgspec.structs import asdict, replace
 
-from zq.cli.names import name_argument, not_missing
+from zq.cli.names import check_not_missing, name_argument
 from zq.cli.output import as_builtins
 from zq.cli.param_types import BATCH, CLAIM_TTL, DELAY, GRACE, MESSAGE_TTL, WAIT, Count
 from zq.cli.session import Command, Session, pass_session
@@ -23,19 +23,25 @@ claim_argument = click.argument("claim")
 ttl_option = click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Ttl of the message.")
 delay_option = click.option("--delay", type=DELAY, metavar="SECONDS", help="Seconds until the message can be claimed.")
 wait_option = click.option(
-    "--wait", type=WAIT, default=0, metavar="SECONDS", help="Seconds to wait for a first message."
+    "--wait", type=WAIT, default=0, metavar="SECONDS", help="Seconds to wait for the first message."
 )
 Ids = tuple[str, ...]
 
 
 def limit_option(default: int, more: str = "") -> Callable[[Any], Any]:
-    """Return the option that limits the number of messages."""
+    """Return the option ``--limit``. ``more`` is added to its help text and permits 0."""
     text = f"Maximum number{more} (default {default})."
     return click.option("--limit", type=Count(0) if more else BATCH, default=default, help=text)
 
 
-def as_json(text: str, never: bool = False) -> Raw:
-    """Parse a body as JSON, or as text if it is not JSON. Raises ``UsageError`` for malformed JSON."""
+def parse_body(text: str, never: bool = False) -> Raw:
+    """Convert a command-line argument to a message body: JSON, or a string if it is not JSON.
+
+    Raises ``UsageError`` for an invalid object or array.
+
+    Args:
+        never: Always convert to a string.
+    """
     if not never:
         try:
             return msgspec.json.decode(text, type=Raw)
@@ -66,14 +72,14 @@ def list_messages(
         raise click.UsageError("--claimed and --delayed cannot be combined with --state.")
     bodies: Literal["start", "whole"] = "start" if starts else "whole"
     found = session.queue(queue).list(claimed=claimed, delayed=delayed, state=state, bodies=bodies)
-    session.out.messages(not_missing(session, queue, islice(found, limit or None)))
+    session.out.messages(check_not_missing(session, queue, islice(found, limit or None)))
 
 
 @click.command("find", cls=Command)
 @click.argument("message", metavar="ID")
 @pass_session
 def find(session: Session, message: str) -> None:
-    """Find a message in the project by id, or its latest history entry."""
+    """Find a live or finished message by id in all queues of the project."""
     located = session.client.find(message)
     try:
         members = as_builtins(located.message)
@@ -101,26 +107,28 @@ def get(session: Session, queue: str, messages: Ids) -> None:
 @wait_option
 @pass_session
 def pop(session: Session, queue: str, limit: int, wait: int) -> None:
-    """Pop messages: claim and delete them in one step."""
-    session.out.messages(not_missing(session, queue, session.queue(queue).pop(limit, wait=wait)), full=True)
+    """Receive messages and delete them in one step."""
+    session.out.messages(check_not_missing(session, queue, session.queue(queue).pop(limit, wait=wait)), full=True)
 
 
 @click.command("claim", cls=Command)
 @queue_argument
 @limit_option(10)
-@click.option("--ttl", type=CLAIM_TTL, metavar="SECONDS", help="Ttl of the claim.")
-@click.option("--grace", type=GRACE, metavar="SECONDS", help="Seconds for which messages outlive the claim.")
+@click.option("--ttl", type=CLAIM_TTL, metavar="SECONDS", help="Claim ttl.")
+@click.option(
+    "--grace", type=GRACE, metavar="SECONDS", help="Seconds for which messages outlive the claim if they expire."
+)
 @wait_option
 @click.option(
-    "--name", metavar="NAME", help="Name of the claim, which must contain a dot; the same name returns the same claim."
+    "--name", metavar="NAME", help="Claim id, which must contain a dot. If the claim exists, it is returned again."
 )
 @pass_session
 def claim(
     session: Session, queue: str, limit: int, ttl: int | None, grace: int | None, wait: int, name: str | None
 ) -> None:
-    """Claim messages; then settle, move or release them."""
+    """Claim messages, which you then settle, move or release."""
     claimed = session.queue(queue).claim(limit, ttl=ttl, grace=grace, wait=wait, name=name)
-    session.out.messages(not_missing(session, queue, claimed.messages), claim=claimed.id)
+    session.out.messages(check_not_missing(session, queue, claimed.messages), claim=claimed.id)
 
 
 @click.command("claims", cls=Command)
@@ -137,13 +145,13 @@ def list_claims(session: Session, queue: str | None, limit: int) -> None:
         return claim.queue, claim.id, claim.agent, claim.client, claim.messages, claim.age, left
 
     columns = ("queue", "id", "agent", "client", "messages", "age", "ends in")
-    session.out.rows(columns, shown if queue is None else not_missing(session, queue, shown), cells)
+    session.out.rows(columns, shown if queue is None else check_not_missing(session, queue, shown), cells)
 
 
 @click.command("settle", cls=Command)
 @queue_argument
 @claim_argument
-@click.option("--all", "everything", is_flag=True, help="Delete all messages that are not named otherwise.")
+@click.option("--all", "everything", is_flag=True, help="Delete all messages that no other option names.")
 @click.option("--delete", multiple=True, metavar="ID", help="Id of a message to delete; repeatable.")
 @click.option(
     "--release", "released", multiple=True, metavar="ID", help="Id of a message to release after --delay; repeatable."
@@ -203,8 +211,8 @@ def move(
     ttl: int | None,
     delay: int | None,
 ) -> None:
-    """Move messages of a claim to another queue atomically."""
-    content = UNSET if body is None else as_json(body, never=text)
+    """Move claimed messages to another queue atomically."""
+    content = UNSET if body is None else parse_body(body, never=text)
     terms = (content, UNSET if ttl is None else ttl, UNSET if delay is None else delay)
     moved = [Moved(message, target, *terms) for message in messages]
     session.out.result(asdict(session.queue(queue).settle(claim, move=moved)))
@@ -217,9 +225,9 @@ def move(
 @delay_option
 @pass_session
 def release(session: Session, queue: str, claim: str, messages: Ids, delay: int | None) -> None:
-    """Release messages of a claim, or all of them."""
+    """Release some or all messages of a claim."""
     if not messages:
-        session.queue(queue).held(claim)  # releasing an unknown claim is not an error of the server
+        session.queue(queue).held(claim)  # raises an error for an unknown claim, which ``release`` does not
         session.queue(queue).release(claim, delay=delay)
         session.out.result({"claim": claim, "released": True})
         return

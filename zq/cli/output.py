@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of commands: tables for people, JSON lines for programs, progress and notes on standard error."""
+"""The output of commands: tables, JSON lines and YAML on standard output, and notes on standard error."""
 
 import os
 import sys
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Query = Callable[[Any], Any]
-# Maximum length of a body in a table.
+# Maximum number of characters of a body in a table.
 BODY_WIDTH: Final = 80
-# Columns that may be wrapped. All others keep their full width, so that their values can be copied.
-WRAPPED: Final = ("body", "metadata", "reason", "")
+# Columns that may be wrapped. Other columns keep their full width, so that users can copy their values.
+WRAPPED_COLUMNS: Final = ("body", "metadata", "reason", "")
 # Minimum width of a wrapped column in characters.
 MIN_WIDTH: Final = 20
-# Preferred width of a wrapped column in characters. If there is less room, ids are shortened.
+# Preferred width of a wrapped column in characters. On a narrower terminal, ids are shortened.
 READABLE_WIDTH: Final = 40
-# Columns of seconds, shown as 3m 12s.
+# Columns with durations, shown as 3m 12s.
 DURATIONS: Final = ("age", "ttl", "oldest", "newest", "dropped in", "ends in")
 # Units of durations in seconds.
 UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
@@ -36,17 +36,17 @@ COLOURS: Final = {"id": "cyan", "name": "cyan", "reason": "yellow", "dead letter
 ID_ENDS: Final = 6
 # Line width in characters if the output is not a terminal.
 PIPE_WIDTH: Final = 10_000
-# Characters that would control a terminal, with their replacement.
+# Control characters, with their replacement.
 CONTROLS: Final = dict.fromkeys([*range(32), *range(127, 160)], "\ufffd")
 
 
 class Output:
-    """The output of results.
+    """A writer of results to standard output.
 
     Args:
-        form: "json", "table" or "yaml"; ``None`` = tables on a terminal, otherwise JSON lines.
-        query: Applied to each result before it is shown.
-        full: Whether tables show whole ids and bodies.
+        form: "json", "table" or "yaml". Default: "table" on a terminal, else "json".
+        query: JMESPath query to apply to each result.
+        full: Show whole ids and bodies in tables.
     """
 
     def __init__(self, form: str | None = None, query: Query | None = None, full: bool = False) -> None:
@@ -56,34 +56,35 @@ class Output:
         self._shown = False
 
     @property
-    def for_people(self) -> bool:
-        """Whether commands should draw their own tables."""
+    def uses_tables(self) -> bool:
+        """Whether results are shown as tables."""
         return self.form == "table" and self.query is None
 
     def rows(
         self, columns: Sequence[str], items: Iterable[T], cells: Callable[[T], Sequence[object]], full: bool = False
     ) -> None:
-        """Show a list: each item as it arrives, or all items as one table or one query result.
+        """Show a list. Without a table or query, each item is written as soon as it is available.
 
-        ``full`` overrides the user's choice.
+        Args:
+            full: Show whole ids and bodies, even if the user has not requested that.
         """
-        if self.for_people:
+        if self.uses_tables:
             self._table(columns, [cells(item) for item in items], full or self.full)
         else:
             self._items(items)
 
     def line(self, item: object) -> None:
-        """Show an item of an endless list at once, as a JSON line or a YAML list entry."""
+        """Write an item as a JSON line or YAML list entry."""
         if self.query is not None:
-            self._write([self._queried(item, self.query)])
+            self._write([self._apply_query(item, self.query)])
         elif self.form == "yaml":
             write(as_yaml(item, "- "))
         else:
             write_line(item)
 
     def result(self, members: Mapping[str, Any]) -> None:
-        """Show one result with its members. Several results are separate YAML documents."""
-        if self.for_people:
+        """Show an object. In YAML, each object is a separate document."""
+        if self.uses_tables:
             show(members_table(members))
         elif self.query is None and self.form == "json":
             write_line(members)
@@ -92,14 +93,14 @@ class Output:
                 write(b"---\n")
             self._shown = True
             if self.query is not None:
-                self._write(self._queried(members, self.query))
+                self._write(self._apply_query(members, self.query))
             else:
                 write(as_yaml(members))
 
     def messages(self, found: Iterable[Message], full: bool = False, **more: str) -> None:
-        """Show messages. ``more`` is added to each JSON line, and shown above a table."""
-        if self.for_people:
-            rows = [(*_brief(message), body(message)) for message in found]
+        """Show messages. The members in ``more`` are shown above the table, or added to each JSON line."""
+        if self.uses_tables:
+            rows = [(*_brief(message), body_text(message)) for message in found]
             if more and rows:
                 self.result(more)
             self._table(("id", "age", "ttl", "claims", "body"), rows, full or self.full, ids=bool(more))
@@ -109,7 +110,7 @@ class Output:
 
     def _items(self, items: Iterable[object]) -> None:
         if self.query is not None:
-            self._write(self._queried([*items], self.query))
+            self._write(self._apply_query([*items], self.query))
             return
         none = True
         for item in items:
@@ -118,11 +119,11 @@ class Output:
         if none and self.form == "yaml":
             self._write([])
 
-    def _queried(self, result: object, query: Query) -> Any:
+    def _apply_query(self, result: object, query: Query) -> Any:
         """Apply the query to a result.
 
-        If the query fails or a body cannot be decoded, show the whole result, because it may not be available again,
-        and raise ``UsageError``.
+        If the query fails, show the whole result and raise ``UsageError``: a claimed or popped message cannot be
+        fetched again.
         """
         from jmespath.exceptions import JMESPathError
 
@@ -144,7 +145,7 @@ class Output:
             ) from error
 
     def _write(self, value: Any) -> None:
-        """Show a value in the chosen format; of a list, each item separately."""
+        """Show a value in the chosen format. Each item of a list is written on its own line."""
         if self.form == "yaml":
             write(as_yaml(value))
         elif self.form == "table":
@@ -154,32 +155,35 @@ class Output:
                 write_line(item)
 
     def _table(self, columns: Sequence[str], rows: Sequence[Sequence[object]], full: bool, ids: bool = False) -> None:
-        """Show a table. ``ids``: whether whole ids are needed for further commands."""
+        """Show a table.
+
+        Args:
+            ids: Show whole ids, because the user needs them for the next command.
+        """
         short = not full and not ids and "id" in columns and _too_wide(columns, rows)
         if short:
             index = columns.index("id")
-            rows = [[*row[:index], shortened(str(row[index])), *row[index + 1 :]] for row in rows]
-        show(table(columns, rows, full=full))
+            rows = [[*row[:index], shorten_id(str(row[index])), *row[index + 1 :]] for row in rows]
+        show(build_table(columns, rows, full=full))
         if short:
             note("Ids are shortened to fit the screen; use --full to show whole ids.")
 
 
 def write_line(item: object) -> None:
-    """Write an item as a JSON line."""
     write(msgspec.json.encode(item) + b"\n")
 
 
 def write(text: bytes) -> None:
-    """Write bytes to standard output without buffering."""
+    """Write bytes to standard output and flush it."""
     file = sys.stdout.buffer
     file.write(text)
     file.flush()
 
 
 def as_builtins(item: object) -> Any:
-    """Convert an item, or each item of a list, to objects, lists and strings of its JSON.
+    """Convert an item to dicts, lists and scalars.
 
-    Raises ``UndecodableBody`` for a message with a body that Python cannot represent.
+    Raises ``UndecodableBody`` for a message whose body Python cannot represent.
     """
     if isinstance(item, list):
         return [as_builtins(one) for one in item]
@@ -202,9 +206,9 @@ def _message_id(encoded: bytes) -> str:
 
 
 def as_yaml(item: object, entry: Literal["", "- "] = "") -> bytes:
-    """Return an item as YAML with its members in order; with ``entry`` "- ", as a list entry.
+    """Encode an item as YAML. With ``entry`` "- ", encode it as a list entry.
 
-    An item that Python cannot represent is written as JSON, which is valid YAML.
+    If Python cannot represent the item, encode it as JSON, which is valid YAML.
     """
     import yaml
 
@@ -218,40 +222,42 @@ def as_yaml(item: object, entry: Literal["", "- "] = "") -> bytes:
 
 
 def show_value(value: Any) -> None:
-    """Show a query result: as a table if it has members or items, otherwise one value per line."""
+    """Show a query result: objects and lists of rows as a table, other values one per line."""
     if isinstance(value, dict):
         show(members_table(value))
         return
     items = value if isinstance(value, list) else [value]
     if items and all(isinstance(item, dict) for item in items):
         columns = [*dict.fromkeys(name for item in items for name in item)]
-        show(table(columns, [[tabular(item.get(name)) for name in columns] for item in items], full=True))
+        show(build_table(columns, [[table_cell(item.get(name)) for name in columns] for item in items], full=True))
     elif items and all(isinstance(item, list) and len(item) == len(items[0]) for item in items):
-        show(table([""] * len(items[0]), [[*map(tabular, item)] for item in items], header=False, full=True))
+        show(build_table([""] * len(items[0]), [[*map(table_cell, item)] for item in items], header=False, full=True))
     else:
         for item in items:
-            click.echo(plain(as_text(item)))
+            click.echo(replace_controls(as_text(item)))
 
 
 def members_table(members: Mapping[str, Any]) -> "Table":
-    """Return a table of the members of one object."""
-    return table(("", ""), [(name, tabular(value)) for name, value in members.items()], header=False)
+    """Return a table with one row for each member of an object."""
+    return build_table(("", ""), [(name, table_cell(value)) for name, value in members.items()], header=False)
 
 
-def tabular(value: object) -> object:
-    """Return a value for a table cell; numbers are unchanged."""
+def table_cell(value: object) -> object:
+    """Convert a value to a table cell. Numbers stay numbers, which are aligned right."""
     return value if value is None or _is_number(value) else as_text(value)
 
 
-def console(stderr: bool = False) -> "Console":
-    """Return a rich console that shows text without interpreting it."""
+def create_console(stderr: bool = False) -> "Console":
+    """Return a rich console that prints text literally."""
     from rich.console import Console
 
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool = True, full: bool = False) -> "Table":
-    """Return a table: numbers aligned right, seconds as 3m 12s, and bodies truncated unless ``full``."""
+def build_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool = True, full: bool = False
+) -> "Table":
+    """Build a table. Numbers are aligned right; bodies are truncated unless ``full`` is set."""
     from rich.table import Table
     from rich.text import Text
 
@@ -262,8 +268,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool
         numbers = all(row[index] is None or _is_number(row[index]) for row in given)
         drawn.add_column(
             column,
-            min_width=min(width, MIN_WIDTH) if column in WRAPPED else width,
-            no_wrap=column not in WRAPPED,
+            min_width=min(width, MIN_WIDTH) if column in WRAPPED_COLUMNS else width,
+            no_wrap=column not in WRAPPED_COLUMNS,
             overflow="fold",
             justify="right" if numbers and given else "left",
         )
@@ -276,19 +282,19 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], header: bool
 
 
 def show(drawn: "Table") -> None:
-    """Print a table. On a narrow terminal its lines wrap."""
-    screen = console()
+    """Print a table. If the terminal is too narrow, the terminal wraps its lines."""
+    screen = create_console()
     least = sum((column.min_width or 0) + 1 for column in drawn.columns)
     screen.width = max(screen.width, least) if screen.is_terminal else PIPE_WIDTH
     screen.print(drawn)
 
 
-def plain(text: str) -> str:
-    """Return the text without characters that would control a terminal."""
+def replace_controls(text: str) -> str:
+    """Replace control characters."""
     return text.translate(CONTROLS)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format seconds with their two largest units, such as 3m 12s."""
     left = int(seconds)
     parts: list[str] = []
@@ -299,19 +305,19 @@ def duration(seconds: float) -> str:
     return " ".join(part for part in parts[:2] if part[0] != "0") or "0s"
 
 
-def shortened(text: str) -> str:
-    """Return both ends of an id."""
+def shorten_id(text: str) -> str:
+    """Shorten an id to its first and last characters."""
     return text if len(text) <= 2 * ID_ENDS + 1 else f"{text[:ID_ENDS]}…{text[-ID_ENDS:]}"
 
 
 def note(sentence: str, error: bool = False) -> None:
-    """Print a sentence on standard error; an error is red if the terminal shows colours."""
-    text = f"zq: {plain(sentence)}"
+    """Print a note on standard error. An error is red unless ``NO_COLOR`` is set."""
+    text = f"zq: {replace_controls(sentence)}"
     click.echo(click.style(text, fg="red") if error and not os.environ.get("NO_COLOR") else text, err=True)
 
 
-def body(message: Message) -> str:
-    """Return the body as JSON text, or its start if only that was requested."""
+def body_text(message: Message) -> str:
+    """Return the body as JSON, or the start of the body in a listing with ``bodies="start"``."""
     return message.content.decode() or message.body_start
 
 
@@ -319,8 +325,8 @@ def _cell(column: str, value: object, full: bool) -> str:
     if value is None:
         return ""
     if column in DURATIONS and _is_number(value):
-        return duration(float(str(value)))
-    text = plain(str(value))
+        return format_duration(float(str(value)))
+    text = replace_controls(str(value))
     cut = column == "body" and not full and len(text) > BODY_WIDTH
     return text[: BODY_WIDTH - 1] + "…" if cut else text
 
@@ -336,11 +342,11 @@ def _widths(columns: Sequence[str], shown: Iterable[Sequence[str]]) -> list[int]
 
 
 def _too_wide(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bool:
-    """Return whether whole ids would leave too little of the terminal's width for other columns."""
-    screen = console()
+    """Return ``True`` if whole ids would leave too little width for the other columns."""
+    screen = create_console()
     shown = [[_cell(column, cell, False) for column, cell in zip(columns, row, strict=True)] for row in rows]
     widths = zip(columns, _widths(columns, shown), strict=True)
-    wanted = sum(1 + (min(width, READABLE_WIDTH) if column in WRAPPED else width) for column, width in widths)
+    wanted = sum(1 + (min(width, READABLE_WIDTH) if column in WRAPPED_COLUMNS else width) for column, width in widths)
     return screen.is_terminal and wanted > screen.width
 
 
@@ -349,5 +355,5 @@ def _brief(message: Message) -> tuple[object, ...]:
 
 
 def as_text(value: object) -> str:
-    """Return a string unchanged, and any other value as JSON."""
+    """Return a string as it is, and any other value as JSON."""
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()

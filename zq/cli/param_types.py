@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameter types of options: bounded numbers, times with a time zone, and JMESPath expressions.
+"""Parameter types of options: bounded numbers, times, and JMESPath expressions.
 
-Help texts show the bounds. Upper bounds of the server assume default settings; only the server enforces its own.
+Help texts show the bounds. They also show the server's default limits, which only the server enforces.
 """
 
 from collections.abc import Callable
@@ -12,21 +12,27 @@ import click
 
 from zq.limits import MIN_TTL, Limits
 
-# Maximum of all numbers; as seconds, some thirty years.
+# Maximum of all numbers. In seconds, it is about thirty years.
 MAX_NUMBER: Final = 1_000_000_000
-# The default server limits, which help texts show.
+# The server's default limits.
 SERVERS: Final = Limits()
 
 
 class Count(click.IntRange):
-    """An integer within bounds."""
+    """An integer within bounds, which the help text shows."""
 
     name = "number"
 
     def __init__(self, least: int, most: int = MAX_NUMBER, servers: int | None = None) -> None:
-        """Initialize; ``servers`` is the server's upper bound, which the help shows."""
+        """Create the type.
+
+        Args:
+            least: Minimum.
+            most: Maximum.
+            servers: The server's maximum, which the help text shows instead of ``most``.
+        """
         super().__init__(least, most)
-        self._bounds = described(least, servers or most)
+        self._bounds = describe_bounds(least, servers or most)
         self._shown = self._bounds if least > 1 or servers or most < MAX_NUMBER else ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -41,13 +47,13 @@ class Count(click.IntRange):
 
 
 class Seconds(click.FloatRange):
-    """A number of seconds, up to a billion."""
+    """A number of seconds with a minimum, which the help text shows."""
 
     name = "seconds"
 
     def __init__(self, least: float) -> None:
         super().__init__(least)
-        self._bounds = described(least, MAX_NUMBER)
+        self._bounds = describe_bounds(least, MAX_NUMBER)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Parse the number."""
@@ -55,7 +61,7 @@ class Seconds(click.FloatRange):
             number = float(super().convert(value, None, None))
         except click.BadParameter:
             number = -1.0
-        if not 0 <= number <= MAX_NUMBER:  # the comparison refuses NaN, too
+        if not 0 <= number <= MAX_NUMBER:  # also true for NaN
             self.fail(f"it must be a number of seconds, {self._bounds}, not {str(value)[:40]!r}.", param, ctx)
         return number
 
@@ -63,20 +69,19 @@ class Seconds(click.FloatRange):
         return self._bounds if self.min else ""
 
 
-def described(least: float, most: float) -> str:
-    """Return the bounds as text."""
+def describe_bounds(least: float, most: float) -> str:
     return f"{least:,} or more" if most == MAX_NUMBER else f"{least:,} to {most:,}"
 
 
 class Moment(click.DateTime):
-    """A date, or a time that is local unless it has a time zone."""
+    """A date or time. A time without a time zone is local."""
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        """Return the placeholder of the value in help texts."""
+        """Return the placeholder for help texts."""
         return "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        """Parse the time and add a time zone."""
+        """Parse the time. Add the local time zone if the time has no time zone."""
         try:
             moment: datetime = super().convert(value, None, None)
         except click.BadParameter:
@@ -97,7 +102,7 @@ class Expression(click.ParamType[Callable[[Any], Any]]):
     name = "expression"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Callable[[Any], Any]:
-        """Return a function that applies the expression to a result."""
+        """Compile the expression to a function that queries a result."""
         import jmespath
         from jmespath.exceptions import JMESPathError
 
@@ -108,15 +113,15 @@ class Expression(click.ParamType[Callable[[Any], Any]]):
         return found
 
 
-# Ttl of a message in seconds.
+# Message ttl in seconds.
 MESSAGE_TTL: Final = Count(MIN_TTL, servers=SERVERS.max_message_ttl)
-# Delay of a message in seconds.
+# Message delay in seconds.
 DELAY: Final = Count(0, servers=SERVERS.max_message_delay)
-# Ttl of a claim in seconds.
+# Claim ttl in seconds.
 CLAIM_TTL: Final = Count(MIN_TTL, servers=SERVERS.max_claim_ttl)
 # Seconds for which messages outlive their claim.
 GRACE: Final = Count(MIN_TTL, servers=SERVERS.max_claim_grace)
-# Seconds for which a claim or pop waits.
+# Seconds for which a claim or pop waits for messages.
 WAIT: Final = Count(0, servers=SERVERS.max_wait)
-# Number of messages of a claim or pop.
+# Number of messages per claim or pop.
 BATCH: Final = Count(1, servers=SERVERS.max_messages_per_claim_or_pop)

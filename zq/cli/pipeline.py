@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq pipeline``: runs a Spark job between queues. Spark is imported only by the command itself."""
+"""The command ``zq pipeline``, which runs a Spark job between queues.
+
+Importing Spark takes seconds, so only the command imports it, and not this module.
+"""
 
 import importlib.util
 import math
@@ -19,15 +22,15 @@ import msgspec
 
 from zq.cli.failures import Failure, exit_code, failure
 from zq.cli.output import note
-from zq.cli.progress import QUIET, Progress, watching
+from zq.cli.progress import QUIET, Progress, show_progress
 from zq.cli.session import Command, Group, Session, pass_session
 
 if TYPE_CHECKING:
     from zq.spark.pipeline import Pipeline, Totals
 
-# Module name under which a job is imported.
+# Module name of an imported job.
 MODULE: Final = "zq_pipeline_job"
-# A copy of the value in ``zq.spark.session``, which must not be imported for help texts.
+# Default Spark master. A copy of the value in ``zq.spark.session``, which would import Spark.
 MASTER: Final = "local[*,4]"
 
 
@@ -44,57 +47,57 @@ def pipeline_group() -> None:
 @QUIET
 @pass_session
 def run(session: Session, job: Path, until_empty: bool, master: str, conf: tuple[str, ...], quiet: bool) -> None:
-    """Run the pipeline that JOB.PY defines as "pipeline".
+    """Run the pipeline in JOB.PY, which must define the variable "pipeline".
 
-    Options that the job does not set (url, project, token) are those of the command line. SIGTERM and Ctrl-C end the
-    pipeline after the current round.
+    If the job does not set url, project or token, the command line's values apply. SIGTERM and Ctrl-C end the pipeline
+    after the current round.
     """
-    settings = dict(map(_setting, conf))
+    settings = dict(map(_parse_setting, conf))
     try:
-        from zq.spark.failures import SPARK_ERRORS, reason
-        from zq.spark.session import started, tasks
+        from zq.spark.failures import SPARK_ERRORS, extract_error
+        from zq.spark.session import start_session, task_progress
     except ModuleNotFoundError as error:
         raise Failure(f"The package {error.name} is missing: pip install 'zq-queue[spark]' brings it.") from error
-    pipeline = _completed(_load(job), session)
+    pipeline = _with_settings(_load_pipeline(job), session)
     try:
-        with watching(pipeline.named, quiet) as progress, _warnings_as_notes():
-            spark = started(job.stem, master, settings)
+        with show_progress(pipeline.full_name, quiet) as progress, _warnings_as_notes():
+            spark = start_session(job.stem, master, settings)
             try:
-                with progress.following(lambda: tasks(spark)):
+                with progress.follow_tasks(lambda: task_progress(spark)):
                     progress.stage = "no round yet"
                     totals = pipeline.run(spark, until_empty, lambda done: _show_totals(progress, done))
             finally:
                 spark.stop()
     except SPARK_ERRORS as error:
-        raise failure(reason(error)) from error
+        raise failure(extract_error(error)) from error
     session.out.result(msgspec.to_builtins(totals))
 
 
 def _show_totals(progress: Progress, done: "Totals") -> None:
-    """Show the totals at the end of a round."""
     progress.stage = f"{done.rounds:,} rounds, {done.published:,} published, {done.buried:,} buried"
     progress.add(done.taken - progress.count)
 
 
 @contextmanager
 def _warnings_as_notes() -> Generator[None, None, None]:
-    """Print Python warnings as notes."""
+    """Print Python warnings as notes during the block."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_, **__: note(str(message))
         yield
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _parse_setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise click.UsageError(f"--conf takes NAME=VALUE, not {text}.")
     return name, value
 
 
-def _load(job: Path) -> "Pipeline":
-    """Load the pipeline of a job file.
+def _load_pipeline(job: Path) -> "Pipeline":
+    """Import a job file and return its pipeline.
 
-    Spark workers get the functions of the file by value, and can import modules next to it.
+    The functions of the job file are pickled by value, because Spark workers cannot import it. They can import other
+    modules in its folder.
     """
     from pyspark import cloudpickle
 
@@ -117,7 +120,7 @@ def _load(job: Path) -> "Pipeline":
 
 
 def _execute(module: ModuleType, loader: Any, job: Path) -> None:
-    """Run a job file; an exception is reported with its line."""
+    """Execute a job file. Raises ``Failure`` with the line number of an error."""
     try:
         loader.exec_module(module)
     except SyntaxError as error:
@@ -129,10 +132,10 @@ def _execute(module: ModuleType, loader: Any, job: Path) -> None:
         raise Failure(f"{where}: {type(error).__name__}: {error}", exit_code(error)) from error
 
 
-def _completed(pipeline: "Pipeline", session: Session) -> "Pipeline":
-    """Return the pipeline with the options that its job does not set. ``--retry`` overrides the job."""
+def _with_settings(pipeline: "Pipeline", session: Session) -> "Pipeline":
+    """Add the command line's settings that the job does not set. ``--retry`` overrides the job's value."""
     own = {name: getattr(pipeline, name) for name in ("url", "project", "token", "client_id")}
-    connection = session.connecting(own)
+    connection = session.connection_with(own)
     return replace(
         pipeline,
         url=connection.url,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq post``: posts one message, the lines of standard input, or a file with support for resumption."""
+"""The command ``zq post``, which posts one message, the lines of standard input, or a file."""
 
 import os
 import sys
@@ -13,9 +13,9 @@ import click
 from msgspec import Raw, Struct
 
 from zq.cli.command import on_second_signal
-from zq.cli.content import Form, stdin_bodies
+from zq.cli.content import InputFormat, read_stdin_bodies
 from zq.cli.failures import INTERRUPTED, Failure, exit_code
-from zq.cli.messages import as_json, delay_option, queue_argument
+from zq.cli.messages import delay_option, parse_body, queue_argument
 from zq.cli.output import note
 from zq.cli.param_types import MESSAGE_TTL, Count
 from zq.cli.progress import Stopwatch, progress_bar
@@ -34,7 +34,6 @@ class Delimiter(click.ParamType[str]):
     name = "character"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Parse the character."""
         found = "\t" if value == "\\t" else str(value)
         if len(found) != 1 or found in '"\r\n':
             self.fail(f"{value!r} must be a single character other than a quotation mark or line end.", param, ctx)
@@ -42,12 +41,11 @@ class Delimiter(click.ParamType[str]):
 
 
 class AttributeOption(click.ParamType[tuple[str, TypedValue]]):
-    """An attribute, ``NAME=VALUE`` or ``NAME:TYPE=VALUE``."""
+    """A message attribute, written as ``NAME=VALUE`` or ``NAME:TYPE=VALUE``."""
 
     name = "attribute"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, TypedValue]:
-        """Return the name and the value with its type."""
         name, equals, text = str(value).partition("=")
         name, _, kind = name.partition(":")
         if not equals or not name:
@@ -62,36 +60,38 @@ class AttributeOption(click.ParamType[tuple[str, TypedValue]]):
     "--file",
     "path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Post each line of a file, or each row if it is named *.csv. Run again to resume after an interruption.",
+    help="Post each line of a file, or each row of a *.csv file. To resume after an interruption, run zq again.",
 )
-@click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Ttl of the messages.")
+@click.option("--ttl", type=MESSAGE_TTL, metavar="SECONDS", help="Message ttl.")
 @delay_option
 @click.option("--text", is_flag=True, help="Post bodies as text, even if they look like JSON.")
 @click.option(
-    "--csv", "rows", is_flag=True, help="Read CSV: each row is a JSON object of strings; the first row has the keys."
+    "--csv", "rows", is_flag=True, help="Read CSV. Each row becomes a JSON object, whose keys are in the first row."
 )
 @click.option(
     "--delimiter", type=Delimiter(), metavar="CHAR", help='CSV field delimiter (default ","); "\\t" is a tab.'
 )
-@click.option("--key", metavar="TEXT", help="Idempotency key of a single BODY.")
-@click.option("--group", metavar="NAME", help="Message group of a single BODY, in a queue with _grouped.")
+@click.option("--key", metavar="TEXT", help="Idempotency key for a single BODY.")
+@click.option("--group", metavar="NAME", help="Message group for a single BODY, in a queue with _grouped.")
 @click.option(
     "--attribute",
     "attributes",
     multiple=True,
     type=AttributeOption(),
     metavar="NAME[:TYPE]=VALUE",
-    help="Attribute of a single BODY, of type String (default), Number or Binary (base64). Repeatable.",
+    help="Attribute for a single BODY. TYPE is String (default), Number or Binary (base64). Repeatable.",
 )
-@click.option("--concurrency", type=Count(1, 32), default=1, help="Concurrent batches; 1 keeps the order (default 1).")
+@click.option(
+    "--concurrency", type=Count(1, 32), default=1, help="Concurrent requests (default 1, which keeps the order)."
+)
 @click.option("--force", is_flag=True, help="Post with --delay even if the queue ignores delays.")
-@click.option("--restart", is_flag=True, help="Start again instead of resuming an interrupted post of the file.")
+@click.option("--restart", is_flag=True, help="Post the file from the start instead of resuming an interrupted post.")
 @pass_session
 def post(session: Session, /, queue: str, body: str | None, path: Path | None, **chosen: Any) -> None:
-    """Post a message, or each line or row of standard input or of a file.
+    """Post a message, or each line or row of standard input or a file.
 
-    BODY is JSON, or text if it is not JSON. "-" is standard input, whose lines are posted as they arrive. Standard
-    input is also read if BODY and --file are missing and it is not a terminal. Gzip data is decompressed.
+    BODY is JSON, or text if it is not JSON. With "-", or without BODY and --file, zq reads standard input and posts the
+    lines as they arrive. Gzip data is decompressed.
     """
     options = PostOptions(**chosen)
     session.configure(check_delays=not options.force)
@@ -103,7 +103,7 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
         raise click.UsageError("--group requires a single BODY.")
     if options.attributes and body in (None, "-"):
         raise click.UsageError("--attribute requires a single BODY.")
-    form = form_of(path, options.text, options.rows, options.delimiter)
+    form = input_format(path, options.text, options.rows, options.delimiter)
     if body is not None and body != "-":
         post_body(session, queue, body, form, options)
         return
@@ -113,12 +113,16 @@ def post(session: Session, /, queue: str, body: str | None, path: Path | None, *
         return
     if body is None and sys.stdin.isatty():
         raise click.UsageError('There is nothing to post: give BODY, --file, or "-" to read lines from the terminal.')
-    handle, asked = session.queue(queue), body is not None
-    send_input(session, handle, form, options.ttl, options.delay, options.concurrency, asked=asked)
+    handle, stdin_requested = session.queue(queue), body is not None
+    send_input(session, handle, form, options.ttl, options.delay, options.concurrency, stdin_requested=stdin_requested)
 
 
 class PostOptions(Struct, frozen=True):
-    """The options of ``zq post``, except for the source of bodies. ``rows``: whether the input is CSV."""
+    """The options of ``zq post`` other than BODY and ``--file``.
+
+    Attributes:
+        rows: Read the input as CSV.
+    """
 
     ttl: int | None
     delay: int | None
@@ -133,31 +137,31 @@ class PostOptions(Struct, frozen=True):
     force: bool
 
 
-def form_of(path: Path | None, text: bool, rows: bool, delimiter: str | None) -> Form:
-    """Return the input format. Raises ``UsageError``."""
+def input_format(path: Path | None, text: bool, rows: bool, delimiter: str | None) -> InputFormat:
+    """Return the input format that the options select. Raises ``UsageError``."""
     if text and rows:
         raise click.UsageError("Give either --text or --csv.")
     named = path is not None and path.name.lower().removesuffix(".gz").endswith(".csv")
     if rows or (named and not text):
-        return Form(delimiter=delimiter or ",")
+        return InputFormat(delimiter=delimiter or ",")
     if delimiter:
         raise click.UsageError("--delimiter requires --csv.")
-    return Form(text)
+    return InputFormat(text)
 
 
-def post_body(session: Session, queue: str, body: str, form: Form, options: PostOptions) -> None:
+def post_body(session: Session, queue: str, body: str, form: InputFormat, options: PostOptions) -> None:
     """Post one message."""
     if form.delimiter:
         raise click.UsageError("--csv requires --file or standard input.")
-    content = as_json(body, never=options.text)
+    content = parse_body(body, never=options.text)
     ttl, delay, group, attributes = options.ttl, options.delay, options.group, dict(options.attributes)
     handle = session.queue(queue)
     posted = handle.post(content, ttl=ttl, delay=delay, key=options.key, group=group, attributes=attributes or None)
     session.out.result({"id": posted})
 
 
-def post_file(session: Session, queue: str, path: Path, form: Form, options: PostOptions) -> None:
-    """Post a file, or the rest of it after an interrupted run."""
+def post_file(session: Session, queue: str, path: Path, form: InputFormat, options: PostOptions) -> None:
+    """Post a file, or resume an interrupted post of the file."""
     if not path.is_file():
         raise click.UsageError('--file must be a regular file; use "-" for others.')
     queue_metadata = visible_metadata(session.queue(queue))
@@ -173,7 +177,7 @@ def post_file(session: Session, queue: str, path: Path, form: Form, options: Pos
 
 
 def send_file(session: Session, file: ResumeFile, upload: Upload, concurrency: int) -> None:
-    """Post the lines of a file that are not stored yet."""
+    """Post the lines that earlier runs have not stored, with a progress bar."""
     queue, terms = session.queue(upload.terms.queue), upload.terms
     if upload.line:
         note(f"Resuming after line {upload.line:,}.")
@@ -187,15 +191,15 @@ def send_file(session: Session, file: ResumeFile, upload: Upload, concurrency: i
         try:
             sender.send(lambda now, read: bar(read, now.messages - upload.messages))
         except ZqError as error:
-            raise Failure(f"{error} {so_far(file, sender.upload)}", exit_code(error)) from error
+            raise Failure(f"{error} {describe_progress(file, sender.upload)}", exit_code(error)) from error
         except KeyboardInterrupt:
-            note(so_far(file, sender.upload))
+            note(describe_progress(file, sender.upload))
             raise
         measure(sender.upload.messages - upload.messages)
 
 
-def so_far(file: ResumeFile, upload: Upload) -> str:
-    """Return how much of a file was posted when the command stopped."""
+def describe_progress(file: ResumeFile, upload: Upload) -> str:
+    """Return a sentence about the progress of an interrupted post."""
     if upload.line:
         posted = f"Messages posted so far: {upload.messages:,} (up to line {upload.line:,})."
         return f"{posted} Run the same command to resume."
@@ -207,16 +211,17 @@ def so_far(file: ResumeFile, upload: Upload) -> str:
 def send_input(
     session: Session,
     resource: Queue | Topic,
-    form: Form,
+    form: InputFormat,
     ttl: int | None,
     delay: int | None = None,
     concurrency: int = 1,
     *,
-    asked: bool = True,
+    stdin_requested: bool = True,
 ) -> None:
-    """Post the lines of standard input until it ends. The first signal stops reading; the second ends the program.
+    """Post the lines of standard input. The first signal stops reading; the second signal ends the process.
 
-    Raises ``UsageError`` if standard input was not ``asked`` for and was empty.
+    Args:
+        stdin_requested: Whether the user requested standard input. If not, empty input raises ``UsageError``.
     """
     stopped = threading.Event()
     most = resource.transport.run(posting.BATCH_LIMITS_CALL)
@@ -224,7 +229,7 @@ def send_input(
     if delay:
         resource.transport.warnings.check_delay(resource.name, metadata)
     packer = posting.Packer(most.bytes(metadata), ttl, delay, most=most.count())
-    source = prompt_batches(packer, stdin_bodies(form, stopped.is_set, asked))
+    source = pack_promptly(packer, read_stdin_bodies(form, stopped.is_set, stdin_requested))
     send = partial(posting.batch_call, resource.kind, resource.name, key=None)
     with (
         progress_bar("standard input", None) as bar,
@@ -234,7 +239,7 @@ def send_input(
     ):
         result = posting.PostResult(lambda count: bar(0, count))
         count = posting.post_all(resource.transport, send, source, result, concurrency)
-        if not (asked or count or stopped.is_set()):
+        if not (stdin_requested or count or stopped.is_set()):
             raise click.UsageError(
                 "There is nothing to post: neither BODY nor --file was given, and standard input was empty."
             )
@@ -243,8 +248,8 @@ def send_input(
         raise click.Abort
 
 
-def prompt_batches(packer: posting.Packer, found: Iterator[Raw | None]) -> Iterator[posting.Batch]:
-    """Yield the bodies in batches. An incomplete batch is sent when input pauses, and before an invalid line."""
+def pack_promptly(packer: posting.Packer, found: Iterator[Raw | None]) -> Iterator[posting.Batch]:
+    """Pack bodies into batches. Yield an incomplete batch if the input pauses, and before an invalid line."""
     try:
         for body in found:
             if batch := packer.flush() if body is None else packer.add(body):

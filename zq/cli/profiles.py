@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server, project and credentials: from flags, the environment, the profile and the stored login, in this order."""
+"""Connection settings from options, environment variables, profiles and stored logins, in order of precedence."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zq.cli.output import note, plain
+from zq.cli.output import note, replace_controls
 from zq.client.credentials import check_private
 from zq.errors import Invalid
 from zq.logs import without_secrets
@@ -28,7 +28,7 @@ MEMBERS: Final = ("url", "project", "token", "client_id")
 
 
 class Connection(Struct, frozen=True):
-    """A server with the project and credentials to use; "" = not given."""
+    """The server, project and credentials to use; "" = not set."""
 
     url: str = URL
     project: str = ""
@@ -38,7 +38,7 @@ class Connection(Struct, frozen=True):
     @property
     def shown_url(self) -> str:
         """The URL without user and password."""
-        return without_user(self.url)
+        return strip_user(self.url)
 
 
 class ProfileFile(Struct):
@@ -48,8 +48,8 @@ class ProfileFile(Struct):
     profiles: dict[str, Any] = {}
 
 
-def without_user(url: str) -> str:
-    """Return the URL without user and password."""
+def strip_user(url: str) -> str:
+    """Remove user and password from a URL."""
     try:
         parts = urlsplit(url)
     except ValueError:  # not a URL
@@ -63,7 +63,7 @@ def config_file() -> Path:
 
 
 class Login(Struct, frozen=True):
-    """A token that ``zq login`` stored for one server."""
+    """A token that ``zq login`` has stored. It is sent only to the server at ``url``."""
 
     url: str
     token: str
@@ -71,18 +71,18 @@ class Login(Struct, frozen=True):
 
 
 def token_file(path: Path) -> Path:
-    """Return the path of the file with login tokens, next to the configuration file."""
+    """Return the path of the file with the logins, which is next to the configuration file."""
     return path.with_suffix(".tokens")
 
 
-def named_profile(profile: str | None, path: Path) -> str:
-    """Return the active profile; "" if there is none."""
+def active_profile_name(profile: str | None, path: Path) -> str:
+    """Return the name of the active profile, or ""."""
     document = read_profiles(path) or ProfileFile()
     return profile or document.profile or ("default" if "default" in document.profiles else "")
 
 
-def logins(path: Path) -> dict[str, Login]:
-    """Return the logins by profile. Raises ``UsageError`` if other users may read the file."""
+def read_logins(path: Path) -> dict[str, Login]:
+    """Read the logins, by profile. Raises ``UsageError`` if other users can read the file."""
     try:
         with path.open("rb") as file:
             check_private(path, os.fstat(file.fileno()).st_mode)
@@ -98,7 +98,7 @@ def logins(path: Path) -> dict[str, Login]:
 
 
 def write_logins(path: Path, stored: Mapping[str, Login]) -> None:
-    """Replace the file atomically. Only its owner may read it."""
+    """Replace the file of logins atomically. Only its owner can read it."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False) as fresh:  # mode 0600
         fresh.write(msgspec.json.encode(stored))
@@ -106,37 +106,41 @@ def write_logins(path: Path, stored: Mapping[str, Login]) -> None:
 
 
 def _with_login(found: Connection, profile: str | None, path: Path) -> Connection:
-    """Return the connection with a login's token, if no token was given and the login is for this server."""
-    login = None if found.token else logins(token_file(path)).get(named_profile(profile, path))
+    """Add the token of a stored login for this server, unless the connection has a token."""
+    login = None if found.token else read_logins(token_file(path)).get(active_profile_name(profile, path))
     if login is None or login.url.rstrip("/") != found.url.rstrip("/"):
         return found
     return replace(found, token=login.token, project=found.project or login.project)
 
 
 def connection(given: Mapping[str, Any], profile: str | None, file: Path | None, stored: bool = True) -> Connection:
-    """Return the given members, completed by the profile and the login. A token is used only for its own URL.
+    """Combine the given settings with the profile and the login. Raises ``UsageError``.
 
-    If ``stored`` is ``False``, tokens of profiles and logins are ignored. Raises ``UsageError``.
+    A stored token is used only for the URL for which it was stored.
+
+    Args:
+        given: Settings from options and environment variables.
+        stored: Use the tokens of profiles and logins.
     """
     path = file or config_file()
-    own = completing(given, read_profile(profile, file))
+    own = profile_additions(given, read_profile(profile, file))
     if not stored:
         own.pop("token", None)
     if "token" in own:
         _warn_of_readers(path)
     found = Connection(**{**own, **{name: value for name in MEMBERS if (value := given.get(name))}})
-    return checked(_with_login(found, profile, path) if stored else found)
+    return check_connection(_with_login(found, profile, path) if stored else found)
 
 
-def completing(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
-    """Return the members that a profile adds to the given ones."""
+def profile_additions(given: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, str]:
+    """Return the profile's members that are not in ``given``. Leave out the token if the URL differs."""
     elsewhere = "url" in own and (given.get("url") or own["url"]).rstrip("/") != own["url"].rstrip("/")
     left = {name: value for name, value in own.items() if not given.get(name)}
     return {name: value for name, value in left.items() if not (name == "token" and elsewhere)}
 
 
-def checked(found: Connection) -> Connection:
-    """Return the connection if it is valid. Raises ``UsageError``."""
+def check_connection(found: Connection) -> Connection:
+    """Validate and return the connection. Raises ``UsageError``. Print a note if the token is sent unencrypted."""
     try:
         parts = urlsplit(found.url)
         fits = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -145,15 +149,15 @@ def checked(found: Connection) -> Connection:
     if not fits:
         raise click.UsageError(f"{found.url.rpartition('@')[2]} is not a server URL such as {URL}.")
     for name in MEMBERS:
-        if (value := getattr(found, name)) != plain(value).strip():
+        if (value := getattr(found, name)) != replace_controls(value).strip():
             raise click.UsageError(f"{name} must not have control characters or surrounding spaces.")
-    if found.token and parts.scheme == "http" and not _is_here(parts.hostname or ""):
+    if found.token and parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
         note(f"The token is sent to {parts.hostname} unencrypted; use https.")
     return found
 
 
-def _is_here(host: str) -> bool:
-    """Return whether a host is this machine, so that traffic does not leave it."""
+def _is_loopback(host: str) -> bool:
+    """Return ``True`` for localhost and loopback addresses."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -166,7 +170,7 @@ def _warn_of_readers(path: Path) -> None:
 
 
 def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
-    """Return the members of the named profile, the file's default, or the profile ``default``."""
+    """Return the members of ``profile``, of the file's default profile, or of the profile ``default``."""
     path = file or config_file()
     document = read_profiles(path)
     if document is None:
@@ -178,7 +182,7 @@ def read_profile(profile: str | None, file: Path | None) -> dict[str, str]:
 
 
 def read_profiles(path: Path) -> ProfileFile | None:
-    """Return the content of the configuration file; ``None`` if it does not exist. Raises ``UsageError``."""
+    """Read the configuration file. Return ``None`` if it does not exist. Raises ``UsageError``."""
     try:
         return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), ProfileFile)
     except FileNotFoundError:
@@ -192,7 +196,7 @@ def read_profiles(path: Path) -> ProfileFile | None:
 
 
 def members(document: ProfileFile, name: str, path: Path) -> dict[str, str]:
-    """Return the members of a profile. Raises ``UsageError``."""
+    """Validate and return the members of a profile. Raises ``UsageError``."""
     if name not in document.profiles:
         raise click.UsageError(f"{path} has no profile {name}.")
     found, where = document.profiles[name], f"{path}, profile {name}"

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress on standard error: a progress bar, the counts of ``zq consume``, and the stages of a Spark job.
-
-On a terminal, a single line is redrawn; otherwise a Spark job prints a line from time to time.
-"""
+"""Progress on standard error: a progress bar, the counts of ``zq consume``, and the stages of a Spark job."""
 
 import sys
 import threading
@@ -15,40 +12,43 @@ from typing import Final
 import click
 from rich.text import Text
 
-from zq.cli.output import Output, console, note, plain
+from zq.cli.output import Output, create_console, note, replace_controls
 from zq.client import Message
 
-# The option of commands that show progress.
+# The option that hides the progress.
 QUIET: Final = click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
-# Seconds after which a progress bar appears.
-BAR_AFTER: Final = 1.0
-# Seconds between two lines without a terminal.
+# Seconds before a progress bar appears.
+BAR_DELAY: Final = 1.0
+# Interval in seconds of progress lines if the output is not a terminal.
 NOTE_INTERVAL: Final = 15.0
-# Seconds after which a job's line is redrawn.
+# Interval in seconds at which the line of a Spark job is redrawn.
 REDRAW: Final = 0.5
-# Seconds after which the line of counts is redrawn.
+# Interval in seconds at which the counts of ``zq consume`` are redrawn.
 REDRAW_COUNTS: Final = 1.0
-# Minimum width of the line of counts in characters.
+# Minimum width of the counts in characters.
 WIDTH: Final = 60
-# Number of steps over which a rate is measured.
-RECENT: Final = 10
+# Number of updates over which a rate is averaged.
+RATE_UPDATES: Final = 10
 
 
 @contextmanager
 def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, int], None], None, None]:
-    """Draw a progress bar on a terminal if the work takes long. Yield its update function (done, messages)."""
+    """Show a progress bar on a terminal after a second.
+
+    Yields a function that updates the bar with the completed part of ``total`` and the number of messages.
+    """
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    watched = console(stderr=True)
+    watched = create_console(stderr=True)
     bar = Bar(*columns, TextColumn("{task.fields[rate]}"), console=watched, transient=True)
     task = bar.add_task(what, total=total, rate="")
     begun = time.monotonic()
 
     def update(done: float, messages: int) -> None:
         took = time.monotonic() - begun
-        if watched.is_terminal and took > BAR_AFTER:
+        if watched.is_terminal and took > BAR_DELAY:
             bar.start()
             bar.update(task, completed=done, rate=f"{messages:,} messages, {messages / took:,.0f}/s")
 
@@ -60,7 +60,10 @@ def progress_bar(what: str, total: float | None) -> Generator[Callable[[float, i
 
 
 class Stopwatch:
-    """Shows the number of stored messages and the rate at the end."""
+    """A context manager that shows the number of stored messages and the rate when its block ends.
+
+    The block passes the number to the function that the context manager yields.
+    """
 
     def __init__(self, out: Output) -> None:
         self._out = out
@@ -80,7 +83,7 @@ class Stopwatch:
 
 
 class Progress:
-    """The stage and count of a job. ``unit`` names the counted items."""
+    """The progress of a Spark job: its stage, and the number of processed items."""
 
     def __init__(self, name: str, unit: str) -> None:
         self.stage = "starting Spark"
@@ -88,16 +91,16 @@ class Progress:
         self._name = name
         self._unit = unit
         self.tasks: Callable[[], str] = str
-        """Returns a description of Spark's current tasks; "" while they are not followed."""
+        """Returns a description of Spark's current tasks, or ""."""
         self._begin()
 
     def _begin(self) -> None:
         self._begun = time.monotonic()
-        self._steps = deque([(self._begun, 0)], maxlen=RECENT)
+        self._steps = deque([(self._begun, 0)], maxlen=RATE_UPDATES)
 
     @contextmanager
-    def following(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
-        """Show Spark's tasks during the block. Time is measured from here, after Spark's start."""
+    def follow_tasks(self, tasks: Callable[[], str]) -> Generator[None, None, None]:
+        """Show Spark's tasks during the block. Reset the elapsed time, which then excludes the start of Spark."""
         self.tasks = tasks
         self._begin()
         try:
@@ -106,13 +109,13 @@ class Progress:
             self.tasks = str
 
     def add(self, count: int) -> None:
-        """Add to the count of completed items."""
+        """Add to the number of processed items."""
         if count:
             self.count += count
             self._steps.append((time.monotonic(), self.count))
 
     def line(self, tasks: str) -> str:
-        """Return stage, count, recent rate and tasks in one line."""
+        """Return a progress line with stage, count, recent rate and tasks."""
         now, (first, before) = time.monotonic(), self._steps[0]
         rate = (self.count - before) / max(now - first, 0.001)
         counted = f"{self.count:,} {self._unit}, {rate:,.0f}/s" if self.count else ""
@@ -120,19 +123,19 @@ class Progress:
         return "; ".join(filter(None, parts))
 
     def summary(self) -> str:
-        """Return a summary of the finished job."""
+        """Return a summary line of the finished job."""
         took = max(time.monotonic() - self._begun, 0.001)
         return f"{self._name}: {self.count:,} {self._unit} in {took:,.1f} s, {self.count / took:,.0f}/s."
 
 
 @contextmanager
-def watching(name: str, quiet: bool, unit: str = "messages") -> Generator[Progress, None, None]:
-    """Show the progress of the block from a thread and, after success, a summary."""
+def show_progress(name: str, quiet: bool, unit: str = "messages") -> Generator[Progress, None, None]:
+    """Show the progress of the block in a background thread. Print a summary if the block succeeds."""
     progress, ended = Progress(name, unit), threading.Event()
     if quiet:
         yield progress
         return
-    show = _live if console(stderr=True).is_terminal else _lines
+    show = _redraw_line if create_console(stderr=True).is_terminal else _print_lines
     thread = threading.Thread(target=show, args=(progress, ended), name="zq-progress", daemon=True)
     thread.start()
     try:
@@ -143,15 +146,15 @@ def watching(name: str, quiet: bool, unit: str = "messages") -> Generator[Progre
     note(progress.summary())
 
 
-def _live(progress: Progress, ended: threading.Event) -> None:
-    """Show one line, which is redrawn and removed at the end."""
-    with console(stderr=True).status("") as shown:
+def _redraw_line(progress: Progress, ended: threading.Event) -> None:
+    """Redraw a progress line until ``ended`` is set, and then remove it."""
+    with create_console(stderr=True).status("") as shown:
         while not ended.wait(REDRAW):
-            shown.update(Text(plain(progress.line(progress.tasks()))))
+            shown.update(Text(replace_controls(progress.line(progress.tasks()))))
 
 
-def _lines(progress: Progress, ended: threading.Event) -> None:
-    """Print lines, but none while nothing changes, for example in a pipeline that waits for messages."""
+def _print_lines(progress: Progress, ended: threading.Event) -> None:
+    """Print progress lines until ``ended`` is set. Print no line while the job waits for messages."""
     before = None
     while not ended.wait(NOTE_INTERVAL):
         tasks, now = progress.tasks(), (progress.stage, progress.count)
@@ -161,22 +164,22 @@ def _lines(progress: Progress, ended: threading.Event) -> None:
 
 
 class WorkCounts:
-    """Message counts of ``zq consume``, updated by several threads.
+    """The message counts of ``zq consume``. Thread-safe.
 
     Args:
-        wanted: Whether to record in ``undone`` the messages that failed and were not completed later.
-        most_failures: Maximum number of consecutive failures; 0 = no limit.
+        wanted: Keep the ids of failed messages in ``undone`` until the messages are processed.
+        max_failures: Maximum number of consecutive failures; 0 = no limit.
     """
 
-    def __init__(self, wanted: bool, most_failures: int = 0) -> None:
+    def __init__(self, wanted: bool, max_failures: int = 0) -> None:
         self.done = 0
         self.failed = 0
         self.unstarted = 0
-        """Messages that were claimed and released without a run of the command."""
+        """Number of messages that were released before the command was run."""
         self.undone: set[str] = set()
         self.failures = 0
-        """Number of failed runs since the last success."""
-        self.most_failures = most_failures
+        """Number of consecutive failures."""
+        self.max_failures = max_failures
         self._wanted = wanted
         self._lock = threading.Lock()
 
@@ -185,17 +188,17 @@ class WorkCounts:
         return f"{self.done:,} done, {self.failed + self.unstarted:,} released{unstarted}."
 
     @property
-    def empty(self) -> bool:
-        """Whether there were no messages at all."""
+    def is_empty(self) -> bool:
+        """Whether no message was counted."""
         return not (self.done or self.failed or self.unstarted)
 
     @property
-    def failed_too_often(self) -> bool:
-        """Whether the command has reached the maximum number of consecutive failures."""
-        return 0 < self.most_failures <= self.failures
+    def has_failed_too_often(self) -> bool:
+        """Whether the maximum number of consecutive failures was reached."""
+        return 0 < self.max_failures <= self.failures
 
     def add(self, messages: Sequence[Message], done: bool) -> None:
-        """Count messages whose processing has ended."""
+        """Count messages that the command has processed (``done``) or for which it has failed."""
         ids = [message.id for message in messages]
         with self._lock:
             if done:
@@ -207,21 +210,21 @@ class WorkCounts:
                 self.failures += 1
                 self.undone.update(ids if self._wanted else ())
 
-    def give_back(self, count: int) -> None:
-        """Count messages that were released without processing."""
+    def add_unstarted(self, count: int) -> None:
+        """Count messages that were released before the command was run."""
         with self._lock:
             self.unstarted += count
 
 
 @contextmanager
-def live_line(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
-    """Show the counts on standard error, if it is a terminal and the line is ``wanted``."""
-    screen = console(stderr=True)
+def show_counts(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
+    """Show the counts during the block if standard error is a terminal and ``wanted`` is set."""
+    screen = create_console(stderr=True)
     if not wanted or not screen.is_terminal or screen.is_dumb_terminal:
         yield
         return
     ended = threading.Event()
-    drawing = threading.Thread(target=draw, args=(counts, ended), name="zq-live", daemon=True)
+    drawing = threading.Thread(target=redraw_counts, args=(counts, ended), name="zq-live", daemon=True)
     drawing.start()
     try:
         yield
@@ -230,19 +233,22 @@ def live_line(counts: WorkCounts, wanted: bool) -> Generator[None, None, None]:
         drawing.join()
 
 
-def draw(counts: WorkCounts, ended: threading.Event) -> None:
-    """Draw the counts at the right edge of the current line, where they cover no output of commands."""
+def redraw_counts(counts: WorkCounts, ended: threading.Event) -> None:
+    """Redraw the counts until ``ended`` is set."""
     before, then = counts.done, time.monotonic()
     while not ended.wait(REDRAW_COUNTS):
         now = time.monotonic()
         rate = (counts.done - before) / (now - then)
         before, then = counts.done, now
-        at_right_edge(f"{str(counts).removesuffix('.')}, {rate:,.0f}/s")
-    at_right_edge("")
+        write_at_right_edge(f"{str(counts).removesuffix('.')}, {rate:,.0f}/s")
+    write_at_right_edge("")
 
 
-def at_right_edge(text: str) -> None:
-    """Write text over the previous one and restore the cursor position."""
+def write_at_right_edge(text: str) -> None:
+    """Write text at the right edge of the current line, where the output of commands is usually empty.
+
+    The cursor does not move.
+    """
     width = max(WIDTH, len(text))
     sys.stderr.write(f"\x1b7\x1b[999C\x1b[{width - 1}D{text:>{width}}\x1b8")
     sys.stderr.flush()

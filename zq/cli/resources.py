@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq queue`` and ``zq topic``: the commands that both groups share.
-
-The server's listing has no counts, so the counts of each queue or topic need a request of their own. Several of these
-requests run concurrently.
-"""
+"""The commands ``zq queue`` and ``zq topic``."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +13,8 @@ import click
 import msgspec
 from msgspec.structs import asdict
 
-from zq.cli.failures import UNREADABLE, Unread
-from zq.cli.names import names
+from zq.cli.failures import RESOURCE_ERRORS, UnreadableResources
+from zq.cli.names import name_completer
 from zq.cli.output import as_text
 from zq.cli.param_types import Count
 from zq.cli.session import Command, Group, Kind, Session
@@ -28,27 +24,26 @@ from zq.limits import is_long_queue_name
 
 Handle = Queue | Topic
 Metadata = tuple[tuple[str, Any], ...]
-# Number of concurrent requests for counts.
+# Number of concurrent requests for message counts.
 COUNT_REQUESTS: Final = 8
-# Number of queues whose counts are requested before the first one is shown.
+# Number of queues whose counts are requested before the first row is shown.
 PREFETCH: Final = 100
-# Columns of a table, with the members that they show.
+# Table columns of ``list``, with the members that they show.
 COLUMNS: Final = {
     "queues": {"messages": "total", "claimed": "claimed", "oldest": "oldest", "dead letters": "dead_letters"},
     "topics": {"messages": "total", "oldest": "oldest"},
 }
 Row = dict[str, Any]
-# Columns of ``stats``.
-FIGURES: Final = ("name", "total", "free", "claimed", "oldest", "newest")
+# Table columns of ``stats``.
+STATS_COLUMNS: Final = ("name", "total", "free", "claimed", "oldest", "newest")
 
 
-class Member(click.ParamType[tuple[str, Any]]):
-    """A pair KEY=VALUE, in which the value is JSON, or text if it is not JSON."""
+class KeyValue(click.ParamType[tuple[str, Any]]):
+    """A pair KEY=VALUE. The value is JSON, or text if it is not JSON."""
 
     name = "key=value"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
-        """Parse the pair."""
         key, equals, text = value.partition("=")
         if not key or not equals:
             self.fail(f"{value!r} is not KEY=VALUE.", param, ctx)
@@ -59,7 +54,7 @@ class Member(click.ParamType[tuple[str, Any]]):
 
 
 class ResourceGroup(Group):
-    """The commands for queues, or those for topics."""
+    """A command group for queues or topics."""
 
     def __init__(self, word: str, handle: Callable[[Session, str], Handle]) -> None:
         super().__init__(word, help=f"Manage {word}s: metadata and message counts.")
@@ -69,8 +64,8 @@ class ResourceGroup(Group):
             self.add_command(command)
 
 
-class Resources:
-    """The queues or topics on which a command works."""
+class ResourceAccess:
+    """Access to the queues or the topics of the project, for commands that work on both."""
 
     def __init__(self, session: Session, group: ResourceGroup) -> None:
         self.session = session
@@ -83,27 +78,27 @@ class Resources:
         return self._handle(self.session, name)
 
     def raise_missing(self, names: Iterable[str]) -> None:
-        """Raise ``NotFound`` if there are names, because they do not exist."""
+        """Raise ``NotFound`` for the names of missing queues or topics. If there are no names, return."""
         if sentences := [str(self.session.missing(name, self.kind)) for name in names]:
             raise NotFound(" ".join(sentences))
 
-    def listed(self, **filters: Any) -> Iterator[Listed]:
-        """List the existing queues or topics."""
+    def list_resources(self, **filters: Any) -> Iterator[Listed]:
+        """List the queues or topics."""
         client = self.session.client
         return client.queues(**filters) if self.kind == "queues" else client.topics(**filters)
 
 
 def pass_resources(command: Callable[..., None]) -> Callable[..., None]:
-    """Pass the resources of its group to a command."""
+    """Pass the ``ResourceAccess`` of the command's group as the first argument."""
 
     def called(context: click.Context, /, **options: Any) -> None:
-        command(Resources(context.obj, group_of(context)), **options)
+        command(ResourceAccess(context.obj, parent_group(context)), **options)
 
     return update_wrapper(click.pass_context(called), command)
 
 
-def group_of(context: click.Context) -> ResourceGroup:
-    """Return the group to which a command belongs."""
+def parent_group(context: click.Context) -> ResourceGroup:
+    """Return the command group of the current command."""
     assert context.parent is not None
     group = context.parent.command
     assert isinstance(group, ResourceGroup)
@@ -111,17 +106,17 @@ def group_of(context: click.Context) -> ResourceGroup:
 
 
 def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
-    """Complete names of queues or topics, depending on the group."""
-    return names(group_of(context).kind)(context, parameter, begun)
+    """Complete queue names or topic names, depending on the command group."""
+    return name_completer(parent_group(context).kind)(context, parameter, begun)
 
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation (the default without a terminal).")
-name_of_one = click.argument("name", shell_complete=complete)
-members_argument = click.argument("members", type=Member(), nargs=-1, metavar="[KEY=VALUE]...")
+single_name_argument = click.argument("name", shell_complete=complete)
+members_argument = click.argument("members", type=KeyValue(), nargs=-1, metavar="[KEY=VALUE]...")
 
 
-def some_names(required: bool) -> Callable[[Any], Any]:
-    """Return an argument for any number of names."""
+def names_argument(required: bool) -> Callable[[Any], Any]:
+    """Return an argument for several names."""
     return click.argument("name", nargs=-1, required=required, shell_complete=complete)
 
 
@@ -129,27 +124,27 @@ def some_names(required: bool) -> Callable[[Any], Any]:
 @click.argument("name")
 @members_argument
 @pass_resources
-def create(resources: Resources, name: str, members: Metadata) -> None:
-    """Create a queue or topic with metadata. An existing one is not changed."""
+def create(resources: ResourceAccess, name: str, members: Metadata) -> None:
+    """Create a queue or topic with metadata. If it exists, it is not changed."""
     resources.out.result({"name": name, "created": resources(name).create(dict(members))})
 
 
 @click.command("show", cls=Command)
-@name_of_one
+@single_name_argument
 @pass_resources
-def show(resources: Resources, name: str) -> None:
-    """Show the metadata, with defaults for unset keys."""
+def show(resources: ResourceAccess, name: str) -> None:
+    """Show the metadata, including defaults."""
     resources.session.check_exists(name, resources.kind)
     resources.out.result({"name": name, **resources(name).metadata()})
 
 
 @click.command("set", cls=Command)
-@name_of_one
+@single_name_argument
 @members_argument
 @click.option("--unset", multiple=True, metavar="KEY", help="Metadata key to remove; repeatable.")
 @pass_resources
-def change(resources: Resources, name: str, members: Metadata, unset: tuple[str, ...]) -> None:
-    """Set some metadata keys, remove others, and show the result."""
+def change(resources: ResourceAccess, name: str, members: Metadata, unset: tuple[str, ...]) -> None:
+    """Set and remove metadata keys, and show the new metadata."""
     try:
         resources.out.result({"name": name, **resources(name).update(dict(members), remove=unset)})
     except (QueueNotFound, TopicNotFound):
@@ -157,27 +152,27 @@ def change(resources: Resources, name: str, members: Metadata, unset: tuple[str,
 
 
 @click.command("pause", cls=Command)
-@name_of_one
+@single_name_argument
 @click.option("--claims", "what", flag_value="claims", help="Pause only claims and pops; posts continue.")
 @click.option("--posts", "what", flag_value="posts", help="Pause only posts; consumers drain the queue.")
 @pass_resources
-def pause(resources: Resources, name: str, what: Literal["claims", "posts"] | None) -> None:
+def pause(resources: ResourceAccess, name: str, what: Literal["claims", "posts"] | None) -> None:
     """Pause claims, pops and posts of a queue until it is resumed."""
-    paused = change_of(resources, name, lambda queue: queue.pause(what or "all"))
+    paused = change_queue(resources, name, lambda queue: queue.pause(what or "all"))
     resources.out.result({"name": name, "paused": paused["_paused"]})
 
 
 @click.command("resume", cls=Command)
-@name_of_one
+@single_name_argument
 @pass_resources
-def resume(resources: Resources, name: str) -> None:
+def resume(resources: ResourceAccess, name: str) -> None:
     """Resume a paused queue."""
-    change_of(resources, name, lambda queue: queue.resume())
+    change_queue(resources, name, lambda queue: queue.resume())
     resources.out.result({"name": name, "resumed": True})
 
 
-def change_of(resources: Resources, name: str, verb: Callable[[Queue], Row]) -> Row:
-    """Return the metadata of a queue after a change. Raises ``NotFound`` with a similar name."""
+def change_queue(resources: ResourceAccess, name: str, verb: Callable[[Queue], Row]) -> Row:
+    """Change a queue and return its new metadata. Raises ``NotFound`` with a suggestion."""
     try:
         return verb(resources.session.client.queue(name))
     except QueueNotFound:
@@ -185,37 +180,37 @@ def change_of(resources: Resources, name: str, verb: Callable[[Queue], Row]) -> 
 
 
 @click.command("delete", cls=Command)
-@some_names(required=True)
+@names_argument(required=True)
 @yes_option
 @pass_resources
-def delete(resources: Resources, name: tuple[str, ...], yes: bool) -> None:
+def delete(resources: ResourceAccess, name: tuple[str, ...], yes: bool) -> None:
     """Delete queues or topics with their messages."""
     for_each(resources, name, "deleted", lambda one: one.delete(), "" if yes else "Delete {} with all messages?")
 
 
 @click.command("purge", cls=Command)
-@some_names(required=True)
+@names_argument(required=True)
 @yes_option
 @pass_resources
-def purge(resources: Resources, name: tuple[str, ...], yes: bool) -> None:
+def purge(resources: ResourceAccess, name: tuple[str, ...], yes: bool) -> None:
     """Delete all messages of queues or topics."""
     for_each(resources, name, "purged", lambda one: one.purge(), "" if yes else "Delete all messages of {}?")
 
 
 @click.command("stats", cls=Command)
-@some_names(required=False)
+@names_argument(required=False)
 @pass_resources
-def stats(resources: Resources, name: tuple[str, ...]) -> None:
-    """Show message counts, and the ages of the oldest and newest message."""
-    chosen = name or tuple(entry.name for entry in resources.listed())
+def stats(resources: ResourceAccess, name: tuple[str, ...]) -> None:
+    """Show message counts and the ages of the oldest and newest message."""
+    chosen = name or tuple(entry.name for entry in resources.list_resources())
     absent: list[str] = []
-    unread = Unread()
+    unread = UnreadableResources()
 
     def figures() -> Iterator[dict[str, Any]]:
         for one in chosen:
             try:
-                figure = counted(one, resources(one).stats())
-            except UNREADABLE as error:
+                figure = stats_row(one, resources(one).stats())
+            except RESOURCE_ERRORS as error:
                 unread.add(one, error)
                 continue
             if name and not figure["total"] and not resources(one).exists():
@@ -225,22 +220,25 @@ def stats(resources: Resources, name: tuple[str, ...]) -> None:
         if absent and len(absent) == len(chosen):
             resources.raise_missing(absent)
 
-    resources.out.rows(FIGURES, figures(), lambda entry: [entry[column] for column in FIGURES])
+    resources.out.rows(STATS_COLUMNS, figures(), lambda entry: [entry[column] for column in STATS_COLUMNS])
     resources.raise_missing(absent)
     unread.check()
 
 
-def counted(name: str, stats: Stats) -> dict[str, Any]:
-    """Return the counts of a queue or topic; ages are ``None`` if it is empty."""
+def stats_row(name: str, stats: Stats) -> dict[str, Any]:
+    """Return the table row of ``stats``. The ages of an empty queue or topic are ``None``."""
     oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
     figures = {"total": stats.total, "free": stats.free, "claimed": stats.claimed}
     return {"name": name, **figures, "oldest": oldest, "newest": newest}
 
 
 def for_each(
-    resources: Resources, names: Sequence[str], done: str, verb: Callable[[Handle], None], question: str
+    resources: ResourceAccess, names: Sequence[str], done: str, verb: Callable[[Handle], None], question: str
 ) -> None:
-    """Apply a verb to each name that exists. Aborts if the user declines the question on a terminal."""
+    """Ask for confirmation on a terminal, then apply ``verb`` to each existing queue or topic.
+
+    Raises ``Abort`` if the user declines, and ``NotFound`` if a queue or topic does not exist.
+    """
     absent = [one for one in names if not resources(one).exists()]
     if question and len(absent) < len(names) and sys.stdin.isatty():
         click.confirm(question.format(", ".join(names)), abort=True, err=True)
@@ -253,59 +251,61 @@ def for_each(
 
 @click.command("list", cls=Command)
 @click.option("--name", metavar="PART", help="List only names that contain this text.")
-@click.option("--with", "members", type=Member(), multiple=True, help="List only those with this metadata; repeatable.")
-@click.option("--limit", type=Count(0), default=0, help="Maximum number (default 0 = all).")
+@click.option("--with", "members", type=KeyValue(), multiple=True, help="Required metadata; repeatable.")
+@click.option("--limit", type=Count(0), default=0, help="Maximum number (default: all).")
 @click.option("-l", "--long", is_flag=True, help="Also show metadata in tables, without defaults.")
-@click.option("--no-counts", is_flag=True, help="Show only names and metadata, which saves one request for each.")
+@click.option("--no-counts", is_flag=True, help="Show only names and metadata. Saves one request per queue.")
 @pass_resources
 def list_all(
-    resources: Resources, name: str | None, members: Metadata, limit: int, long: bool, no_counts: bool
+    resources: ResourceAccess, name: str | None, members: Metadata, limit: int, long: bool, no_counts: bool
 ) -> None:
-    """List the queues or topics of the project with counts, ordered by name.
+    """List the queues or topics of the project with message counts, ordered by name.
 
-    Each count needs a request, of which eight run concurrently; --no-counts skips them.
+    zq requests the counts of each queue or topic separately, eight at a time. --no-counts skips these requests.
     """
     wanted = dict(members).items()
-    fitting = (one for one in resources.listed(name=name, detailed=True) if wanted <= dict(one.metadata or {}).items())
+    fitting = (
+        one for one in resources.list_resources(name=name, detailed=True) if wanted <= dict(one.metadata or {}).items()
+    )
     found = islice(fitting, limit or None)
     columns = {"name": "name", **({} if no_counts else COLUMNS[resources.kind])}
-    defaults = resources(uuid4().hex).metadata() if long and resources.out.for_people else {}
+    defaults = resources(uuid4().hex).metadata() if long and resources.out.uses_tables else {}
 
     def cells(row: Row) -> list[object]:
-        own = [chosen(row["metadata"], defaults)] if long else []
+        own = [format_metadata(row["metadata"], defaults)] if long else []
         return [*(row[member] for member in columns.values()), *own]
 
-    unread = Unread()
+    unread = UnreadableResources()
     rows = map(asdict, found) if no_counts else with_counts(resources, found, unread)
     resources.out.rows([*columns, *(["metadata"] if long else [])], rows, cells)
     unread.check()
 
 
-def with_counts(resources: Resources, found: Iterator[Listed], unread: Unread) -> Iterator[Row]:
-    """Yield rows with counts in listing order; counts that cannot be read are ``None``.
+def with_counts(resources: ResourceAccess, found: Iterator[Listed], unread: UnreadableResources) -> Iterator[Row]:
+    """Yield table rows with message counts, in the order of the listing. Unreadable counts are ``None``.
 
-    The counts of a dead-letter queue that is also listed are requested only once.
+    Counts are requested concurrently, and only once for each queue, even if it is a dead-letter queue of others.
     """
     queues = resources.kind == "queues"
     with ThreadPoolExecutor(COUNT_REQUESTS, "zq-list") as pool:
 
         @cache
-        def asked(name: str) -> Future[Row]:
-            return pool.submit(lambda: counted(name, resources(name).stats()))
+        def stats_future(name: str) -> Future[Row]:
+            return pool.submit(lambda: stats_row(name, resources(name).stats()))
 
         def counts(name: str) -> Row:
             try:
-                return asked(name).result()
-            except UNREADABLE as error:
+                return stats_future(name).result()
+            except RESOURCE_ERRORS as error:
                 unread.add(name, error)
-                return {"name": name, **dict.fromkeys(FIGURES[1:])}
+                return {"name": name, **dict.fromkeys(STATS_COLUMNS[1:])}
 
         try:
             while part := [(one, dead_letter_queue(one) if queues else "") for one in islice(found, PREFETCH)]:
                 for one, dead in part:
-                    asked(one.name)
+                    stats_future(one.name)
                     if dead:
-                        asked(dead)
+                        stats_future(dead)
                 for one, dead in part:
                     left = {"dead_letters": counts(dead)["total"] if dead else None} if queues else {}
                     yield counts(one.name) | left | {"metadata": one.metadata}
@@ -314,13 +314,13 @@ def with_counts(resources: Resources, found: Iterator[Listed], unread: Unread) -
 
 
 def dead_letter_queue(one: Listed) -> str:
-    """Return the name of the dead-letter queue; "" if it is absent or not valid."""
+    """Return the name of the dead-letter queue, or "" if the metadata has no valid name."""
     name = (one.metadata or {}).get("_dead_letter_queue")
     return name if is_long_queue_name(name) else ""
 
 
-def chosen(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
-    """Return metadata without defaults, in the format of ``zq queue create``."""
+def format_metadata(metadata: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
+    """Format metadata without defaults as arguments of ``zq queue create``."""
     own = {key: value for key, value in metadata.items() if key not in defaults or defaults[key] != value}
     return " ".join(f"{key}={as_text(value)}" for key, value in own.items())
 

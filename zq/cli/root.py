@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``zq``: global options, subcommands, and translation of errors to sentences and exit codes."""
+"""The root command ``zq`` with its subcommands, and the translation of errors into messages and exit codes."""
 
 import os
 import sys
@@ -27,10 +27,10 @@ from zq.cli import (
 from zq.cli.failures import Failure, exit_code, failure, run_to_exit
 from zq.cli.names import completion
 from zq.cli.resources import queue_group, topic_group
-from zq.cli.session import Group, Session, given, lines_of, listen, origins
+from zq.cli.session import Group, Session, help_rows, option_origins, option_values, print_client_logs
 from zq.errors import Invalid, ZqError
 
-# Examples at the end of the program's help.
+# Examples at the end of the root command's help.
 EXAMPLES = (
     "zq --project acme post jobs '{\"order\": 1}'",
     "zq --project acme consume jobs --exec ./handle-order",
@@ -40,7 +40,7 @@ EXAMPLES = (
 
 
 class Root(Group):
-    """The root command. Every expected error ends with a sentence and an exit code."""
+    """The root command, which converts expected errors into messages and exit codes."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
         """Run the program and exit."""
@@ -55,11 +55,11 @@ class Root(Group):
         run_to_exit(checked)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands in sections with their first sentences, followed by the examples."""
+        """Write the commands by section, and the examples."""
         width = max(len(name) for name in self.commands)
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl(lines_of(commands, width))
+                formatter.write_dl(help_rows(commands, width))
         with formatter.section("Examples"):
             formatter.write_dl([(line, "") for line in EXAMPLES])
 
@@ -68,7 +68,7 @@ class Root(Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            leave_output()  # the reader has closed the pipe
+            discard_output()
             return 0
         except RecursionError as error:
             raise Failure("The JSON is nested too deeply.", exit_code(Invalid())) from error
@@ -76,15 +76,15 @@ class Root(Group):
             raise failure(error) from error
 
 
-def leave_output() -> None:
-    """Discard unwritten output, because its reader is gone, so that the program ends without an error."""
+def discard_output() -> None:
+    """Discard buffered output after a broken pipe, so that Python reports no error when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
 
 
 def check_text(given: Mapping[str, str]) -> None:
-    """Raise ``UsageError`` for values that are not valid UTF-8, because they cannot be sent or shown."""
+    """Raise ``UsageError`` for a value that is not valid UTF-8."""
     for name, text in given.items():
         try:
             text.encode()
@@ -96,12 +96,12 @@ def check_text(given: Mapping[str, str]) -> None:
 @click.version_option(__version__, "-V", "--version", message="zq %(version)s")
 @click.pass_context
 def cli(run: click.Context) -> None:
-    """Work with queues and topics of a zq server.
+    """Work with the queues and topics of a zq server.
 
-    The options below may also follow the command's name; the last value wins.
+    You can also write the options below after the command's name. If you repeat an option, the last value applies.
     """
-    listen()
-    run.obj = Session(given(run), origins(run))
+    print_client_logs()
+    run.obj = Session(option_values(run), option_origins(run))
     run.call_on_close(run.obj.close)
 
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The session of a command: global options, client and output.
-
-Global options may precede or follow the command's name; the last value wins. The client is created on first use.
-"""
+"""The global options, and the client and output that they configure."""
 
 import logging
 from collections.abc import Iterable, Mapping
@@ -16,66 +13,69 @@ from click.core import ParameterSource
 
 from zq.cli.output import Output, note
 from zq.cli.param_types import Expression, Seconds
-from zq.cli.profiles import Connection, config_file, connection, without_user
+from zq.cli.profiles import Connection, config_file, connection, strip_user
 from zq.client import Client, Queue, Retries
 from zq.client.warnings import did_you_mean
 from zq.errors import ClaimNotFound, MessageNotFound, NotFound, SubscriptionNotFound, ZqError
 
 Kind = Literal["queues", "topics"]
-# Errors for parts of a queue or topic, which may be missing because the queue or topic does not exist.
-PARTS: Final = (MessageNotFound, ClaimNotFound, SubscriptionNotFound)
-# Maximum number of names that are compared with a misspelled one.
+# Errors that may have another cause: the queue or topic does not exist.
+PART_ERRORS: Final = (MessageNotFound, ClaimNotFound, SubscriptionNotFound)
+# Maximum number of names to compare with a misspelled name.
 MAX_COMPARED: Final = 500
-# Key of the option values in a context's ``meta``.
+# Key of the option values in ``Context.meta``.
 VALUES: Final = "zq.cli.session.values"
-# Key of the origins of these values.
-ORIGINS: Final = "zq.cli.session.origins"
-# Seconds for which interactive commands retry.
+# Key of the origins of the option values in ``Context.meta``.
+ORIGINS: Final = "zq.cli.session.option_origins"
+# Seconds for which short commands retry.
 SHORT_RETRY: Final = 5.0
 # Seconds for which long-running commands retry.
 LONG_RETRY: Final = 60.0
 # Maximum length of a command's first sentence in a help text.
-WHOLE: Final = 200
+MAX_SUMMARY_LENGTH: Final = 200
 
 
-def given(context: click.Context) -> dict[str, Any]:
-    """Return the values of the global options by name. All contexts of a run share them."""
+def option_values(context: click.Context) -> dict[str, Any]:
+    """Return the values of the global options by name. The contexts of all subcommands share this dict."""
     found: dict[str, Any] = context.meta.setdefault(VALUES, {})
     return found
 
 
-def origins(context: click.Context) -> dict[str, str]:
-    """Return the flag or variable that set each value, such as "--project" or "ZQ_PROJECT"."""
+def option_origins(context: click.Context) -> dict[str, str]:
+    """Return the origin of each value: an option or variable, such as "--project" or "ZQ_PROJECT"."""
     found: dict[str, str] = context.meta.setdefault(ORIGINS, {})
     return found
 
 
 class GlobalOption(click.Option):
-    """A global option. Only the program's own help describes it. The environment is read once, before any command."""
+    """An option of the root command that every subcommand also accepts.
+
+    Only the root command's help describes it, and only the root command reads its environment variable.
+    """
 
     def __init__(self, *words: str, **options: Any) -> None:
-        super().__init__(words, expose_value=False, show_envvar=True, callback=remember, **options)
+        super().__init__(words, expose_value=False, show_envvar=True, callback=store_value, **options)
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the row in the program's own help; ``None`` in the help of subcommands."""
+        """Return the help row for the root command, or ``None`` for a subcommand."""
         return super().get_help_record(ctx) if ctx.parent is None else None
 
 
-def remember(context: click.Context, option: click.Parameter, value: Any) -> None:
-    """Store the value that the user chose."""
+def store_value(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """Store a value that was set by an option or environment variable."""
     assert option.name is not None
     source = context.get_parameter_source(option.name)
     by_flag = source is ParameterSource.COMMANDLINE
     if by_flag or (source is ParameterSource.ENVIRONMENT and context.parent is None):
-        given(context)[option.name] = value
-        origins(context)[option.name] = option.opts[-1] if by_flag else str(option.envvar)
+        option_values(context)[option.name] = value
+        option_origins(context)[option.name] = option.opts[-1] if by_flag else str(option.envvar)
 
 
 # The global options.
-GLOBALS: Final = (
+GLOBAL_OPTIONS: Final = (
     GlobalOption("--url", envvar="ZQ_URL", metavar="URL", help="Server URL (default http://localhost:8888)."),
     GlobalOption("--project", envvar="ZQ_PROJECT", metavar="NAME", help="Project of the queues and topics."),
-    GlobalOption("--token", envvar="ZQ_TOKEN", metavar="TEXT", help="Token to authenticate with; see zq login."),
+    GlobalOption("--token", envvar="ZQ_TOKEN", metavar="TEXT", help="Access token; see zq login."),
     GlobalOption(
         "--client-id", envvar="ZQ_CLIENT_ID", metavar="UUID", help="Client id (default: a new one for each run)."
     ),
@@ -83,7 +83,7 @@ GLOBALS: Final = (
         "--profile",
         envvar="ZQ_PROFILE",
         metavar="NAME",
-        help="Profile of the configuration file that provides other settings.",
+        help="Profile of the configuration file.",
     ),
     GlobalOption(
         "--config",
@@ -92,7 +92,7 @@ GLOBALS: Final = (
         help="Configuration file (default ~/.config/zq/config.toml).",
     ),
     GlobalOption(
-        "--retry", type=Seconds(0), metavar="SECONDS", help="Seconds for which temporary failures are retried."
+        "--retry", type=Seconds(0), metavar="SECONDS", help="Seconds for which zq retries temporary failures."
     ),
     GlobalOption(
         "--output",
@@ -107,15 +107,15 @@ GLOBALS: Final = (
 )
 
 
-class WithGlobals(click.Command):
+class GlobalOptionsCommand(click.Command):
     """A command that accepts the global options."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.params = [*GLOBALS, *self.params]
+        self.params = [*GLOBAL_OPTIONS, *self.params]
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Refer to the program's help for the global options."""
+        """Refer to the root command's help for the global options."""
         super().format_epilog(ctx, formatter)
         if ctx.parent is not None:
             formatter.write_paragraph()
@@ -124,14 +124,14 @@ class WithGlobals(click.Command):
 
 
 class Session:
-    """One run of the program."""
+    """The settings, client and output of one run of ``zq``."""
 
     def __init__(self, chosen: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> None:
-        """Initialize the session.
+        """Create the session.
 
         Args:
-            chosen: Values of global options, to which later options are added.
-            origins: The flag or variable that set each value.
+            chosen: Values of the global options. The parser adds options that follow the command's name.
+            origins: Option or variable that set each value.
         """
         self.chosen = chosen
         self.origins = origins or {}
@@ -139,43 +139,43 @@ class Session:
         self._check_delays = True
 
     def configure(self, *, patient: bool | None = None, check_delays: bool | None = None) -> None:
-        """Configure the client before it is created.
+        """Change settings of the client. Call this before the first use of ``client``.
 
         Args:
-            patient: Whether to retry temporary failures for a long time.
-            check_delays: Whether to refuse a delay that the queue ignores.
+            patient: Retry temporary failures for a minute by default.
+            check_delays: Raise ``Invalid`` for a delay on a queue that ignores delays.
         """
         self._patient = self._patient if patient is None else patient
         self._check_delays = self._check_delays if check_delays is None else check_delays
 
     @cached_property
     def out(self) -> Output:
-        """The output of results."""
+        """The writer for results."""
         return Output(self.chosen.get("output"), self.chosen.get("query"), bool(self.chosen.get("full")))
 
     @property
     def retry(self) -> float | None:
-        """Seconds for which temporary failures are retried, if the user set them."""
+        """The value of ``--retry``, in seconds."""
         seconds: float | None = self.chosen.get("retry")
         return seconds
 
     @cached_property
     def verbose(self) -> bool:
-        """Whether each request and the status of its answer are shown on standard error."""
+        """Whether to show requests and response statuses on standard error."""
         return bool(self.chosen.get("verbose"))
 
     @property
     def profiles(self) -> Path:
-        """Path of the configuration file, which need not exist."""
+        """Path of the configuration file, which may not exist."""
         return self.chosen.get("config") or config_file()
 
     @cached_property
     def connection(self) -> Connection:
-        """The server, project and credentials. Raises ``UsageError``."""
-        return self.connecting({})
+        """The server, project and credentials to use. Raises ``UsageError``."""
+        return self.connection_with({})
 
-    def connecting(self, over: Mapping[str, str | None]) -> Connection:
-        """Return the connection, in which the given members override all others. Raises ``UsageError``."""
+    def connection_with(self, over: Mapping[str, str | None]) -> Connection:
+        """Return the connection with the members in ``over``, which override all options. Raises ``UsageError``."""
         chosen = {name: value for name, value in over.items() if value}
         found = connection({**self.chosen, **chosen}, self.chosen.get("profile"), self.chosen.get("config"))
         if not found.project and not found.token:
@@ -184,7 +184,7 @@ class Session:
 
     @cached_property
     def client(self) -> Client:
-        """The client of this run."""
+        """The client, created on first use."""
         place = self.connection
         seconds = self.retry_for
         if self.verbose:
@@ -194,7 +194,7 @@ class Session:
             place.url,
             place.project,
             place.client_id or None,
-            auth=self._show,
+            auth=self._note_request,
             retries=retries,
             token=place.token,
             check_delays=self._check_delays,
@@ -202,7 +202,7 @@ class Session:
 
     @property
     def retry_for(self) -> float:
-        """Seconds for which temporary failures are retried."""
+        """Seconds for which the client retries temporary failures."""
         return self.retry if self.retry is not None else LONG_RETRY if self._patient else SHORT_RETRY
 
     def queue(self, name: str) -> Queue:
@@ -210,7 +210,7 @@ class Session:
         return self.client.queue(name)
 
     def missing(self, name: str, kind: Kind = "queues") -> NotFound:
-        """Return the error for a missing queue or topic, with the most similar name."""
+        """Return an error for a missing queue or topic, which suggests a similar name."""
         page = self.client.limits()["max_queues_per_page"]
         listed = self.client.queues(page=page) if kind == "queues" else self.client.topics(page=page)
         ending = did_you_mean(name, [entry.name for entry in islice(listed, MAX_COMPARED)])
@@ -223,30 +223,33 @@ class Session:
             raise self.missing(name, kind)
 
     def close(self) -> None:
-        """Close the connections, if there are any."""
+        """Close the client if it was created."""
         if "client" in self.__dict__:
             self.client.close()
 
-    def _show(self, request: Any) -> Any:
-        """Show a request before it is sent, if the user wants that."""
+    def _note_request(self, request: Any) -> Any:
+        """Print a note for a request with ``--verbose``. Passed to the client as its authentication hook."""
         if self.verbose:
-            note(f"> {request.method} {without_user(str(request.url))}")
+            note(f"> {request.method} {strip_user(str(request.url))}")
         return request
 
 
 class NoteHandler(logging.Handler):
-    """A log handler that shows records of the client's libraries as single lines, and waits only once."""
+    """A log handler that prints records of zq's client and httpx as notes.
+
+    Pauses for rate limits are printed only once.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._told = False
+        self._has_noted = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a record as one line."""
+        """Print a record as a single line."""
         if record.name == "zq.client" and record.levelno == logging.INFO:
-            if self._told:
+            if self._has_noted:
                 return
-            self._told = True
+            self._has_noted = True
         if record.name.startswith("httpx"):
             _, _, answer = record.getMessage().partition(' "')
             note("< " + answer.rstrip('"'))
@@ -255,22 +258,22 @@ class NoteHandler(logging.Handler):
         note(record.getMessage() + (f" {cause}" if cause else ""))
 
 
-def listen() -> None:
-    """Print the log records of the client library for the rest of this process."""
+def print_client_logs() -> None:
+    """Print the log records of the client as notes from now on."""
     for name, level in (("zq.client", logging.INFO), ("httpx", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.setLevel(level)
         logger.handlers = [NoteHandler()]
 
 
-class Command(WithGlobals):
+class Command(GlobalOptionsCommand):
     """A command that also accepts the global options after its name."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command. If a part is not found because its queue or topic does not exist, report the latter."""
+        """Run the command. If a missing message is due to a missing queue or topic, report the queue or topic."""
         try:
             return super().invoke(ctx)
-        except PARTS:
+        except PART_ERRORS:
             session, name = ctx.find_object(Session), ctx.params.get("queue") or ctx.params.get("source")
             if session is not None and isinstance(name, str):
                 try:
@@ -282,20 +285,20 @@ class Command(WithGlobals):
             raise
 
 
-class Group(WithGlobals, click.Group):
-    """A group of such commands."""
+class Group(GlobalOptionsCommand, click.Group):
+    """A group of commands that accept the global options."""
 
     command_class = Command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Show each command with its whole first sentence."""
+        """Write each command with the first sentence of its help, which click would truncate."""
         with formatter.section("Commands"):
-            formatter.write_dl(lines_of(self.commands[name] for name in self.list_commands(ctx)))
+            formatter.write_dl(help_rows(self.commands[name] for name in self.list_commands(ctx)))
 
 
-def lines_of(commands: Iterable[click.Command], width: int = 0) -> list[tuple[str, str]]:
-    """Return the help rows of commands, with names padded to ``width``."""
-    return [(f"{command.name:{width}}", command.get_short_help_str(WHOLE)) for command in commands]
+def help_rows(commands: Iterable[click.Command], width: int = 0) -> list[tuple[str, str]]:
+    """Return a help row for each command, with its name padded to ``width``."""
+    return [(f"{command.name:{width}}", command.get_short_help_str(MAX_SUMMARY_LENGTH)) for command in commands]
 
 
 pass_session = click.make_pass_decorator(Session)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq subscription`` and ``zq deliveries``: subscriptions of queues and topics, and failed deliveries."""
+"""The commands ``zq subscription`` and ``zq deliveries``."""
 
 import sys
 from collections.abc import Callable
@@ -18,20 +18,19 @@ from zq.cli.session import Group, Session, pass_session
 from zq.client import DeadDelivery, Queue, Subscription, Topic
 from zq.limits import MAX_IDS
 
-subscription_group = Group("subscription", help="Manage subscriptions to queues and topics, by HTTP or mail.")
+subscription_group = Group("subscription", help="Manage HTTP and mail subscriptions to queues and topics.")
 deliveries_group = Group("deliveries", help="Manage failed and pending deliveries of a subscription.")
 source_argument = name_argument("source", "queues", metavar="QUEUE")
 topic_option = click.option("--topic", is_flag=True, help="QUEUE is the name of a topic.")
 id_argument = click.argument("subscription", metavar="SUBSCRIPTION")
 
 
-class Object(click.ParamType[dict[str, Any]]):
+class JsonObject(click.ParamType[dict[str, Any]]):
     """A JSON object."""
 
     name = "json"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dict[str, Any]:
-        """Parse the object."""
         try:
             return msgspec.json.decode(value, type=dict[str, Any])
         except msgspec.MsgspecError:
@@ -40,16 +39,15 @@ class Object(click.ParamType[dict[str, Any]]):
 
 def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that describe a subscription."""
-    ttl = click.option("--ttl", type=Count(60), metavar="SECONDS", help="Ttl of the subscription.")
+    ttl = click.option("--ttl", type=Count(60), metavar="SECONDS", help="Subscription ttl.")
     return ttl(
         click.option(
-            "--options", type=Object(), metavar="JSON", help='Options, such as {"post_headers": {"X-A": "b"}}.'
+            "--options", type=JsonObject(), metavar="JSON", help='Options, such as {"post_headers": {"X-A": "b"}}.'
         )(command)
     )
 
 
-def source_of(session: Session, name: str, topic: bool) -> Queue | Topic:
-    """Return the handle of the queue or topic."""
+def source_handle(session: Session, name: str, topic: bool) -> Queue | Topic:
     return session.client.topic(name) if topic else session.queue(name)
 
 
@@ -62,11 +60,12 @@ def source_of(session: Session, name: str, topic: bool) -> Queue | Topic:
 def create(
     session: Session, source: str, subscriber: str, ttl: int | None, options: dict[str, Any] | None, topic: bool
 ) -> None:
-    """Subscribe SUBSCRIBER, a URI, to the messages of QUEUE. Deliveries begin once it has confirmed.
+    """Subscribe the URI SUBSCRIBER to the messages of QUEUE.
 
-    The secret that signs webhooks is shown only for a new subscription.
+    Deliveries begin when the subscriber has confirmed the subscription. For a new subscription, zq shows the secret for
+    verifying webhook signatures.
     """
-    made = source_of(session, source, topic).subscribe(subscriber, ttl=ttl, options=options)
+    made = source_handle(session, source, topic).subscribe(subscriber, ttl=ttl, options=options)
     session.out.result({"id": made.id, **({"secret": made.secret} if made.secret else {})})
 
 
@@ -77,7 +76,7 @@ def create(
 @pass_session
 def list_all(session: Session, source: str, limit: int, topic: bool) -> None:
     """List the subscriptions of QUEUE."""
-    found = list(islice(source_of(session, source, topic).subscriptions(), limit or None))
+    found = list(islice(source_handle(session, source, topic).subscriptions(), limit or None))
     if not found:
         session.check_exists(source, "topics" if topic else "queues")
     columns = ("id", "subscriber", "confirmed", "age", "ttl")
@@ -90,12 +89,11 @@ def list_all(session: Session, source: str, limit: int, topic: bool) -> None:
 @topic_option
 @pass_session
 def show(session: Session, source: str, subscription: str, topic: bool) -> None:
-    """Show a subscription. Values of headers are shown as ***."""
-    session.out.result(members(source_of(session, source, topic).subscription(subscription)))
+    """Show a subscription. Header values are shown as ***."""
+    session.out.result(members(source_handle(session, source, topic).subscription(subscription)))
 
 
 def members(one: Subscription) -> dict[str, Any]:
-    """Return the members of a subscription."""
     found: dict[str, Any] = msgspec.to_builtins(one)
     return found
 
@@ -119,7 +117,7 @@ def update(
     """Change a subscription and show it."""
     if subscriber is None and ttl is None and options is None:
         raise click.UsageError("Give one of --subscriber, --ttl and --options.")
-    handle = source_of(session, source, topic)
+    handle = source_handle(session, source, topic)
     handle.update_subscription(subscription, subscriber=subscriber, ttl=ttl, options=options)
     session.out.result(members(handle.subscription(subscription)))
 
@@ -131,7 +129,7 @@ def update(
 @pass_session
 def delete(session: Session, source: str, subscriptions: Ids, topic: bool) -> None:
     """Delete subscriptions with their pending deliveries."""
-    handle = source_of(session, source, topic)
+    handle = source_handle(session, source, topic)
     for one in subscriptions:
         handle.unsubscribe(one)
         session.out.result({"id": one, "deleted": True})
@@ -140,15 +138,15 @@ def delete(session: Session, source: str, subscriptions: Ids, topic: bool) -> No
 @subscription_group.command("confirm")
 @source_argument
 @id_argument
-@click.option("--not", "refused", is_flag=True, help="Refuse the subscription instead.")
+@click.option("--not", "refused", is_flag=True, help="Reject the subscription.")
 @topic_option
 @pass_session
 def confirm(session: Session, source: str, subscription: str, refused: bool, topic: bool) -> None:
-    """Confirm a subscription on behalf of its subscriber.
+    """Confirm a subscription on behalf of the subscriber.
 
-    This requires an administrator if the server has authentication and requires confirmation.
+    If the server requires authentication and confirmation, you must be an administrator.
     """
-    source_of(session, source, topic).confirm_subscription(subscription, not refused)
+    source_handle(session, source, topic).confirm_subscription(subscription, not refused)
     session.out.result({"id": subscription, "confirmed": not refused})
 
 
@@ -158,8 +156,8 @@ def confirm(session: Session, source: str, subscription: str, refused: bool, top
 @topic_option
 @pass_session
 def test(session: Session, source: str, subscription: str, topic: bool) -> None:
-    """Deliver {"test": true} to this subscriber only."""
-    message = source_of(session, source, topic).test_subscription(subscription)
+    """Send the test message {"test": true} to this subscriber only."""
+    message = source_handle(session, source, topic).test_subscription(subscription)
     session.out.result({"id": subscription, "message": message})
 
 
@@ -169,8 +167,10 @@ def test(session: Session, source: str, subscription: str, topic: bool) -> None:
 @topic_option
 @pass_session
 def secret(session: Session, source: str, subscription: str, topic: bool) -> None:
-    """Create a new secret that signs webhooks. The former one also signs for one more day."""
-    session.out.result({"id": subscription, "secret": source_of(session, source, topic).rotate_secret(subscription)})
+    """Create a new webhook secret. For one day, deliveries are signed with both secrets."""
+    session.out.result(
+        {"id": subscription, "secret": source_handle(session, source, topic).rotate_secret(subscription)}
+    )
 
 
 @deliveries_group.command("list")
@@ -181,15 +181,14 @@ def secret(session: Session, source: str, subscription: str, topic: bool) -> Non
 @topic_option
 @pass_session
 def list_dead(session: Session, source: str, subscription: str, limit: int, waiting: bool, topic: bool) -> None:
-    """List failed deliveries."""
-    handle = source_of(session, source, topic)
+    """List failed or pending deliveries."""
+    handle = source_handle(session, source, topic)
     all = handle.waiting_deliveries(subscription) if waiting else handle.dead_deliveries(subscription)
     found = islice(all, limit or None)
     session.out.rows(("id", "message", "attempts", "reason", "body"), found, cells)
 
 
 def cells(one: DeadDelivery) -> list[object]:
-    """Return the table row of a delivery."""
     return [one.id, one.message_id, one.attempts, one.reason, as_text(one.body)]
 
 
@@ -200,8 +199,8 @@ def cells(one: DeadDelivery) -> list[object]:
 @topic_option
 @pass_session
 def redrive(session: Session, source: str, subscription: str, limit: int | None, topic: bool) -> None:
-    """Retry failed deliveries, with all attempts again."""
-    handle, moved = source_of(session, source, topic), 0
+    """Retry failed deliveries. Their attempts are counted from zero again."""
+    handle, moved = source_handle(session, source, topic), 0
     while True:
         most = REDRIVE_BATCH if limit is None else min(REDRIVE_BATCH, limit - moved)
         done = handle.redrive_deliveries(subscription, limit=most)
@@ -219,8 +218,8 @@ def redrive(session: Session, source: str, subscription: str, limit: int | None,
 @topic_option
 @pass_session
 def drop(session: Session, source: str, subscription: str, deliveries: Ids, yes: bool, topic: bool) -> None:
-    """Delete failed deliveries: those with the given IDs, or all."""
-    handle = source_of(session, source, topic)
+    """Delete failed deliveries by id, or all failed deliveries."""
+    handle = source_handle(session, source, topic)
     if not deliveries and not yes and sys.stdin.isatty():
         click.confirm(f"Delete all failed deliveries of {subscription}?", abort=True, err=True)
     for first in range(0, len(deliveries), MAX_IDS):

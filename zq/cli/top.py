@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq health`` and ``zq top``: the state of a server and its queues.
-
-The table of ``top`` shows each queue with its counts, its rates since the last sample, and the totals. Keys change the
-sort order.
-"""
+"""The commands ``zq health`` and ``zq top``, which show the state of a server and its queues."""
 
 import os
 import signal
@@ -20,8 +16,8 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from zq.cli.failures import UNREADABLE, Failure, Unread, exit_code, sentence
-from zq.cli.output import console, table
+from zq.cli.failures import RESOURCE_ERRORS, Failure, UnreadableResources, error_message, exit_code
+from zq.cli.output import build_table, create_console
 from zq.cli.param_types import Count, Seconds
 from zq.cli.session import Command, Session, pass_session
 from zq.client import Stats
@@ -32,14 +28,14 @@ if TYPE_CHECKING:
 
 # Columns of the table.
 COLUMNS: Final = ("name", "messages", "claimed", "in/s", "out/s", "change/s", "oldest")
-# Number of terminal lines without a queue: header, total, keys and cursor.
+# Number of terminal lines that show no queue: header, totals, keys and cursor.
 OTHER_LINES: Final = 4
-# Waits up to the given seconds for a key; "" if none was pressed.
-Pressed = Callable[[float], str]
+# A function that waits for a key for some seconds, and returns "" if no key was pressed.
+ReadKey = Callable[[float], str]
 
 
-class Figures(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "change": "change/s"}):
-    """The metrics of one queue or of all queues. Ages are in seconds. Unknown values are ``None``."""
+class QueueMetrics(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "change": "change/s"}):
+    """The metrics of one queue, or the totals of all queues. Ages are in seconds. Unknown values are ``None``."""
 
     name: str
     total: int
@@ -51,31 +47,30 @@ class Figures(Struct, frozen=True, rename={"came": "in/s", "left": "out/s", "cha
     left: float | None = None
     change: float | None = None
     paused: str | None = None
-    """The paused operations: claims, posts or all."""
+    """The paused operations: "claims", "posts" or "all"."""
 
     @property
     def shown_name(self) -> str:
-        """The name, with the paused operations."""
         marks = {None: "", "all": " (paused)"}
         return self.name + marks.get(self.paused, f" ({self.paused} paused)")
 
 
-# Sort value of each order, largest first. Queues without a value come last, ordered by name.
-SORTS: Final[dict[str, Callable[[Figures], float | None]]] = {
+# Sort keys, in descending order. Queues without a value are last, ordered by name.
+SORTS: Final[dict[str, Callable[[QueueMetrics], float | None]]] = {
     "name": lambda _: None,
     "messages": lambda row: row.total,
     "in": lambda row: row.came,
     "out": lambda row: row.left,
     "oldest": lambda row: row.oldest,
 }
-# Names of orders on the server, if they differ.
-FIGURES: Final = {"messages": "ready"}
-# Key of each sort order.
+# The server's names of sort orders, where they differ.
+SERVER_SORTS: Final = {"messages": "ready"}
+# Keyboard key of each sort order.
 KEYS: Final = {"n": "name", "m": "messages", "i": "in", "o": "out", "a": "oldest"}
 
 
 class Sample(NamedTuple):
-    """The stats of a queue at a moment, and its paused operations."""
+    """The stats and the paused operations of a queue at a point in time."""
 
     stats: Stats
     moment: float
@@ -83,20 +78,20 @@ class Sample(NamedTuple):
 
 
 class Sampler:
-    """Samples the stats of queues whose names contain ``part``, up to ``limit`` queues."""
+    """A sampler of the stats of up to ``limit`` queues whose names contain ``part``."""
 
     def __init__(self, session: Session, part: str | None, limit: int, sort: str) -> None:
         self._client = session.client
-        self._sort = FIGURES.get(sort, sort)
+        self._sort = SERVER_SORTS.get(sort, sort)
         self._part = part
         self._limit = limit
         self._before: dict[str, Sample] = {}
         self.more = False
-        """Whether there are more queues than the limit."""
-        self.unread = Unread()
+        """Whether the number of queues exceeds the limit."""
+        self.unread = UnreadableResources()
 
-    def sample(self) -> list[Figures]:
-        """Return the metrics of each queue, with rates since the last sample of the queue."""
+    def sample(self) -> list[QueueMetrics]:
+        """Return the metrics of each queue, with rates since its last sample."""
         listed = [*islice(self._client.queues(name=self._part, detailed=True), self._limit + 1)]
         self.more = len(listed) > self._limit
         chosen = {one.name: (one.metadata or {}).get("_paused") for one in listed[: self._limit]}
@@ -106,14 +101,17 @@ class Sampler:
         for name, paused in chosen.items():
             try:
                 now[name] = Sample(self._client.queue(name).stats(), time.monotonic(), paused)
-            except UNREADABLE as error:
+            except RESOURCE_ERRORS as error:
                 self.unread.add(name, error)
-        rows = [figures(name, sample, self._before.get(name)) for name, sample in now.items()]
+        rows = [queue_metrics(name, sample, self._before.get(name)) for name, sample in now.items()]
         self._before = now
         return rows
 
     def _first(self) -> dict[str, str | None]:
-        """Return the first queues in the chosen order with their paused operations; empty if the server cannot sort."""
+        """Return the first queues in the server's sort order, with their paused operations.
+
+        The result is empty if the server cannot sort.
+        """
         try:
             rows = self._client.queue_figures(sort=self._sort, name=self._part)
             return {row["name"]: row["paused"] for row in islice(rows, self._limit)}
@@ -121,11 +119,11 @@ class Sampler:
             return {}
 
 
-def figures(name: str, now: Sample, before: Sample | None) -> Figures:
-    """Return the metrics of a queue. The number of messages that left is the number that arrived minus the growth."""
+def queue_metrics(name: str, now: Sample, before: Sample | None) -> QueueMetrics:
+    """Compute the metrics of a queue from two samples: outgoing = incoming - growth."""
     stats = now.stats
     oldest, newest = (mark.age if mark else None for mark in (stats.oldest, stats.newest))
-    found = Figures(name, stats.total, stats.free, stats.claimed, oldest, newest, paused=now.paused)
+    found = QueueMetrics(name, stats.total, stats.free, stats.claimed, oldest, newest, paused=now.paused)
     if before is None:
         return found
     seconds, change = now.moment - before.moment, stats.total - before.stats.total
@@ -136,58 +134,62 @@ def figures(name: str, now: Sample, before: Sample | None) -> Figures:
     return replace(found, came=round(came / seconds, 1), left=round(max(0, came - change) / seconds, 1))
 
 
-def summed(rows: Sequence[Figures], more: bool) -> Figures:
-    """Return the totals of all queues. Rates include only queues with known rates."""
+def total_metrics(rows: Sequence[QueueMetrics], more: bool) -> QueueMetrics:
+    """Return the totals of all queues. Queues with unknown rates do not count in the total rates."""
     name = f"{'first ' if more else ''}{len(rows):,} queue{'' if len(rows) == 1 else 's'}"
     total, free, claimed = (sum(getattr(row, member) for row in rows) for member in ("total", "free", "claimed"))
     oldest = max((row.oldest for row in rows if row.oldest is not None), default=None)
-    came, left, change = (total_rate(getattr(row, member) for row in rows) for member in ("came", "left", "change"))
-    return Figures(name, total, free, claimed, oldest, None, came, left, change)
+    came, left, change = (sum_rates(getattr(row, member) for row in rows) for member in ("came", "left", "change"))
+    return QueueMetrics(name, total, free, claimed, oldest, None, came, left, change)
 
 
-def total_rate(rates: Iterable[float | None]) -> float | None:
-    """Return the sum of the known rates; ``None`` if none is known."""
+def sum_rates(rates: Iterable[float | None]) -> float | None:
+    """Return the sum of the known rates, or ``None`` if all rates are unknown."""
     known = [rate for rate in rates if rate is not None]
     return round(sum(known), 1) if known else None
 
 
-def ordered(rows: Iterable[Figures], sort: str) -> list[Figures]:
-    """Return the queues in the given sort order."""
+def sort_metrics(rows: Iterable[QueueMetrics], sort: str) -> list[QueueMetrics]:
     by = SORTS[sort]
 
-    def key(row: Figures) -> tuple[bool, float, str]:
+    def key(row: QueueMetrics) -> tuple[bool, float, str]:
         value = by(row)
         return value is None, -(value or 0), row.name
 
     return sorted(rows, key=key)
 
 
-def drawn(rows: Sequence[Figures], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
-    """Return the totals and the first queues: ``most`` of them, or as many as fit on the terminal."""
+def metrics_table(rows: Sequence[QueueMetrics], more: bool, sort: str, most: int | None, keys: bool) -> "Group":
+    """Return the table of the totals and the first queues.
+
+    Args:
+        most: Maximum number of queues. Default: as many as fit on the terminal.
+        keys: Show the keyboard keys.
+    """
     from rich.console import Group
 
-    shown = ordered(rows, sort)[: most or max(1, console().height - OTHER_LINES)]
-    sums = summed(rows, more)
-    parts: list[RenderableType] = [table(COLUMNS, [cells(row) for row in (sums, *shown)])]
+    shown = sort_metrics(rows, sort)[: most or max(1, create_console().height - OTHER_LINES)]
+    sums = total_metrics(rows, more)
+    parts: list[RenderableType] = [build_table(COLUMNS, [cells(row) for row in (sums, *shown)])]
     if keys:
         press = ", ".join(f"{key} {name}" for key, name in KEYS.items())
         parts.append(f"{len(shown):,} of {len(rows):,} by {sort}. Press {press}, q quit.")
     return Group(*parts)
 
 
-def cells(row: Figures) -> Sequence[object]:
-    """Return the table row of a queue."""
+def cells(row: QueueMetrics) -> Sequence[object]:
     return row.shown_name, row.total, row.claimed, row.came, row.left, row.change, row.oldest
 
 
 @contextmanager
-def keyboard() -> Generator[Pressed, None, None]:
-    """Read keys as they are pressed, without echo. Without a Unix terminal there are no keys.
+def keyboard() -> Generator[ReadKey, None, None]:
+    """Switch the terminal to unbuffered input without echo, and yield a function that reads a key.
 
-    The terminal is restored at the end. SIGTERM is handled like Ctrl-C, because it would skip that.
+    The terminal is restored when the block ends. SIGTERM would skip that, so it raises ``KeyboardInterrupt`` during the
+    block. Without a Unix terminal, the function returns no keys.
     """
     if not sys.stdin.isatty() or find_spec("termios") is None:
-        yield no_key
+        yield sleep_without_key
         return
     import termios
     import tty
@@ -199,7 +201,7 @@ def keyboard() -> Generator[Pressed, None, None]:
         if not select([terminal], [], [], seconds)[0]:
             return ""
         key = os.read(terminal, 1)
-        return key.decode(errors="replace") if key else no_key(seconds)  # no key if the terminal was closed
+        return key.decode(errors="replace") if key else sleep_without_key(seconds)  # b"" = the terminal was closed
 
     before_term = signal.signal(signal.SIGTERM, signal.default_int_handler)
     tty.setcbreak(terminal)
@@ -210,7 +212,7 @@ def keyboard() -> Generator[Pressed, None, None]:
         signal.signal(signal.SIGTERM, before_term)
 
 
-def no_key(seconds: float) -> str:
+def sleep_without_key(seconds: float) -> str:
     """Sleep and return no key."""
     time.sleep(seconds)
     return ""
@@ -219,12 +221,12 @@ def no_key(seconds: float) -> str:
 @click.command("health", cls=Command)
 @pass_session
 def health(session: Session) -> None:
-    """Check that the server and its store answer; exit code 7 if they do not."""
+    """Check the server and its store. If one of them does not respond, the exit code is 7."""
     begun = time.perf_counter()
     try:
         session.client.ping()
     except ZqError as error:
-        raise Failure(sentence(error), exit_code(Unavailable())) from error
+        raise Failure(error_message(error), exit_code(Unavailable())) from error
     took = time.perf_counter() - begun
     session.out.result({"url": session.connection.shown_url, "status": "ok", "milliseconds": round(took * 1000, 1)})
 
@@ -232,7 +234,7 @@ def health(session: Session) -> None:
 @click.command("top", cls=Command)
 @click.option("--name", metavar="PART", help="Show only queues whose names contain this text.")
 @click.option("--sort", type=click.Choice([*SORTS]), default="messages", help="Sort order (default messages).")
-@click.option("--rows", type=Count(1), help="Number of queues to show (default: as many as fit; all in JSON).")
+@click.option("--rows", type=Count(1), help="Number of queues to show (default: as many as fit on the terminal).")
 @click.option(
     "--limit", type=Count(1), default=200, help="Number of queues to sample, in the order of --sort (default 200)."
 )
@@ -252,13 +254,13 @@ def top(
     looks: int | None,
     once: bool,
 ) -> None:
-    """Show live metrics of queues: depth, age of the oldest message, and messages per second in and out.
+    """Show live metrics of queues: depth, age of the oldest message, and incoming and outgoing rates.
 
-    Rates refer to the last sample, one interval ago. On a terminal, keys change the sort order.
+    Rates are messages per second since the last sample. On a terminal, you can change the sort order with keys.
     """
     session.configure(patient=True)
     sampler = Sampler(session, name, limit, sort)
-    if session.out.for_people and sys.stdout.isatty() and not once:
+    if session.out.uses_tables and sys.stdout.isatty() and not once:
         live_top(sampler, sort, rows, interval, looks)
         sampler.unread.check()
         return
@@ -266,22 +268,22 @@ def top(
     for _ in range(1 if once or looks is None else looks):
         time.sleep(interval)
         found = sampler.sample()
-        if session.out.for_people:
-            console().print(drawn(found, sampler.more, sort, rows, keys=False))
+        if session.out.uses_tables:
+            create_console().print(metrics_table(found, sampler.more, sort, rows, keys=False))
             continue
-        for row in ordered(found, sort)[:rows]:
+        for row in sort_metrics(found, sort)[:rows]:
             session.out.line(row)
     sampler.unread.check()
 
 
 def live_top(sampler: Sampler, sort: str, rows: int | None, interval: float, looks: int | None) -> None:
-    """Redraw the table with each sample; the first one has no rates. Keys change the sort order."""
+    """Redraw the table with each sample, and change the sort order when a key is pressed."""
     from rich.live import Live
 
-    with keyboard() as pressed, Live(console=console(), auto_refresh=False) as live:
+    with keyboard() as pressed, Live(console=create_console(), auto_refresh=False) as live:
         for number in count():
             found = sampler.sample()
-            live.update(drawn(found, sampler.more, sort, rows, keys=True), refresh=True)
+            live.update(metrics_table(found, sampler.more, sort, rows, keys=True), refresh=True)
             if number == looks:
                 return
             until = time.monotonic() + interval
@@ -291,4 +293,4 @@ def live_top(sampler: Sampler, sort: str, rows: int | None, interval: float, loo
                     return
                 if key in KEYS:
                     sort = KEYS[key]
-                    live.update(drawn(found, sampler.more, sort, rows, keys=True), refresh=True)
+                    live.update(metrics_table(found, sampler.more, sort, rows, keys=True), refresh=True)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``zq topic publish`` and ``zq tail``."""
+"""The commands ``zq topic publish`` and ``zq tail``."""
 
 from itertools import islice
 
 import click
 
-from zq.cli.content import Form
-from zq.cli.messages import as_json, ttl_option
+from zq.cli.content import InputFormat
+from zq.cli.messages import parse_body, ttl_option
 from zq.cli.names import name_argument
-from zq.cli.output import body, note, show, table
+from zq.cli.output import body_text, build_table, note, show
 from zq.cli.param_types import Count
 from zq.cli.post import send_input
 from zq.cli.resources import topic_group
@@ -23,31 +23,34 @@ from zq.client import Event, Gap
 @click.option("--text", is_flag=True, help="Post bodies as text, even if they look like JSON.")
 @pass_session
 def publish(session: Session, name: str, body: str, ttl: int | None, text: bool) -> None:
-    """Publish BODY, which is JSON, or text if it is not JSON; with "-", publish each line of standard input."""
+    """Publish BODY, or each line of standard input if BODY is "-".
+
+    BODY is JSON, or text if it is not JSON.
+    """
     session.configure(patient=body == "-")
     topic = session.client.topic(name)
     if body != "-":
-        session.out.result({"id": topic.publish(as_json(body, never=text), ttl=ttl)})
+        session.out.result({"id": topic.publish(parse_body(body, never=text), ttl=ttl)})
         return
-    send_input(session, topic, Form(text), ttl)
+    send_input(session, topic, InputFormat(text), ttl)
 
 
 @click.command("tail", cls=Command)
 @name_argument("topic", "topics", required=False)
-@click.option("--match", metavar="GLOB", help="Topics whose names match: * is one part, ** any number of parts.")
+@click.option("--match", metavar="GLOB", help="Show topics whose names match. * is one part, ** any number of parts.")
 @click.option(
     "--from",
     "after",
     type=Count(0, 2**63 - 1),
     metavar="SEQUENCE",
-    help="Start after this message; 0 = with the oldest.",
+    help="Start after this message; 0 = start with the oldest message.",
 )
 @click.option("--limit", type=Count(1), help="Number of messages after which the command ends.")
 @pass_session
 def tail(session: Session, topic: str | None, match: str | None, after: int | None, limit: int | None) -> None:
-    """Show messages as they are published, until interrupted.
+    """Show messages as they are published, until you interrupt the command.
 
-    TOPIC must exist. --match also shows topics that are created later, even for a single name.
+    TOPIC must exist. --match also shows topics that are created later.
     """
     if (topic is None) == (match is None):
         raise click.UsageError("Give either TOPIC or --match.")
@@ -63,7 +66,7 @@ def tail(session: Session, topic: str | None, match: str | None, after: int | No
 
 
 def note_gap(gap: Gap) -> bool:
-    """Report missed messages. Return ``False``, because a gap is not a message."""
+    """Print a note about missed messages. Return ``False``, so that a filter drops the gap."""
     if gap.after is None:
         note("The connection was lost before the first message; messages may have been missed.")
     else:
@@ -72,8 +75,7 @@ def note_gap(gap: Gap) -> bool:
 
 
 def show_event(session: Session, event: Event) -> None:
-    """Show a message as one line."""
-    if session.out.for_people:
-        show(table(("id", "topic", "body"), [(event.id, event.topic, body(event))], header=False))
+    if session.out.uses_tables:
+        show(build_table(("id", "topic", "body"), [(event.id, event.topic, body_text(event))], header=False))
     else:
         session.out.line(event)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts of files: split into batches that are equal at each attempt, with a resume file that records the progress.
+"""Resumable posts of files.
 
-While ``events.ndjson`` is being posted, ``events.ndjson.zq`` exists next to it. It holds the line and offset up to
-which everything is stored, and all values that determine the batches. Later batches may also be stored: the server
-recognizes their idempotency keys. Lines and offsets refer to the decompressed content.
-
-A lock on the resume file ensures that only one run at a time posts a file.
+The progress of posting ``events.ndjson`` is kept in the resume file ``events.ndjson.zq``: the line and offset up to
+which all messages are stored, and all values that determine the batches. A resumed post gives the same batches with the
+same idempotency keys, so batches that were stored after that offset are not stored twice. A lock on the resume file
+ensures that only one process posts the file. Lines and offsets refer to decompressed content.
 """
 
 import hashlib
@@ -23,39 +22,41 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import asdict, replace
 
-from zq.cli.content import Form, TornLine, content, csv_header, items
-from zq.client.calls import maybe_applied
+from zq.cli.content import InputFormat, InvalidInput, read_content, read_csv_header, read_items
+from zq.client.calls import may_be_applied
 from zq.client.posting import pack
 from zq.errors import Conflict
 
 try:
     import fcntl
-except ImportError:  # Windows: no locks of this kind, and no open file can be replaced, so none is kept open
+except ImportError:  # Windows has no flock and cannot replace open files, so the resume file is not kept open
     fcntl = None  # type: ignore[assignment]
 
 
 # Maximum number of messages per batch.
 MAX_BATCH: Final = 1000
-# Maximum number of bytes that surround a body in a post.
+# Maximum number of bytes that a post adds to each body.
 BODY_OVERHEAD: Final = 64
-# Number of bytes by which a file is recognized.
+# Number of bytes in a digest that detects changes of the file.
 FINGERPRINT: Final = 4096
-# Seconds between two writes of the resume file.
+# Minimum interval in seconds between two writes of the resume file.
 SAVE_INTERVAL: Final = 0.1
 
 
 def resume_path(path: Path) -> Path:
-    """Return the path of the resume file."""
     return path.with_name(path.name + ".zq")
 
 
 class ResumeFile:
-    """The resume file of a file; created if it does not exist. Raises ``Conflict`` if another run has locked it."""
+    """The locked resume file of a source file, created if missing.
+
+    Raises ``Conflict`` if another process has locked the resume file.
+    """
 
     def __init__(self, source: Path) -> None:
         self.source = source
         self.path = resume_path(source)
-        self._file = self._locked()
+        self._file = self._open_locked()
 
     def __enter__(self) -> Self:
         return self
@@ -64,57 +65,56 @@ class ResumeFile:
         self._file.close()
 
     def read(self) -> bytes:
-        """Return the content; empty for a new file."""
         return self.path.read_bytes()
 
     def write(self, text: bytes, durably: bool = False) -> None:
         """Replace the content atomically."""
         fresh = self.path.with_name(self.path.name + ".new")
         file = fresh.open("w+b")
-        _lock(file)  # before another run can find it
+        _lock(file)  # before the rename, so that no other process can lock it first
         file.write(text)
         file.flush()
         if durably:
             os.fsync(file.fileno())
-        kept = _kept(file)
+        kept = _kept_open(file)
         fresh.replace(self.path)
         self._file.close()
         self._file = kept
 
     def remove(self) -> None:
-        """Delete the resume file after the post is complete."""
+        """Delete the resume file."""
         self.path.unlink(missing_ok=True)
 
-    def _locked(self) -> BinaryIO:
+    def _open_locked(self) -> BinaryIO:
         while True:
             file = self.path.open("a+b")
             try:
                 _lock(file)
                 if os.path.samestat(os.fstat(file.fileno()), self.path.stat()):
-                    return _kept(file)
+                    return _kept_open(file)
             except BlockingIOError as error:
                 file.close()
                 raise Conflict("Another run is posting this file.") from error
             except FileNotFoundError:
                 pass
-            file.close()  # replaced or removed between opening and locking
+            file.close()  # another process has replaced or removed the file between opening and locking
 
 
 def _lock(file: BinaryIO) -> None:
-    """Lock the file. Raises ``BlockingIOError`` if another run has locked it."""
+    """Lock the file. Raises ``BlockingIOError`` if another process has locked it."""
     if fcntl:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _kept(file: BinaryIO) -> BinaryIO:
-    """Return the file, which is kept open if that preserves the lock."""
+def _kept_open(file: BinaryIO) -> BinaryIO:
+    """Return the file. Close it first where no lock depends on it (Windows)."""
     if not fcntl:
         file.close()
     return file
 
 
 class UploadTerms(Struct, frozen=True):
-    """The values that must be equal when a post is resumed."""
+    """The settings that must not change when a post is resumed."""
 
     url: str
     project: str
@@ -125,15 +125,20 @@ class UploadTerms(Struct, frozen=True):
     delimiter: str = ""
 
     @property
-    def form(self) -> Form:
-        """The input format."""
-        return Form(self.text, self.delimiter)
+    def form(self) -> InputFormat:
+        return InputFormat(self.text, self.delimiter)
 
 
 class Upload(Struct, frozen=True):
-    """The progress of a file's post.
+    """The progress of posting a file.
 
-    Everything up to ``line`` and ``offset`` is stored; ``run`` is the prefix of its keys.
+    Attributes:
+        run: Prefix of the idempotency keys.
+        size: Size of the file in bytes.
+        head: Digest of the start of the file.
+        line: Number of the last line up to which all messages are stored.
+        offset: End offset of this line.
+        messages: Number of stored messages.
     """
 
     terms: UploadTerms
@@ -146,13 +151,19 @@ class Upload(Struct, frozen=True):
     messages: int = 0
     batch_messages: int = MAX_BATCH
     before: str = ""
-    """Digest of the content before the offset, if nothing after it was sent. The rest of the file may then change."""
+    """Digest of the content before the offset. Set only if no later content was sent, so that it may be changed."""
     resumed: bool = False
     """Whether an earlier run may have sent batches after the offset."""
 
 
 class Batch(Struct, frozen=True):
-    """Lines that are sent together, and their end offset."""
+    """The lines of one request.
+
+    Attributes:
+        first: Number of the first line.
+        last: Number of the last line.
+        offset: Offset of the end of the last line.
+    """
 
     first: int
     last: int
@@ -168,45 +179,49 @@ def resume(
     *,
     restart: bool = False,
 ) -> Upload:
-    """Return the interrupted post or a new one. Raises ``Conflict`` if the interrupted post had other terms."""
+    """Load the progress of an interrupted post, or begin a new post.
+
+    Raises ``Conflict`` if the terms or the file have changed since the interruption.
+    """
     path, kept = resume_file.source, b"" if restart else resume_file.read()
-    size, head = path.stat().st_size, digest_of_head(path)
+    size, head = path.stat().st_size, head_digest(path)
     if not kept:
-        return saved(resume_file, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages))
-    way_out = f"Finish it with the same options, or start again with --restart. The resume file is {resume_file.path}."
+        return save_progress(
+            resume_file, Upload(terms, uuid4().hex, batch_bytes, size, head, batch_messages=batch_messages)
+        )
+    remedy = f"Finish it with the same options, or start again with --restart. The resume file is {resume_file.path}."
     try:
         upload = msgspec.json.decode(kept, type=Upload)
     except msgspec.MsgspecError as error:
-        raise Conflict(f"The resume file of an earlier post cannot be read. {way_out}") from error
+        raise Conflict(f"The resume file of an earlier post cannot be read. {remedy}") from error
     before, now = asdict(upload.terms), asdict(terms)
     if changed := [name for name in before if before[name] != now[name]]:
-        raise Conflict(f"The interrupted post of this file had another {changed[0]}. {way_out}")
+        raise Conflict(f"The interrupted post of this file had another {changed[0]}. {remedy}")
     repaired = upload.before and upload.before == digest_before(path, upload.offset)
     if (upload.size, upload.head) != (size, head) and not repaired:
-        raise Conflict(f"The file has changed since its post was interrupted. {way_out}")
+        raise Conflict(f"The file has changed since its post was interrupted. {remedy}")
     upload = replace(upload, resumed=True)
     if not repaired:
         return upload
-    return saved(resume_file, replace(upload, size=size, head=head, before="", batch_bytes=batch_bytes))
+    return save_progress(resume_file, replace(upload, size=size, head=head, before="", batch_bytes=batch_bytes))
 
 
-def saved(resume_file: ResumeFile, upload: Upload) -> Upload:
+def save_progress(resume_file: ResumeFile, upload: Upload) -> Upload:
     """Write the progress durably to the resume file and return it."""
     resume_file.write(msgspec.json.encode(upload), durably=True)
     return upload
 
 
-def digest_of_head(path: Path) -> str:
-    """Return the digest of the start of a file."""
+def head_digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.sha256(file.read(FINGERPRINT)).hexdigest()
 
 
 def digest_before(path: Path, offset: int) -> str:
-    """Return the digest of the content before an offset; "" if the content is shorter."""
+    """Return the digest of the content just before an offset, or "" if the content is shorter."""
     start, known = max(0, offset - FINGERPRINT), b""
-    with path.open("rb") as file, suppress(TornLine):
-        for piece in content(file, start):
+    with path.open("rb") as file, suppress(InvalidInput):
+        for piece in read_content(file, start):
             known += piece
             if len(known) >= offset - start:
                 break
@@ -214,7 +229,7 @@ def digest_before(path: Path, offset: int) -> str:
 
 
 class Sender:
-    """Sends the rest of a file, ``most`` batches at a time, and saves the progress."""
+    """A sender that posts the remaining batches of a file, ``most`` at a time, and saves the progress."""
 
     def __init__(self, resume_file: ResumeFile, upload: Upload, post: Callable[[Batch], object], most: int) -> None:
         self.upload = upload
@@ -225,30 +240,31 @@ class Sender:
         self._saved_at = time.monotonic()
 
     def send(self, progress: Callable[[Upload, int], None]) -> None:
-        """Send all batches. ``progress`` is called after each with the upload and the number of bytes read.
+        """Send all batches. If sending fails, keep the resume file unless certainly no message was stored.
 
-        After an error, the resume file is kept unless certainly nothing was stored.
+        Args:
+            progress: Called after each batch with the progress and the number of bytes read.
         """
         with self._resume_file.source.open("rb") as file, ThreadPoolExecutor(self._most, "zq-post") as pool:
             try:
-                for batch in batches(file, self.upload):
+                for batch in split_batches(file, self.upload):
                     self._running.append((batch, file.tell(), pool.submit(self._post, batch)))
                     self._finish(self._most, progress)
                 self._finish(0, progress)
-            except TornLine:
+            except InvalidInput:
                 self._finish(0, progress)
                 self.upload = replace(self.upload, before=digest_before(self._resume_file.source, self.upload.offset))
                 raise
             finally:
                 pool.shutdown(cancel_futures=True)
-                if self._stored_nothing():
+                if self._has_stored_nothing():
                     self._resume_file.remove()
                 else:
                     self._save()
         self._resume_file.remove()
 
     def _finish(self, most: int, progress: Callable[[Upload, int], None]) -> None:
-        """Wait for the oldest batches until at most ``most`` are pending. Progress is saved in order, without gaps."""
+        """Wait for the oldest batches until at most ``most`` batches are pending, and record them in order."""
         while len(self._running) > most:
             batch, read, sent = self._running[0]
             sent.result()
@@ -260,33 +276,36 @@ class Sender:
                 self._saved_at = time.monotonic()
             progress(self.upload, read)
 
-    def _stored_nothing(self) -> bool:
-        """Return whether certainly nothing was stored, after all batches have ended."""
+    def _has_stored_nothing(self) -> bool:
+        """Return ``True`` if certainly no message was stored. Call this after all batches have ended."""
         known = self.upload.line or self.upload.resumed
-        return not known and all(surely_not_stored(sent) for *_, sent in self._running)
+        return not known and all(is_certainly_not_stored(sent) for *_, sent in self._running)
 
     def _save(self) -> None:
         self._resume_file.write(msgspec.json.encode(self.upload))
 
 
-def surely_not_stored(sent: Future[object]) -> bool:
-    """Return whether a finished batch was certainly not stored."""
+def is_certainly_not_stored(sent: Future[object]) -> bool:
+    """Return ``True`` if a finished request has certainly stored no message."""
     error = None if sent.cancelled() else sent.exception()
-    return sent.cancelled() or (error is not None and not maybe_applied(error))
+    return sent.cancelled() or (error is not None and not may_be_applied(error))
 
 
-def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
-    """Split the rest of a file into batches by its content only. Raises ``TornLine`` after the preceding batch."""
+def split_batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
+    """Split the remaining lines of a file into batches. The same file always gives the same batches.
+
+    Raises ``InvalidInput`` after all lines before the invalid line were yielded.
+    """
     form, header = upload.terms.form, None
     if form.delimiter and upload.line:
-        header = csv_header(file, form.delimiter)
+        header = read_csv_header(file, form.delimiter)
         file.seek(0)
     first, number, offset = upload.line + 1, upload.line, upload.offset
     bodies: list[Raw] = []
     filled = BODY_OVERHEAD
     try:
-        for item in items(content(file, offset), form, number, offset, header):
-            assert item is not None  # files are read without waiting
+        for item in read_items(read_content(file, offset), form, number, offset, header):
+            assert item is not None  # only standard input yields ``None``
             body, size = item.body, 0
             if body is not None:
                 size = len(bytes(body)) + BODY_OVERHEAD
@@ -298,7 +317,7 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
             number, offset, filled = item.line, item.offset, filled + size
             if body is not None:
                 bodies.append(body)
-    except TornLine:
+    except InvalidInput:
         if bodies:
             yield Batch(first, number, offset, bodies)
         raise
@@ -307,7 +326,7 @@ def batches(file: BinaryIO, upload: Upload) -> Iterator[Batch]:
 
 
 def check_size(body: Raw, number: int, upload: Upload) -> None:
-    """Raise ``TornLine`` if a message does not fit in any post."""
+    """Raise ``InvalidInput`` if a message exceeds the maximum post size."""
     size = len(pack([body], upload.terms.ttl, upload.terms.delay))
     if size > upload.batch_bytes:
-        raise TornLine(f"Line {number} makes a post of {size:,} bytes; the limit is {upload.batch_bytes:,}.")
+        raise InvalidInput(f"Line {number} makes a post of {size:,} bytes; the limit is {upload.batch_bytes:,}.")

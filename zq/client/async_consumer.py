@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers of an asynchronous client: a loop over messages, or handlers in tasks.
+"""The asynchronous consumer.
 
-Two maintenance tasks serve the claims in the background: one settles messages, the other renews claims.
+Two background tasks maintain the claims: one settles messages, the other renews claims.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 
-from zq.client.calls import AsyncTransport, Caught, check_concurrency, sleep_slices
+from zq.client.calls import AsyncTransport, ErrorRecorder, check_concurrency, split_sleep
 from zq.client.consumer import ConsumerBase, OnLost
 from zq.client.consumer_state import LIMITS, ConsumerOptions, NextRequest
 from zq.client.stopping import stop_on_signals
@@ -20,7 +20,7 @@ from zq.errors import TooManyRequests
 
 
 class AsyncConsumer(ConsumerBase):
-    """An asynchronous iterator over the messages of a queue. As a context manager, it ends when its block ends."""
+    """An asynchronous iterable over the messages of a queue. ``async with`` settles and releases its claims."""
 
     def __init__(self, transport: AsyncTransport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         super().__init__(options, on_lost, contextlib.nullcontext())
@@ -28,7 +28,7 @@ class AsyncConsumer(ConsumerBase):
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
         self._maintenance: list[asyncio.Task[None]] = []
-        self._asking: asyncio.Task[float] | None = None
+        self._claim_task: asyncio.Task[float] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._messages: AsyncGenerator[Delivery, None] | None = None
 
@@ -47,26 +47,26 @@ class AsyncConsumer(ConsumerBase):
             await self._messages.aclose()
 
     async def work(self, handler: Callable[[Delivery], Awaitable[object]], concurrency: int) -> Worked:
-        """Await ``handler`` for each message, up to ``concurrency`` at a time. If it raises, release its message."""
+        """Await ``handler`` for each message, in up to ``concurrency`` tasks. If it raises, release the message."""
         slots, running = asyncio.Semaphore(check_concurrency(concurrency)), set[asyncio.Future[object]]()
         async with self._open():
             try:
                 while await slots.acquire() and (delivery := await self._take()) is not None:
                     work = asyncio.ensure_future(handler(delivery))
                     running.add(work)
-                    work.add_done_callback(partial(self._ended, slots, delivery))
+                    work.add_done_callback(partial(self._on_handler_end, slots, delivery))
                     work.add_done_callback(running.discard)
             finally:
                 if running:
                     await asyncio.wait(running)
-                    await asyncio.sleep(0)  # run their callbacks first
-        return self._worked()
+                    await asyncio.sleep(0)  # lets the callbacks of the tasks run
+        return self._outcome()
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[None]:
         self._begin(await self._transport.run(LIMITS))
-        self._asking = self._closing = None
-        sources: tuple[NextRequest, ...] = (self._state.settlement, self._state.renewal)
+        self._claim_task = self._closing = None
+        sources: tuple[NextRequest, ...] = (self._state.next_settlement, self._state.next_renewal)
         self._maintenance = [asyncio.create_task(self._maintain(source)) for source in sources]
         self._transport.before_close.append(self._close)
         completed = False
@@ -79,58 +79,57 @@ class AsyncConsumer(ConsumerBase):
             self._report(raises=completed)
 
     async def _close(self) -> None:
-        """Release unfinished messages. The release continues even if the awaiting task is cancelled again."""
+        """Release unfinished messages and settle the claims, even if the awaiting task is cancelled."""
         if self._closing is None:
             self._closed_at = time.monotonic()
-            self._closing = asyncio.create_task(self._closed())
+            self._closing = asyncio.create_task(self._settle_and_stop())
         await asyncio.shield(self._closing)
 
-    async def _closed(self) -> None:
-        if self._asking is not None:
-            await asyncio.gather(self._asking, return_exceptions=True)
+    async def _settle_and_stop(self) -> None:
+        if self._claim_task is not None:
+            await asyncio.gather(self._claim_task, return_exceptions=True)
         self._state.close(time.monotonic())
         self._changed.set()
         await asyncio.wait(self._maintenance)
-        await self._maintain(
-            self._state.settlement
-        )  # settlements are due only if the tasks were cancelled, for example by asyncio.run
+        # Settlements are still due if the background tasks were cancelled, for example by ``asyncio.run``.
+        await self._maintain(self._state.next_settlement)
         self._transport.before_close.remove(self._close)
         self._running = False
 
     async def _take(self) -> Delivery | None:
-        while not self._ending():
+        while not self._is_ending():
             self._report()
             if delivery := self._state.take(time.monotonic()):
                 return delivery
-            if self._state.exhausted:
+            if self._state.is_exhausted:
                 break
-            if self._state.backlogged:
+            if self._state.is_backlogged:
                 self._settled.clear()
                 await self._settled.wait()
                 continue
-            self._asking = asyncio.create_task(self._ask())
-            for part in sleep_slices(await asyncio.shield(self._asking), self._ending):
+            self._claim_task = asyncio.create_task(self._claim())
+            for part in split_sleep(await asyncio.shield(self._claim_task), self._is_ending):
                 await asyncio.sleep(part)
         return None
 
-    async def _ask(self) -> float:
-        """Create the next claim and return the seconds to pause after it.
+    async def _claim(self) -> float:
+        """Claim messages and return the seconds to sleep before the next claim.
 
-        The request is never cancelled, because its messages would not be released.
+        Callers must shield this coroutine: if the request were cancelled, its messages would not be released.
         """
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         try:
             claimed = await self._transport.run(self._claim_call())
         except TooManyRequests as error:
             return self._pause_after_limit(error)
         self._changed.set()
-        return self._state.received(claimed, asked, time.monotonic())
+        return self._state.add_claimed(claimed, sent_at, time.monotonic())
 
     def _finish(self, delivery: Delivery, decision: Decision) -> None:
         if self._state.finish(delivery, decision, time.monotonic()):
             self._changed.set()
 
-    def _ended(self, slots: asyncio.Semaphore, delivery: Delivery, work: "asyncio.Future[object]") -> None:
+    def _on_handler_end(self, slots: asyncio.Semaphore, delivery: Delivery, work: "asyncio.Future[object]") -> None:
         try:
             error = asyncio.CancelledError() if work.cancelled() else work.exception()
             self._finish(delivery, self._decide(delivery, error))
@@ -138,24 +137,24 @@ class AsyncConsumer(ConsumerBase):
             slots.release()
 
     async def _maintain(self, next_request: NextRequest) -> None:
-        """Send requests of one kind until the consumer is closed and none is due."""
+        """Send settlements or renewals until the consumer is closed and no request is due."""
         while True:
             self._changed.clear()
-            asked = time.monotonic()
-            request = next_request(asked)
+            sent_at = time.monotonic()
+            request = next_request(sent_at)
             if isinstance(request, float):
                 if self._state.closing:
                     return
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(min(request - asked, 3600)):
+                    async with asyncio.timeout(min(request - sent_at, 3600)):
                         await self._changed.wait()
                 continue
-            answer = None
+            result = None
             try:
-                with Caught() as caught:
-                    answer = await self._transport.run(self._request_call(request))
+                with ErrorRecorder() as caught:
+                    result = await self._transport.run(self._request_call(request))
             except asyncio.CancelledError:
-                self._state.interrupted(request)
+                self._state.record_interruption(request)
                 raise
-            self._completed(request, answer, caught.error, asked)
+            self._record_outcome(request, result, caught.error, sent_at)
             self._settled.set()

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The attempts of a call: request construction, authentication, and retries with exponential back-off and jitter.
-
-Both transports share the handling of outcomes: each attempt ends with an answer, an error or ``Retry``.
-"""
+"""Request construction, authentication, and retries with exponential back-off and jitter, for both transports."""
 
 import logging
 import socket
@@ -21,13 +18,13 @@ from msgspec.structs import replace
 from tenacity import RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from zq.client.calls import (
-    Answer,
     Call,
     Repeat,
+    Response,
     Retries,
-    error_of,
-    retry_after,
-    sleep_slices,
+    error_from,
+    parse_retry_after,
+    split_sleep,
 )
 from zq.client.credentials import Token
 from zq.errors import CommitRunning, Invalid, StoreDamaged, TooManyRequests, Unavailable, ZqError
@@ -35,14 +32,14 @@ from zq.errors import CommitRunning, Invalid, StoreDamaged, TooManyRequests, Una
 T = TypeVar("T")
 LOG = logging.getLogger("zq.client")
 if logging.getLogger("httpx").level == logging.NOTSET:
-    # httpx logs each request at INFO. To keep this, set the level before the import, or afterwards.
+    # httpx logs each request at INFO. An application that wants these lines sets the logger's level itself.
     logging.getLogger("httpx").setLevel(logging.WARNING)
 Auth = httpx.Auth | Callable[[httpx.Request], httpx.Request]
-# Statuses of temporary failures.
+# HTTP statuses of temporary failures.
 RETRIED_STATUSES: Final = frozenset({429, 502, 503, 504})
-# Errors that occur before any part of the request was sent.
+# Errors that httpx raises before it sends any part of a request.
 NEVER_SENT: Final = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
-# Explanations of connection errors. The first matching class applies.
+# Explanations of connection errors, most specific class first.
 CAUSES: Final[Mapping[type[BaseException], str]] = {
     ConnectionRefusedError: "connection refused",
     socket.gaierror: "the host name cannot be resolved",
@@ -53,7 +50,7 @@ CAUSES: Final[Mapping[type[BaseException], str]] = {
 LAST_PORT: Final = 65535
 # Limits of the connection pool.
 CONNECTIONS: Final = httpx.Limits(max_connections=100, max_keepalive_connections=100, keepalive_expiry=30)
-# Timeout in seconds for undoing a call that ended without an answer.
+# Timeout in seconds for the ``undo`` call of a failed call.
 UNDO_TIMEOUT: Final = 2.0
 
 
@@ -61,7 +58,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The settings of a client.
 
     Attributes:
-        timeout: Maximum seconds for one attempt to connect or to receive an answer.
+        timeout: Timeout in seconds for connecting and for receiving a response, per attempt.
     """
 
     url: str
@@ -79,7 +76,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             "auth": self.auth,
             "limits": CONNECTIONS,
             "follow_redirects": False,
-            # Loading certificates takes longer than a post, so it is limited to clients that may need them.
+            # Loading the certificates takes longer than a post, so clients that use plain HTTP do not load them.
             "verify": httpx.URL(self.url).scheme == "https" or bool(getproxies()),
         }
 
@@ -91,19 +88,19 @@ class Settings(Struct, frozen=True, kw_only=True):
         return f"Settings({self.safe_url()})"
 
     def sign(self, request: httpx.Request) -> None:
-        """Add the token to a request if it goes to this server and not to another one."""
+        """Add the token to a request to this server. Requests to other servers are not changed."""
         server = httpx.URL(self.url)
         if self.token is not None and (request.url.scheme, request.url.netloc) == (server.scheme, server.netloc):
             request.headers.update(self.token.headers())
 
-    def brief(self) -> "Settings":
-        """Return the settings for a single attempt with a short timeout."""
+    def single_attempt(self) -> "Settings":
+        """Return a copy of the settings with a single attempt and a short timeout."""
         return replace(
             self, timeout=min(self.timeout, UNDO_TIMEOUT), retries=Retries(attempts=1, deadline=UNDO_TIMEOUT)
         )
 
 
-def settings(
+def make_settings(
     url: str,
     project: str,
     client_id: str | None,
@@ -112,12 +109,10 @@ def settings(
     timeout: float,
     retries: Retries,
 ) -> Settings:
-    """Validate and return the settings of a client.
+    """Validate the arguments of a client and return its settings. Raises ``Invalid``.
 
     Args:
         project: Project id; "" = the credential's project.
-
-    Raises ``Invalid``.
     """
     try:
         server = httpx.URL(url)
@@ -136,7 +131,10 @@ def settings(
 
 
 class Retry(Exception):
-    """A failed attempt that may be repeated after ``pause`` seconds. ``error`` is raised if it is not repeated."""
+    """A failed attempt that may be retried after ``pause`` seconds.
+
+    ``error`` is the error to raise if no retry follows.
+    """
 
     def __init__(self, error: ZqError, pause: float = 0.0) -> None:
         super().__init__(str(error))
@@ -145,7 +143,7 @@ class Retry(Exception):
 
 
 class Attempts:
-    """The attempts of one call and the time left for them."""
+    """The attempts of one call, with their deadline."""
 
     def __init__(self, call: Call[Any], settings: Settings) -> None:
         self.call = call
@@ -153,35 +151,35 @@ class Attempts:
         self._ends = time.monotonic() + settings.retries.deadline + call.wait
         self._jitter = wait_random_exponential(settings.retries.first, settings.retries.most)
         self._failed: Retry | None = None
-        self._still_running = 0
-        """Number of answers that a commit is still running. They do not count as failures."""
-        self._too_fast = 0
-        """Number of answers that rejected the request because of a rate limit. They do not count as failures."""
-        self._slowed_down: Retry | None = None
-        """The last attempt, if a rate limit rejected it."""
+        self._running_count = 0
+        """Number of responses for a commit that is still running. They do not count as failures."""
+        self._rate_limited_count = 0
+        """Number of responses that rejected the request because of a rate limit. They do not count as failures."""
+        self._rate_limit_failure: Retry | None = None
+        """The failure of the last attempt, if a rate limit rejected it."""
 
     def options(self) -> dict[str, Any]:
         """Return the arguments for tenacity's ``Retrying``."""
         return {
             "retry": retry_if_exception_type(Retry),
-            "wait": self._pause,
+            "wait": self._next_pause,
             "before_sleep": self._log,
-            "stop": self._exhausted,
+            "stop": self._is_exhausted,
             "reraise": True,
         }
 
     def request(self, client: httpx.Client | httpx.AsyncClient) -> httpx.Request:
-        """Build the request of the next attempt, with a timeout that fits the time left."""
+        """Build the request of the next attempt. Its timeout is at most the time left for the call."""
         if client.is_closed:
             raise ZqError("The client is closed.")
-        self._slowed_down = None
+        self._rate_limit_failure = None
         call = self.call
         left = min(self._ends - time.monotonic() - call.wait, max(1.0, call.patience()))
         patience = max(0.1, min(self._settings.timeout, left))
         request = client.build_request(
             call.method,
             call.path,
-            params={name: _text(value) for name, value in call.params.items() if value is not None} or None,
+            params={name: _format_param(value) for name, value in call.params.items() if value is not None} or None,
             headers=call.headers,
             content=call.body or None,
             timeout=httpx.Timeout(patience, read=patience + call.wait),
@@ -191,95 +189,100 @@ class Attempts:
 
     @contextmanager
     def attempt(self) -> Generator[None, None, None]:
-        """Translate connection errors to ``Retry``, or to ``Unavailable`` if the call must not be repeated."""
+        """Translate connection errors into ``Retry``, or into ``Unavailable`` if a retry is not safe."""
         try:
             yield
         except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
             raise Invalid("The request is not valid HTTP: check its address and headers.") from error
         except httpx.RequestError as error:
-            lost = Unavailable(connection_error(self._settings.url, error))
+            lost = Unavailable(connection_error_message(self._settings.url, error))
             if self.call.repeat is Repeat.SAFE or isinstance(error, NEVER_SENT):
                 self._failed = Retry(lost)
                 raise self._failed from error
             raise lost from error
 
-    def answer(self, response: httpx.Response) -> Answer:
-        """Return the answer. An error in the response is raised, as ``Retry`` if the call may be repeated."""
-        pause = retry_after(response.headers)
-        if response.status_code == 202 and pause > 0:  # a commit is still running, for however long it takes
-            self._still_running += 1
+    def read_response(self, response: httpx.Response) -> Response:
+        """Convert a successful response.
+
+        Raises ``Retry`` for a failure that permits a retry, and the server's error for any other failure.
+        """
+        pause = parse_retry_after(response.headers)
+        if response.status_code == 202 and pause > 0:  # a commit is still running, for an unlimited time
+            self._running_count += 1
             self._ends = max(self._ends, time.monotonic() + self._settings.retries.deadline)
             self._failed = Retry(CommitRunning("The commit is decided and still being applied."), pause)
             raise self._failed
         if response.is_success:
-            return Answer(response.status_code, response.headers, response.content)
-        error = error_of(response)
+            return Response(response.status_code, response.headers, response.content)
+        error = error_from(response)
         if response.status_code == 429 or isinstance(error, TooManyRequests):
-            raise self._rate_limited(error, pause) from (self._failed.error if self._failed else None)
+            raise self._rate_limit_retry(error, pause) from (self._failed.error if self._failed else None)
         running = response.status_code == 409 and pause > 0
         passing = response.status_code in RETRIED_STATUSES and not isinstance(error, StoreDamaged)
         if self.call.repeat is Repeat.SAFE and (passing or running):
             self._failed = Retry(error, pause)
             raise self._failed
         if self._failed is not None:
-            raise error from self._failed.error  # the chain shows that an earlier attempt may have been applied
+            # ``may_be_applied`` uses the cause: an earlier attempt may have succeeded.
+            raise error from self._failed.error
         raise error
 
-    def sleeps(self, pause: float) -> Iterator[float]:
-        """Yield the parts of a pause. Once the caller wants no more retries, raise the preceding failure."""
-        yield from sleep_slices(pause, self._out_of_patience)
-        failure = self._slowed_down or self._failed
-        if failure is not None and self._out_of_patience():
+    def split_pause(self, pause: float) -> Iterator[float]:
+        """Split a pause into short sleeps. Raises the last failure when the caller's patience has run out."""
+        yield from split_sleep(pause, self._is_out_of_patience)
+        failure = self._rate_limit_failure or self._failed
+        if failure is not None and self._is_out_of_patience():
             raise failure
 
-    def _rate_limited(self, error: ZqError, pause: float) -> Retry:
-        """Return a retry after the time that the server requests."""
+    def _rate_limit_retry(self, error: ZqError, pause: float) -> Retry:
         if self._settings.retries.attempts > 1:
-            self._too_fast += 1
-        self._slowed_down = Retry(error, pause)
-        return self._slowed_down
+            self._rate_limited_count += 1
+        self._rate_limit_failure = Retry(error, pause)
+        return self._rate_limit_failure
 
-    def _out_of_patience(self) -> bool:
+    def _is_out_of_patience(self) -> bool:
         return self.call.patience() <= 0
 
-    def _pause(self, state: RetryCallState) -> float:
+    def _next_pause(self, state: RetryCallState) -> float:
         failure = state.outcome.exception() if state.outcome else None
-        asked = failure.pause if isinstance(failure, Retry) else 0.0
-        if asked and failure is self._slowed_down:
-            return asked + uniform(0, self._settings.retries.first)
-        return max(asked, self._jitter(state))
+        requested = failure.pause if isinstance(failure, Retry) else 0.0
+        if requested and failure is self._rate_limit_failure:
+            return requested + uniform(0, self._settings.retries.first)
+        return max(requested, self._jitter(state))
 
     def _log(self, state: RetryCallState) -> None:
-        """Log the first retry, because a call may take a minute, and the first wait for a rate limit."""
-        if self._slowed_down is not None:
-            if self._too_fast == 1:
+        """Log the first retry and the first pause for a rate limit, because the call may take a minute."""
+        if self._rate_limit_failure is not None:
+            if self._rate_limited_count == 1:
                 LOG.info(
-                    "%s Waiting %.0f s, as requested by the server.", self._slowed_down.error, state.upcoming_sleep
+                    "%s Waiting %.0f s, as requested by the server.",
+                    self._rate_limit_failure.error,
+                    state.upcoming_sleep,
                 )
         elif state.attempt_number == 1 and state.outcome:
             LOG.warning("%s Retrying for up to %.0f s.", state.outcome.exception(), self._settings.retries.deadline)
 
-    def _exhausted(self, state: RetryCallState) -> bool:
-        failed = state.attempt_number - self._still_running - self._too_fast
+    def _is_exhausted(self, state: RetryCallState) -> bool:
+        failed = state.attempt_number - self._running_count - self._rate_limited_count
         too_often = failed >= self._settings.retries.attempts
         left = min(self._ends - time.monotonic(), self.call.patience())
         return too_often or state.upcoming_sleep >= left
 
 
-def connection_error(url: str, error: httpx.RequestError) -> str:
-    """Return the error connection_error for a failed connection to the server."""
+def connection_error_message(url: str, error: httpx.RequestError) -> str:
+    """Return the error message for a failed connection to the server."""
     server = httpx.URL(url)
     if isinstance(error, httpx.TimeoutException):
         reason = "did not answer in time"
     elif isinstance(error, NEVER_SENT):
-        reason = f"cannot be reached{_cause(error)}"
+        reason = f"cannot be reached{_explain_cause(error)}"
     else:
         reason = "closed the connection"
     return f"The server at {server.host}:{server.port or server.scheme} {reason}."
 
 
-def _cause(error: BaseException) -> str:
-    """Return the cause that the operating system reports in brackets; "" if it is not helpful."""
+def _explain_cause(error: BaseException) -> str:
+    """Return an explanation in brackets, such as `` (connection refused)``, or "" for an unknown cause."""
     for cause in _causes(error):
         for kind, words in CAUSES.items():
             if isinstance(cause, kind):
@@ -295,7 +298,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _text(value: str | int | bool | list[str]) -> str | list[str]:
+def _format_param(value: str | int | bool | list[str]) -> str | list[str]:
     if isinstance(value, list):
         return value
     return str(value).lower() if isinstance(value, bool) else str(value)

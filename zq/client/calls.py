@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as values: their content, whether they may be repeated, and how their answers are read. No I/O.
+"""API calls as values: the request, its retry rule and the function that reads the response. No I/O.
 
-Each verb of the API is written once, as a function that returns a ``Call``. The decorator ``operation`` binds it to a
-client. On a blocking client, the bound verb runs the call and returns the result. On an asynchronous client, it returns
-an awaitable.
+Each API method is written once, as a function that returns a ``Call``. The decorators ``operation`` and ``listing``
+turn the function into a method that returns a result on a blocking client and an awaitable on an asynchronous client.
 """
 
 import inspect
@@ -43,24 +42,24 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 P = ParamSpec("P")
 Params = Mapping[str, str | int | bool | list[str] | None]
-# Errors raised when an answer has an unexpected format.
-UNREADABLE: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError)
-# Maximum seconds of a Retry-After header; longer times are cut to this.
+# Errors raised when a response has an unexpected format.
+READ_ERRORS: Final = (msgspec.MsgspecError, LookupError, TypeError, ValueError, RecursionError)
+# Upper bound in seconds for the Retry-After header. Longer times are reduced to it.
 MAX_RETRY_AFTER: Final = 3600.0
-# Maximum seconds between two checks whether to end a pause.
-SLICE: Final = 0.2
+# Interval in seconds at which a sleeping caller checks whether to stop.
+CHECK_INTERVAL: Final = 0.2
 
 
 class Repeat(Enum):
-    """The condition under which a request is repeated after a lost answer or a temporary failure."""
+    """The retry rule of a request."""
 
     SAFE = "safe"
-    """A repeated request has no further effect, by its nature or through an Idempotency-Key."""
+    """Retry after a lost response or a temporary failure, because the request is idempotent."""
     UNSENT = "unsent"
-    """The request is repeated only if it certainly never reached the server."""
+    """Retry only if the request was certainly not sent."""
 
 
-class Answer(Struct, frozen=True):
+class Response(Struct, frozen=True):
     """A response with a status below 400."""
 
     status: int
@@ -68,101 +67,108 @@ class Answer(Struct, frozen=True):
     body: bytes
 
 
-# The answer of a call that sends no request.
-EMPTY: Final = Answer(204, {}, b"")
+# The response of a call that needs no request.
+EMPTY_RESPONSE: Final = Response(204, {}, b"")
 
 
 class Call(Struct, Generic[T_co], frozen=True, kw_only=True):
-    """A request and the function that reads its answer.
+    """A request and the function that reads its response.
 
     Attributes:
-        params: Query parameters; those with the value ``None`` are omitted.
-        wait: Maximum seconds for which the server may hold the request.
-        patience: Returns the seconds for which the caller still wants retries; called repeatedly.
-        local_answer: The answer, if no request is needed.
-        undo: Call that is made once, with a short timeout, if this one ends without an answer.
-        check: Call that is made once, with a short timeout, before this one. If its answer cannot be read, this call
-            fails too; other failures of the check are ignored.
+        read: Reads the response and returns the result. Its errors fail the call.
+        params: Query parameters. A parameter whose value is ``None`` is omitted.
+        wait: Seconds for which the server may hold the request (long polling).
+        patience: Returns the seconds left for retries. It is called before each attempt and while the client sleeps.
+        local_response: Response to use instead of sending the request.
+        undo: Call to attempt once, with a short timeout, if this call may have been applied but has no result.
+        check: Call to attempt once, with a short timeout, before this call. Errors of its ``read`` fail this call;
+            connection errors and refusals are ignored.
     """
 
     method: str
     path: str
-    read: Callable[[Answer], T_co]
+    read: Callable[[Response], T_co]
     params: Params = {}
     headers: Mapping[str, str] = {}
     body: bytes = b""
     repeat: Repeat = Repeat.SAFE
     wait: float = 0.0
     patience: Callable[[], float] = lambda: inf
-    local_answer: Answer | None = None
+    local_response: Response | None = None
     undo: "Call[Any] | None" = None
     check: "Call[None] | None" = None
 
 
 class Page(Struct, Generic[T_co], frozen=True):
-    """A page of a listing, and the call for the next page (``None`` after the last page)."""
+    """A page of a listing, with the call for the next page or ``None``."""
 
     items: list[T_co]
     next: "Call[Page[T_co]] | None"
 
 
 class Transport(Protocol):
-    """A transport that runs calls for threads."""
+    """A blocking transport."""
 
     before_close: list[Callable[[], None]]
     """Callbacks of running consumers, called before the connections are closed."""
 
     def run(self, call: Call[T]) -> T:
-        """Run the call and return its result. Raises the error that the server raised, or ``Unavailable``."""
+        """Send the call's request, with retries, and return the result.
+
+        Raises the error that the server raised, or ``Unavailable``.
+        """
         ...
 
     def open(self, call: "Call[Any]") -> AbstractContextManager[Iterator[bytes]]:
-        """Open a streaming answer and yield its body as it arrives. Raises ``Unavailable`` if the connection breaks."""
+        """Open a streaming response. The context's value iterates over the body as it arrives.
+
+        Raises ``Unavailable`` if the connection breaks.
+        """
         ...
 
     def close(self) -> None:
-        """Close all connections."""
+        """Stop the running consumers and close all connections."""
         ...
 
 
 class AsyncTransport(Protocol):
-    """A transport that runs calls for tasks. The methods correspond to those of ``Transport``."""
+    """An asynchronous transport. Its methods correspond to those of ``Transport``."""
 
     before_close: list[Callable[[], Coroutine[Any, Any, None]]]
     """Callbacks of running consumers, awaited before the connections are closed."""
 
     async def run(self, call: Call[T]) -> T:
-        """Run the call and return its result; see ``Transport.run``."""
+        """Send the call's request and return the result; see ``Transport.run``."""
         ...
 
     def open(self, call: "Call[Any]") -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Open a streaming answer; see ``Transport.open``."""
+        """Open a streaming response; see ``Transport.open``."""
         ...
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Stop the running consumers and close all connections."""
         ...
 
 
 class Blocking:
-    """Base class of blocking clients and handles, whose verbs return results."""
+    """Base class of blocking clients and handles. Their API methods return results."""
 
     transport: Transport
 
 
 class Asynchronous:
-    """Base class of asynchronous clients and handles, whose verbs return awaitables."""
+    """Base class of asynchronous clients and handles. Their API methods return awaitables."""
 
     transport: AsyncTransport
 
 
-class Verb:
-    """A verb with the name, docstring and signature that it shows to users of either client."""
+class ApiMethod:
+    """A descriptor for an API method, whose signature depends on the kind of client."""
 
     blocking: Callable[[Any], Any]
-    """Maps the result type of the ``Call`` to the verb's result type on a blocking client."""
+    """Maps the result type of the ``Call`` to the method's return type on a blocking client."""
     awaited: Callable[[Any], Any]
-    """Maps the result type of the ``Call`` to the verb's result type on an asynchronous client."""
+    """Maps the result type of the ``Call`` to the method's return type on an asynchronous client."""
 
     def __init__(self, make: Callable[..., Call[Any]]) -> None:
         self._make = make
@@ -170,11 +176,7 @@ class Verb:
         update_wrapper(self, make)  # type: ignore[arg-type]
 
     def signature(self, waits: bool) -> inspect.Signature:
-        """Return the signature of the bound verb.
-
-        Args:
-            waits: Whether the client is blocking.
-        """
+        """Return the signature of the bound method, for a blocking client if ``waits`` is true."""
         if waits not in self._signatures:
             given = inspect.signature(self._make)
             (read,) = get_args(given.return_annotation)
@@ -183,15 +185,15 @@ class Verb:
             self._signatures[waits] = given.replace(parameters=parameters, return_annotation=returned)
         return self._signatures[waits]
 
-    def _shown(self, bound: Any, target: Any) -> Any:
+    def _describe(self, bound: Any, target: Any) -> Any:
         bound.__name__, bound.__qualname__ = self._make.__name__, self._make.__qualname__
         bound.__doc__ = self._make.__doc__
         bound.__signature__ = self.signature(isinstance(target, Blocking))
         return bound
 
 
-class operation(Verb, Generic[P, T]):
-    """A verb that runs one request, written as a method that returns the ``Call``."""
+class operation(ApiMethod, Generic[P, T]):
+    """A decorator for a method that returns a ``Call``. The decorated method sends the request."""
 
     blocking = staticmethod(lambda read: read)
     awaited = staticmethod(lambda read: GenericAlias(Coroutine, (Any, Any, read)))
@@ -212,11 +214,11 @@ class operation(Verb, Generic[P, T]):
         def bound(*args: P.args, **kwargs: P.kwargs) -> Any:
             return target.transport.run(self._make(target, *args, **kwargs))
 
-        return self._shown(bound, target)
+        return self._describe(bound, target)
 
 
-class listing(Verb, Generic[P, T]):
-    """A verb that iterates over pages, written as a method that returns the ``Call`` for the first page."""
+class listing(ApiMethod, Generic[P, T]):
+    """A decorator for a method that returns the first page's ``Call``. The decorated method iterates over all items."""
 
     blocking = staticmethod(lambda read: GenericAlias(Iterator, get_args(read)))
     awaited = staticmethod(lambda read: GenericAlias(AsyncIterator, get_args(read)))
@@ -233,15 +235,17 @@ class listing(Verb, Generic[P, T]):
     def __get__(self, target: Any, owner: type[Any]) -> Any:
         if target is None:
             return self
-        walk: Callable[[Any, Call[Page[T]]], Any] = _walk if isinstance(target, Blocking) else _walk_async
+        walk: Callable[[Any, Call[Page[T]]], Any] = (
+            _iterate_pages if isinstance(target, Blocking) else _iterate_pages_async
+        )
 
         def bound(*args: P.args, **kwargs: P.kwargs) -> Any:
             return walk(target.transport, self._make(target, *args, **kwargs))
 
-        return self._shown(bound, target)
+        return self._describe(bound, target)
 
 
-def _walk(transport: Transport, first: Call[Page[T]]) -> Iterator[T]:
+def _iterate_pages(transport: Transport, first: Call[Page[T]]) -> Iterator[T]:
     following: Call[Page[T]] | None = first
     while following is not None:
         page = transport.run(following)
@@ -249,7 +253,7 @@ def _walk(transport: Transport, first: Call[Page[T]]) -> Iterator[T]:
         following = page.next
 
 
-async def _walk_async(transport: AsyncTransport, first: Call[Page[T]]) -> AsyncIterator[T]:
+async def _iterate_pages_async(transport: AsyncTransport, first: Call[Page[T]]) -> AsyncIterator[T]:
     following: Call[Page[T]] | None = first
     while following is not None:
         page = await transport.run(following)
@@ -259,7 +263,7 @@ async def _walk_async(transport: AsyncTransport, first: Call[Page[T]]) -> AsyncI
 
 
 def path(*segments: str) -> str:
-    """Return the path of a resource below ``/v2/``. Each segment is quoted. Raises ``InvalidName``."""
+    """Quote the segments and join them to a path below ``/v2/``. Raises ``InvalidName``."""
     if not all(segments) or "/" in "".join(segments):
         # Servers decode a path before they split it, so even a quoted slash would lead to another resource.
         raise InvalidName("A name must not be empty and must not contain a slash.")
@@ -267,33 +271,36 @@ def path(*segments: str) -> str:
     return "/v2/" + "/".join(part if part.strip(".") else part.replace(".", "%2E") for part in quoted)
 
 
-def key_header(key: str | None) -> Mapping[str, str]:
-    """Return the header with the caller's idempotency key, or with a new key for this call."""
+def idempotency_header(key: str | None) -> Mapping[str, str]:
+    """Return the Idempotency-Key header with ``key``, or with a new key if ``key`` is ``None``."""
     if key is not None and not all("!" <= letter <= "~" for letter in key):
         raise InvalidHeader("Invalid header value", "A key must consist of visible ASCII characters.")
     return {"Idempotency-Key": key or uuid4().hex}
 
 
-def nothing(answer: Answer) -> None:
-    """Read an answer without content. Raises ``ValueError`` if it has content, which zq servers never send."""
-    if answer.status != 204:
-        raise ValueError(answer.status)
+def read_empty(response: Response) -> None:
+    """Read a response that must be empty. Raises ``ValueError`` if its status is not 204."""
+    if response.status != 204:
+        raise ValueError(response.status)
 
 
 def check_concurrency(concurrency: int) -> int:
-    """Return ``concurrency``. Raises ``Invalid`` if it is below 1."""
+    """Validate and return a concurrency. Raises ``Invalid`` if it is less than 1."""
     if concurrency < 1:
         raise Invalid("concurrency must be at least 1.")
     return concurrency
 
 
-def maybe_applied(error: BaseException) -> bool:
-    """Return whether the server may have applied a failed call: true unless it refused the first attempt."""
+def may_be_applied(error: BaseException) -> bool:
+    """Return whether the server may have applied a failed call.
+
+    A call was certainly not applied if the server refused its first attempt.
+    """
     return type(error) in (Unavailable, ZqError) or not isinstance(error, ZqError) or error.__cause__ is not None
 
 
-class Caught:
-    """A context manager that records the first ``Exception`` of its blocks. Other exceptions propagate."""
+class ErrorRecorder:
+    """A reusable context manager that suppresses each ``Exception`` and records the first one."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
@@ -310,18 +317,18 @@ class Caught:
 
 
 class ErrorBody(Struct):
-    """The body of an error answer."""
+    """The body of an error response."""
 
     title: str = ""
     description: str = ""
     limit: str = ""
 
 
-def error_of(response: "httpx.Response") -> ZqError:
-    """Return the error of an answer as an instance of the class that the server raised."""
+def error_from(response: "httpx.Response") -> ZqError:
+    """Convert an error response into the exception that the server raised."""
     try:
         body = msgspec.json.decode(response.content, type=ErrorBody)
-    except UNREADABLE:  # an error page of a proxy
+    except READ_ERRORS:  # a proxy's error page
         body = ErrorBody()
     title = body.title or response.reason_phrase
     reason = title.removeprefix(f"{response.status_code} ")
@@ -331,34 +338,35 @@ def error_of(response: "httpx.Response") -> ZqError:
         sentence = (
             f"The server answered {response.status_code} {reason}, a redirect to {target}, which clients do not follow."
         )
-    name, pause = response.headers.get(refusals.HEADER, ""), max(1, int(retry_after(response.headers)))
+    name, pause = response.headers.get(refusals.HEADER, ""), max(1, int(parse_retry_after(response.headers)))
     return refusals.error(response.status_code, name, title, sentence, pause, body.limit)
 
 
-def retry_after(headers: Mapping[str, str]) -> float:
+def parse_retry_after(headers: Mapping[str, str]) -> float:
     """Return the seconds of the Retry-After header; 0 if it is absent or a date."""
-    asked = headers.get("Retry-After", "")
-    return min(float(asked), MAX_RETRY_AFTER) if asked.isascii() and asked.isdigit() else 0.0
+    value = headers.get("Retry-After", "")
+    return min(float(value), MAX_RETRY_AFTER) if value.isascii() and value.isdigit() else 0.0
 
 
 @contextmanager
-def reading_answer(method: str, path: str) -> Generator[None, None, None]:
-    """Raise ``ZqError`` if the block cannot read an answer, which then does not come from a zq server."""
+def translate_read_errors(method: str, path: str) -> Generator[None, None, None]:
+    """Translate errors of reading a response into ``ZqError``."""
     try:
         yield
-    except UNREADABLE as error:
+    except READ_ERRORS as error:
         raise ZqError(f"This client cannot read the answer to {method} {path}.") from error
 
 
 class Retries(Struct, frozen=True):
-    """The retry policy of a client.
+    """The retry policy of a client: exponential back-off with full jitter.
 
-    Pauses between attempts are random. Their upper bound starts at ``first`` seconds and doubles up to ``most``
-    seconds. A pause is at least as long as the server requests.
+    If the server sends Retry-After, the client sleeps at least for that time.
 
     Attributes:
         attempts: Maximum number of attempts.
         deadline: Seconds after which no attempt is started.
+        first: Upper bound in seconds of the first back-off. It doubles with each retry.
+        most: Maximum back-off in seconds.
     """
 
     attempts: int = 10
@@ -367,8 +375,8 @@ class Retries(Struct, frozen=True):
     most: float = 10.0
 
 
-def sleep_slices(pause: float, over: Callable[[], bool]) -> Iterator[float]:
-    """Yield the parts of a pause in seconds, until the pause has passed or ``over`` returns ``True``."""
+def split_sleep(pause: float, over: Callable[[], bool]) -> Iterator[float]:
+    """Split a pause into short sleeps, in seconds. Stop when the pause has passed or ``over`` returns ``True``."""
     ends = time.monotonic() + pause
     while (left := ends - time.monotonic()) > 0 and not over():
-        yield min(left, SLICE)
+        yield min(left, CHECK_INTERVAL)

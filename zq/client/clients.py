@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``Client`` and ``AsyncClient``: access to one project of a server."""
+"""The blocking and the asynchronous client of a project."""
 
 from collections.abc import AsyncGenerator, Generator, Iterable
 from datetime import datetime
@@ -9,21 +9,21 @@ import msgspec
 
 from zq import wire
 from zq.client.calls import (
-    Answer,
     Asynchronous,
     Blocking,
     Call,
     Page,
     Params,
     Repeat,
+    Response,
     Retries,
     listing,
-    nothing,
     operation,
     path,
+    read_empty,
 )
-from zq.client.claims import fenced, list_call
-from zq.client.credentials import chosen_token
+from zq.client.claims import fence_params, list_call
+from zq.client.credentials import resolve_token
 from zq.client.handles import AsyncQueue, AsyncTopic, Queue, Topic
 from zq.client.resources import resource_page
 from zq.client.streams import EventReader, stream, stream_async
@@ -41,7 +41,7 @@ from zq.client.values import (
     ProjectSubscription,
 )
 from zq.errors import Invalid
-from zq.model import Committed, Fence
+from zq.model import CommitResult, Fence
 from zq.wire import extensions
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ T = TypeVar("T")
 TIMEOUT = 10.0
 
 
-class ClientVerbs:
-    """The verbs of a client that concern no single queue or topic."""
+class ClientOperations:
+    """The operations on a whole project, common to ``Client`` and ``AsyncClient``."""
 
     def __init__(
         self,
@@ -66,24 +66,22 @@ class ClientVerbs:
         token: str | None = None,
         check_delays: bool = True,
     ) -> None:
-        """Create the client. It connects on the first call.
+        """Create the client without connecting to the server.
 
         Args:
-            project: Project id; "" = the credential's project.
-            client_id: A UUID; a new one by default.
+            project: Project id. Default: the credential's project.
+            client_id: UUID that identifies this client. Default: a new UUID.
             auth: Any authentication that httpx accepts.
             timeout: Timeout of one attempt in seconds.
-            token: Token, sent to this server only. ``None`` = the environment variable ``ZQ_TOKEN``, unless ``auth`` is
-                set; "" = no token.
-            check_delays: Whether to refuse delays that a queue ignores.
+            token: Access token. ``None`` reads ``ZQ_TOKEN`` from the environment unless ``auth`` is set; "" sends no
+                token.
+            check_delays: Raise ``Invalid`` for a delay on a queue that ignores delays.
         """
-        from zq.client import (
-            attempts,
-            transport,
-        )  # imported here, because httpx takes longer to import than everything else
+        # Importing httpx takes longer than all other imports of this package together.
+        from zq.client import attempts, transport
 
-        secret = chosen_token(token, otherwise=auth is not None)
-        settings = attempts.settings(url, project, client_id, auth, secret, timeout, retries or Retries())
+        secret = resolve_token(token, otherwise=auth is not None)
+        settings = attempts.make_settings(url, project, client_id, auth, secret, timeout, retries or Retries())
         waits = isinstance(self, Blocking)
         make: Any = transport.HttpTransport if waits else transport.AsyncHttpTransport
         self.transport: Any = make(settings, check_delays)
@@ -100,9 +98,9 @@ class ClientVerbs:
 
         Args:
             name: Text that the names must contain.
-            detailed: Whether to include the metadata.
+            detailed: Include the metadata.
             page: Number of queues per request.
-            filters: Required metadata values by key.
+            filters: Metadata keys and the values that they must have.
         """
         return resource_page("queues", page, detailed, {"name": name, **filters})
 
@@ -110,19 +108,19 @@ class ClientVerbs:
     def topics(
         self, /, *, name: str | None = None, detailed: bool = False, page: int | None = None, **filters: str | int
     ) -> Call[Page[Listed]]:
-        """List the project's topics, with the arguments of ``queues``."""
+        """List the project's topics, ordered by name. For the arguments, see ``queues``."""
         return resource_page("topics", page, detailed, {"name": name, **filters})
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
-        """Return the project's metrics, with their history over ``window`` seconds (300, 600 or 10800)."""
-        return Call(method="GET", path=path("figures"), params={"window": window}, read=_document)
+        """Return the project's metrics and their history over the last ``window`` seconds (300, 600 or 10800)."""
+        return Call(method="GET", path=path("figures"), params={"window": window}, read=_read_object)
 
     @listing
     def queue_figures(
         self, /, *, sort: str = "oldest", order: str | None = None, name: str | None = None, page: int | None = None
     ) -> Call[Page[dict[str, Any]]]:
-        """List all queues with their metrics, each queue once.
+        """List all queues with their metrics.
 
         Args:
             sort: ``oldest``, ``ready``, ``delayed``, ``claimed``, ``in``, ``out``, ``growth`` or ``name``.
@@ -134,28 +132,28 @@ class ClientVerbs:
 
     @operation
     def servers(self) -> Call[list[dict[str, Any]]]:
-        """Return the latest report of each server process of the deployment; for administrators."""
-        return Call(method="GET", path=path("servers"), read=lambda answer: _document(answer)["servers"])
+        """Return the latest report of each server process. Requires the administrator role."""
+        return Call(method="GET", path=path("servers"), read=lambda response: _read_object(response)["servers"])
 
     @operation
     def limits(self) -> Call[dict[str, int]]:
         """Return the limits of the server."""
         read = msgspec.json.Decoder(dict[str, int]).decode
-        return Call(method="GET", path=path("limits"), read=lambda answer: read(answer.body))
+        return Call(method="GET", path=path("limits"), read=lambda response: read(response.body))
 
     @operation
     def find(self, message: str) -> Call[Located]:
-        """Find a message by id in the whole project, or its latest history entry. Raises ``MessageNotFound``."""
+        """Find a live or finished message by id in all queues of the project. Raises ``MessageNotFound``."""
         return Call(
             method="GET",
             path=path("messages", message),
             params={"detailed": True},
-            read=lambda answer: msgspec.json.decode(answer.body, type=Located),
+            read=lambda response: msgspec.json.decode(response.body, type=Located),
         )
 
     @listing
     def claims(self, /, *, page: int | None = None) -> Call[Page[LiveClaim]]:
-        """List the live claims of all queues of the project, with their holders.
+        """List the live claims of all queues, with their holders.
 
         Args:
             page: Number of claims per request.
@@ -173,32 +171,32 @@ class ClientVerbs:
 
     @operation
     def ping(self) -> Call[None]:
-        """Raise ``Unavailable`` if the server or its store does not answer."""
-        return Call(method="GET", path=path("ping"), read=nothing)
+        """Check the server and its store. Raises ``Unavailable`` if one of them does not respond."""
+        return Call(method="GET", path=path("ping"), read=read_empty)
 
     @operation
     def whoami(self) -> Call[dict[str, Any]]:
         """Return the caller's ``project``, ``user``, ``roles``, ``scopes``, ``credential`` and ``expires``."""
-        return Call(method="GET", path=path("whoami"), read=_document)
+        return Call(method="GET", path=path("whoami"), read=_read_object)
 
     @operation
     def me(self) -> Call[dict[str, Any]]:
-        """Return the caller's permissions and properties of the server.
+        """Return the caller's permissions and the server's properties.
 
-        The permissions are ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` and ``admin``. The
-        properties are ``auth``, ``console`` and ``version``.
+        Keys of permissions: ``project``, ``projects`` (``None`` = all), ``roles``, ``rules`` and ``admin``. Keys of
+        properties: ``auth``, ``console`` and ``version``.
         """
-        return Call(method="GET", path=path("me"), read=_document)
+        return Call(method="GET", path=path("me"), read=_read_object)
 
     @operation
     def revoke_shares(self) -> Call[None]:
         """Revoke all signed URLs of the project."""
-        return Call(method="POST", path=path("share", "revoke"), read=nothing)
+        return Call(method="POST", path=path("share", "revoke"), read=read_empty)
 
     @operation
     def quota(self) -> Call[dict[str, Any]]:
         """Return the project's quotas (``limits``) and usage (``used``). Raises ``NotBuilt`` without authentication."""
-        return Call(method="GET", path=path("quota"), read=_document)
+        return Call(method="GET", path=path("quota"), read=_read_object)
 
     @listing
     def tokens(self, /, *, page: int | None = None) -> Call[Page[dict[str, Any]]]:
@@ -212,56 +210,59 @@ class ClientVerbs:
     @operation
     def token(self, id: str) -> Call[dict[str, Any]]:
         """Return a token of the project without its secret. Raises ``NotFound``."""
-        return Call(method="GET", path=path("tokens", id), read=_document)
+        return Call(method="GET", path=path("tokens", id), read=_read_object)
 
     @operation
     def create_token(
         self, *, name: str = "", scopes: Iterable[str] | None = None, roles: Iterable[str] = (), days: int | None = None
     ) -> Call[dict[str, Any]]:
-        """Create a token. Only this result contains its secret, in the member ``token``.
+        """Create a token and return it with its secret, under the key ``token``.
 
-        The token never exceeds the credential that creates it. The call is not repeated after a lost answer, because
-        that would create a second token.
+        The secret cannot be retrieved later. The token has no permission that the caller does not have. If the response
+        is lost, the client does not retry, because a retry would create a second token.
 
         Args:
-            scopes: Scopes of the token; ``None`` = those of the creating credential.
+            scopes: Scopes of the token. Default: the scopes of the caller's credential.
+            days: Lifetime of the token in days. Default: the server's.
         """
         terms: dict[str, Any] = {"name": name, "roles": [*roles]}
         terms |= {} if scopes is None else {"scopes": [*scopes]}
         terms |= {} if days is None else {"days": days}
-        return Call(method="POST", path=path("tokens"), body=wire.encode(terms), read=_document, repeat=Repeat.UNSENT)
+        return Call(
+            method="POST", path=path("tokens"), body=wire.encode(terms), read=_read_object, repeat=Repeat.UNSENT
+        )
 
     @operation
     def rotate_token(self, id: str) -> Call[dict[str, Any]]:
-        """Create a replacement for a token, with a result like ``create_token``. The old token expires within a day.
+        """Replace a token. Return the new token with its secret, like ``create_token``. Raises ``NotFound``.
 
-        Raises ``NotFound``.
+        The old token expires within a day.
         """
-        return Call(method="POST", path=path("tokens", id, "rotate"), read=_document, repeat=Repeat.UNSENT)
+        return Call(method="POST", path=path("tokens", id, "rotate"), read=_read_object, repeat=Repeat.UNSENT)
 
     @operation
     def revoke_token(self, id: str) -> Call[None]:
         """Revoke a token of the project. An unknown token is ignored."""
-        return Call(method="DELETE", path=path("tokens", id), read=nothing)
+        return Call(method="DELETE", path=path("tokens", id), read=read_empty)
 
     @listing
     def audit(self, /, *, since: datetime | None = None, page: int | None = None) -> Call[Page[dict[str, Any]]]:
-        """List audit entries, latest first: of the project, or of all projects for administrators.
+        """List audit entries, newest first. Administrators get the entries of all projects.
 
         Args:
-            since: Earliest time, in UTC unless it has a time zone.
+            since: Time of the oldest entry to list. A time without a time zone is UTC.
             page: Number of entries per request.
         """
-        told = None if since is None else since.isoformat()
-        return _pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": told})
+        since_text = None if since is None else since.isoformat()
+        return _pages("entries", dict[str, Any], path("audit"), {"limit": page, "since": since_text})
 
     @operation
     def fence(self, name: str) -> Call[Fence]:
-        """Advance a fence and return its new epoch. Jobs with an earlier epoch are refused from now on."""
+        """Advance a fence and return its new epoch. The server then refuses requests with an earlier epoch."""
         return Call(
             method="POST",
             path=path("fences", name),
-            read=lambda answer: Fence(name, msgspec.json.decode(answer.body, type=dict[str, int])["epoch"]),
+            read=lambda response: Fence(name, msgspec.json.decode(response.body, type=dict[str, int])["epoch"]),
         )
 
     @listing
@@ -284,7 +285,7 @@ class ClientVerbs:
 
     @listing
     def commits(self, /, *, page: int | None = None) -> Call[Page[JobCommit]]:
-        """List the project's producers with their last batches, ordered by name.
+        """List the last committed batch of each producer, ordered by producer.
 
         Args:
             page: Number of producers per request.
@@ -293,8 +294,8 @@ class ClientVerbs:
 
     @operation
     def drop_stage(self, name: str) -> Call[None]:
-        """Delete staged messages. An unknown stage is ignored."""
-        return Call(method="DELETE", path=path("stages", name), read=nothing)
+        """Delete a stage with its messages. Has no effect if the stage does not exist."""
+        return Call(method="DELETE", path=path("stages", name), read=read_empty)
 
     @operation
     def commit(
@@ -305,58 +306,54 @@ class ClientVerbs:
         publish: Iterable[tuple[str, int]] = (),
         settle: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
-    ) -> Call[Committed]:
-        """Publish stages and delete the messages of claims atomically, once per batch.
+    ) -> Call[CommitResult]:
+        """Publish staged messages and delete claimed messages in one atomic commit. A batch is committed only once.
 
-        The client repeats a large commit until it is complete; the result is then ``replayed``. After an error, nothing
-        has changed.
+        If the server is still applying a large commit, the client repeats the request until the commit is complete.
+        ``replayed`` is then set in the result. If the call raises one of the errors below, nothing has changed.
 
         Args:
-            publish: Pairs of a stage and its message count, as returned by ``stage`` and ``post_many``. A stage with
-                another count is refused.
-            settle: Pairs of a queue and a claim.
+            publish: Pairs of a stage and its message count, as returned by ``stage`` and ``post_many``.
+            settle: Pairs of a queue and a claim id.
 
-        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers``, ``CommitTooLarge``, and ``Invalid`` for
-        a stage without a count.
+        Raises ``Fenced``, ``ClaimLapsed``, ``StageNotFound``, ``StageDiffers`` (another message count),
+        ``CommitTooLarge``, and ``Invalid`` for a stage without a count.
         """
-        stages: list[str | extensions.CountedStage] = [_counted(stage) for stage in publish]
+        stages: list[str | extensions.CountedStage] = [_counted_stage(stage) for stage in publish]
         claims = [extensions.HeldClaim(queue, claim) for queue, claim in settle]
         return Call(
             method="POST",
             path=path("commits"),
-            params=fenced(fence),
+            params=fence_params(fence),
             body=wire.encode(extensions.CommitTerms(producer, batch, stages, claims)),
-            read=lambda answer: Committed(batch, **msgspec.json.decode(answer.body, type=dict[str, Any])),
+            read=lambda response: CommitResult(batch, **msgspec.json.decode(response.body, type=dict[str, Any])),
         )
 
     @operation
     def committed(self, producer: str) -> Call[LastCommit]:
-        """Return a producer's last batch. Raises ``ProducerNotFound``."""
+        """Return the producer's last committed batch. Raises ``ProducerNotFound``."""
         return Call(
             method="GET",
             path=path("commits", producer),
-            read=lambda answer: msgspec.json.decode(answer.body, type=LastCommit),
+            read=lambda response: msgspec.json.decode(response.body, type=LastCommit),
         )
 
 
-def _counted(stage: object) -> extensions.CountedStage:
+def _counted_stage(stage: object) -> extensions.CountedStage:
     if not (isinstance(stage, tuple) and len(stage) == 2 and isinstance(stage[1], int)):
         raise Invalid(f"publish must contain pairs of a stage and its message count, not {stage!r}.")
     return extensions.CountedStage(*stage)
 
 
-def _document(answer: Answer) -> dict[str, Any]:
-    return msgspec.json.decode(answer.body, type=dict[str, Any])
+def _read_object(response: Response) -> dict[str, Any]:
+    return msgspec.json.decode(response.body, type=dict[str, Any])
 
 
 def _pages(member: str, kind: type[T], target: str, params: Params) -> Call[Page[T]]:
-    """Return the call for the first page of a listing in one member of the answer.
+    """Return the call for the first page of a listing, whose items are in ``member`` of the response body."""
 
-    A link shows that more pages follow.
-    """
-
-    def read(answer: Answer) -> Page[T]:
-        found = _document(answer)
+    def read(response: Response) -> Page[T]:
+        found = _read_object(response)
         items = [msgspec.convert(item, kind) for item in found[member]]
         link = f"{target.partition('?')[0]}?{_query(found['links'])}"
         return Page(items, _pages(member, kind, link, {}) if found["links"] else None)
@@ -368,20 +365,20 @@ def _query(links: list[dict[str, str]]) -> str:
     return links[0]["href"].partition("?")[2] if links else ""
 
 
-class Client(ClientVerbs, Blocking):
-    """A client of one project. Threads may share it; connections are pooled. Close it, or use ``with``."""
+class Client(ClientOperations, Blocking):
+    """A blocking client of one project with a connection pool. Thread-safe. Call ``close`` or use ``with``."""
 
     def queue(self, name: str) -> Queue:
-        """Return a handle of the queue, without a request."""
+        """Return a handle of the queue without sending a request."""
         return Queue(self.transport, name)
 
     def topic(self, name: str) -> Topic:
-        """Return a handle of the topic, without a request."""
+        """Return a handle of the topic without sending a request."""
         return Topic(self.transport, name)
 
     def stream(self, match: str = "**", after: int | str | None = None) -> Generator[Event | Gap, None, None]:
-        """Stream messages of all topics whose names match; see ``Topic.stream``."""
-        return stream(self.transport, _matching(match, after))
+        """Stream the messages of all topics whose names match the glob ``match``; see ``Topic.stream``."""
+        return stream(self.transport, _event_reader(match, after))
 
     def close(self) -> None:
         """Close all connections."""
@@ -394,20 +391,20 @@ class Client(ClientVerbs, Blocking):
         self.close()
 
 
-class AsyncClient(ClientVerbs, Asynchronous):
-    """An asynchronous client of one project, for one event loop. Close it, or use ``async with``."""
+class AsyncClient(ClientOperations, Asynchronous):
+    """An asynchronous client of one project, for one event loop. Call ``close`` or use ``async with``."""
 
     def queue(self, name: str) -> AsyncQueue:
-        """Return a handle of the queue, without a request."""
+        """Return a handle of the queue without sending a request."""
         return AsyncQueue(self.transport, name)
 
     def topic(self, name: str) -> AsyncTopic:
-        """Return a handle of the topic, without a request."""
+        """Return a handle of the topic without sending a request."""
         return AsyncTopic(self.transport, name)
 
     def stream(self, match: str = "**", after: int | str | None = None) -> AsyncGenerator[Event | Gap, None]:
-        """Stream messages of all topics whose names match; see ``Topic.stream``."""
-        return stream_async(self.transport, _matching(match, after))
+        """Stream the messages of all topics whose names match the glob ``match``; see ``Topic.stream``."""
+        return stream_async(self.transport, _event_reader(match, after))
 
     async def close(self) -> None:
         """Close all connections."""
@@ -420,5 +417,5 @@ class AsyncClient(ClientVerbs, Asynchronous):
         await self.close()
 
 
-def _matching(match: str, after: int | str | None) -> EventReader:
+def _event_reader(match: str, after: int | str | None) -> EventReader:
     return EventReader(path("stream"), {"match": match}, after)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Consumers: the common base class, and the consumer of a blocking client, with handlers in threads.
+"""The base class of consumers, and the blocking consumer.
 
-Two maintenance threads serve the claims in the background: one settles messages, the other renews claims.
+Two background threads maintain the claims: one settles messages, the other renews claims.
 """
 
 import logging
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from zq.client.calls import Call, Caught, Transport, check_concurrency, maybe_applied, sleep_slices
+from zq.client.calls import Call, ErrorRecorder, Transport, check_concurrency, may_be_applied, split_sleep
 from zq.client.claims import ClaimedDeliveries
 from zq.client.consumer_state import LIMITS, ConsumerLimits, ConsumerOptions, ConsumerState, NextRequest, PendingRequest
 from zq.client.stopping import stop_on_signals
@@ -26,19 +26,19 @@ from zq.wire.extensions import Buried
 
 LOG = logging.getLogger("zq.client")
 OnLost = Callable[[list[Delivery]], object]
-# Seconds in which a stopped consumer tries to settle finished messages.
+# Seconds for which a stopped consumer retries the settlement of finished messages.
 STOP_TIMEOUT: Final = 5.0
 
 
 class ConsumerBase:
-    """The loop over a queue's messages and its state.
+    """The state and the error handling that the blocking and the asynchronous consumer share.
 
     Args:
         on_lost: Called with messages whose claim expired before they were settled.
         guard: Lock that protects the state.
 
     Attributes:
-        stopped: Whether a signal or ``stop`` ended the loop, rather than a lack of messages.
+        stopped: Whether a signal or ``stop`` ended the loop.
     """
 
     def __init__(self, options: ConsumerOptions, on_lost: OnLost | None, guard: AbstractContextManager[Any]) -> None:
@@ -52,7 +52,7 @@ class ConsumerBase:
         self._done = self._failed = 0
 
     def stop(self) -> None:
-        """End the loop after the current messages. May be called from any thread and from signal handlers."""
+        """End the loop after the current messages. Safe to call from any thread and from signal handlers."""
         self.stopped = True
 
     def _begin(self, limits: ConsumerLimits) -> None:
@@ -60,40 +60,37 @@ class ConsumerBase:
             raise RuntimeError("This consumer is already running; call consume() for each loop.")
         self._running, self.stopped, self._closed_at = True, False, inf
         self._done = self._failed = 0
-        self._state = ConsumerState(self._options.within(limits))
+        self._state = ConsumerState(self._options.apply_limits(limits))
 
-    def _ending(self) -> bool:
+    def _is_ending(self) -> bool:
         return self.stopped or self._closed_at < inf
 
     def _claim_call(self) -> Call[ClaimedDeliveries]:
-        """Return the call for the next claim, which is not retried once the loop must end."""
         return replace(self._state.next_claim(), patience=self._patience)
 
     def _request_call(self, request: PendingRequest) -> Call[Any]:
-        """Return the call of a request. Renewals are not retried once the loop must end."""
         return replace(request.call, patience=self._settle_patience if request.decided else self._patience)
 
-    def _completed(self, request: PendingRequest, answer: Any, error: Exception | None, asked: float) -> None:
-        """Record the outcome of a request."""
+    def _record_outcome(self, request: PendingRequest, result: Any, error: Exception | None, sent_at: float) -> None:
         if error is None:
-            self._state.succeeded(request, answer, asked)
+            self._state.record_success(request, result, sent_at)
         else:
-            self._state.failed(request, error, time.monotonic())
+            self._state.record_failure(request, error, time.monotonic())
 
     def _pause_after_limit(self, error: TooManyRequests) -> float:
-        """Return the seconds to pause before the next claim. Raises the error if a claim may have been created."""
-        if maybe_applied(error):
+        """Return the seconds until the rate limit permits the next claim. Raises ``error`` if the claim may exist."""
+        if may_be_applied(error):
             raise error
         return float(error.retry_after)
 
     def _patience(self) -> float:
-        return 0.0 if self._ending() else inf
+        return 0.0 if self._is_ending() else inf
 
     def _settle_patience(self) -> float:
         return self._closed_at + STOP_TIMEOUT - time.monotonic() if self.stopped else inf
 
     def _decide(self, delivery: Delivery, error: BaseException | None) -> Decision:
-        """Return the decision on a message whose handler ended without one."""
+        """Return the default decision on a message: delete after success, release or bury after an error."""
         if error is None:
             self._done += 1
             return delivery.id
@@ -103,19 +100,19 @@ class ConsumerBase:
             LOG.warning("%s The message is moved to the dead-letter queue.", error)
             return Buried(delivery.id, str(error))
         LOG.warning("The handler failed; message %s is released.", delivery.id, exc_info=error)
-        return self._state.options.after_failure(delivery)
+        return self._state.options.release_after_failure(delivery)
 
-    def _worked(self) -> Worked:
+    def _outcome(self) -> Worked:
         return Worked(self._done, self._failed, self._state.unstarted)
 
     def _report(self, *, raises: bool = True) -> None:
-        """Report lost messages and failed requests.
+        """Report lost messages and failed requests since the last report.
 
-        Lost messages are passed to ``on_lost``, or raised as ``ClaimLapsed`` without it. The first error is raised and
-        the others are logged. If ``raises`` is ``False`` because the loop has ended, all errors are logged.
+        If there is no ``on_lost`` callback, lost messages are an error (``ClaimLapsed``). The first error is raised and
+        the others are logged. If ``raises`` is false, all errors are logged.
         """
         with self._guard:
-            lost, errors = self._state.unreported()
+            lost, errors = self._state.take_unreported()
         if lost and self._on_lost is not None:
             self._on_lost(lost)
         elif lost:
@@ -128,13 +125,13 @@ class ConsumerBase:
 
 
 class Consumer(ConsumerBase):
-    """An iterator over the messages of a queue. As a context manager, it ends when its block ends."""
+    """An iterable over the messages of a queue. ``with`` settles and releases its claims."""
 
     def __init__(self, transport: Transport, options: ConsumerOptions, on_lost: OnLost | None) -> None:
         self._changed = threading.Condition()
         super().__init__(options, on_lost, self._changed)
         self._transport = transport
-        self._asking = threading.Lock()
+        self._claim_lock = threading.Lock()
         self._maintenance: list[threading.Thread] = []
         self._messages: Generator[Delivery, None, None] | None = None
 
@@ -153,17 +150,17 @@ class Consumer(ConsumerBase):
             self._messages.close()
 
     def work(self, handler: Callable[[Delivery], object], concurrency: int) -> Worked:
-        """Call ``handler`` for each message, up to ``concurrency`` at a time. If it raises, release its message."""
+        """Call ``handler`` for each message, in up to ``concurrency`` threads. If it raises, release the message."""
         slots = threading.Semaphore(check_concurrency(concurrency))
         with self._open(), ThreadPoolExecutor(concurrency, "zq-work") as pool:
             while slots.acquire() and (delivery := self._take()) is not None:
-                pool.submit(handler, delivery).add_done_callback(partial(self._ended, slots, delivery))
-        return self._worked()
+                pool.submit(handler, delivery).add_done_callback(partial(self._on_handler_end, slots, delivery))
+        return self._outcome()
 
     @contextmanager
     def _open(self) -> Generator[None, None, None]:
         self._begin(self._transport.run(LIMITS))
-        sources: tuple[NextRequest, ...] = (self._state.settlement, self._state.renewal)
+        sources: tuple[NextRequest, ...] = (self._state.next_settlement, self._state.next_renewal)
         self._maintenance = [
             threading.Thread(target=self._maintain, args=[source], name="zq-claims", daemon=True) for source in sources
         ]
@@ -182,49 +179,49 @@ class Consumer(ConsumerBase):
             self._report(raises=completed)
 
     def _close(self) -> None:
-        """Release unfinished messages, including those of a claim in progress, and wait for the server's answer."""
+        """Release unfinished messages and wait until the server has settled the claims."""
         self._closed_at = min(self._closed_at, time.monotonic())
-        with self._asking, self._changed:
+        with self._claim_lock, self._changed:
             self._state.close(time.monotonic())
             self._changed.notify_all()
         for thread in self._maintenance:
             thread.join()
 
     def _take(self) -> Delivery | None:
-        while not self._ending():
+        while not self._is_ending():
             self._report()
             with self._changed:
                 if delivery := self._state.take(time.monotonic()):
                     return delivery
-                if self._state.exhausted:
+                if self._state.is_exhausted:
                     break
-                if self._state.backlogged:
+                if self._state.is_backlogged:
                     self._changed.wait(1)
                     continue
-            for part in sleep_slices(self._ask(), self._ending):
+            for part in split_sleep(self._claim(), self._is_ending):
                 time.sleep(part)
         return None
 
-    def _ask(self) -> float:
-        """Create the next claim and return the seconds to pause after it."""
-        with self._asking:
-            if self._ending():
+    def _claim(self) -> float:
+        """Claim messages and return the seconds to sleep before the next claim."""
+        with self._claim_lock:
+            if self._is_ending():
                 return 0.0
-            asked = time.monotonic()
+            sent_at = time.monotonic()
             try:
                 claimed = self._transport.run(self._claim_call())
             except TooManyRequests as error:
                 return self._pause_after_limit(error)
             with self._changed:
                 self._changed.notify_all()
-                return self._state.received(claimed, asked, time.monotonic())
+                return self._state.add_claimed(claimed, sent_at, time.monotonic())
 
     def _finish(self, delivery: Delivery, decision: Decision) -> None:
         with self._changed:
             if self._state.finish(delivery, decision, time.monotonic()):
                 self._changed.notify_all()
 
-    def _ended(self, slots: threading.Semaphore, delivery: Delivery, work: "Future[object]") -> None:
+    def _on_handler_end(self, slots: threading.Semaphore, delivery: Delivery, work: "Future[object]") -> None:
         try:
             with self._changed:
                 decision = self._decide(delivery, work.exception())
@@ -233,19 +230,19 @@ class Consumer(ConsumerBase):
             slots.release()
 
     def _maintain(self, next_request: NextRequest) -> None:
-        """Send requests of one kind until the consumer is closed and none is due."""
+        """Send settlements or renewals until the consumer is closed and no request is due."""
         while True:
             with self._changed:
-                asked = time.monotonic()
-                request = next_request(asked)
+                sent_at = time.monotonic()
+                request = next_request(sent_at)
                 if isinstance(request, float):
                     if self._state.closing:
                         return
-                    self._changed.wait(min(request - asked, threading.TIMEOUT_MAX))
+                    self._changed.wait(min(request - sent_at, threading.TIMEOUT_MAX))
                     continue
-            answer = None
-            with Caught() as caught:
-                answer = self._transport.run(self._request_call(request))
+            result = None
+            with ErrorRecorder() as caught:
+                result = self._transport.run(self._request_call(request))
             with self._changed:
-                self._completed(request, answer, caught.error, asked)
+                self._record_outcome(request, result, caught.error, sent_at)
                 self._changed.notify_all()

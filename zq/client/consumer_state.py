@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state of one consumer: its claims, the decisions on their messages, and the next due request.
+"""The state of a consumer: its claims, the decisions on their messages, and the requests to send.
 
-No I/O, no threads. Times are arguments, in seconds of any monotonic clock. A consumer gets messages with ``take``,
-reports their end with ``finish``, and sends the requests that are due.
+No I/O, no threads. Times are arguments, in seconds of a monotonic clock. A consumer gets messages from ``take``,
+passes the decisions to ``finish``, and sends the requests that ``next_settlement`` and ``next_renewal`` return.
 """
 
 from collections import deque
@@ -14,22 +14,22 @@ import msgspec
 from msgspec import UNSET, Meta, Struct
 from msgspec.structs import replace
 
-from zq.client.calls import Call, maybe_applied
+from zq.client.calls import Call, may_be_applied
 from zq.client.claims import ClaimedDeliveries, claim_call, read_deliveries, renew_call, settle_call
 from zq.client.values import Decision, Delivery
 from zq.errors import ClaimLapsed, Invalid, NotFound, TooManyRequests
-from zq.model import Settled
+from zq.model import SettleResult
 from zq.wire.extensions import Moved, Released, SettleTerms
 
-# Maximum seconds for which one request waits for messages. A stopped consumer ends within this time.
+# Maximum seconds for which a claim request waits for messages. A stopped consumer ends within this time.
 MAX_CLAIM_WAIT: Final = 5.0
-# Seconds after which decisions are settled even if other messages of the claim are in progress.
+# Maximum seconds between a decision and its settlement while other messages of the claim are in progress.
 SETTLE_DELAY: Final = 1.0
-# Maximum number of unsettled claims before the next claim is created.
+# Number of unsettled claims at which the consumer stops claiming.
 MAX_UNSETTLED: Final = 2
-# Seconds between claims of a consumer that does not wait for messages.
+# Seconds between the claims of a consumer that polls (``wait`` is 0).
 POLL_PAUSE: Final = 1.0
-# Maximum total size in bytes of new bodies in a settlement of several messages.
+# Maximum total size in bytes of the new bodies in one settlement. A single larger body gets its own settlement.
 MAX_MOVED_BYTES: Final = 200_000
 
 
@@ -41,9 +41,9 @@ class ConsumerLimits(Struct):
     max_message_delay: int
 
 
-# Call that gets the server limits.
+# The call that gets the server limits.
 LIMITS: Final = Call(
-    method="GET", path="/v2/limits", read=lambda answer: msgspec.json.decode(answer.body, type=ConsumerLimits)
+    method="GET", path="/v2/limits", read=lambda response: msgspec.json.decode(response.body, type=ConsumerLimits)
 )
 
 
@@ -53,7 +53,6 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes:
         batch: Maximum number of messages per claim.
         count: Maximum number of messages in total.
-        most_delay: Maximum back-off.
     """
 
     queue: str
@@ -64,75 +63,84 @@ class ConsumerOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     until_empty: bool = False
     count: Annotated[int, Meta(ge=1)] | None = None
     backoff: Annotated[int, Meta(ge=0)] = 5
-    most_delay: int = 900
+    max_backoff: int = 900
 
-    def within(self, limits: ConsumerLimits) -> "ConsumerOptions":
-        """Return the options, reduced to the server's limits."""
+    def apply_limits(self, limits: ConsumerLimits) -> "ConsumerOptions":
+        """Return a copy of the options that observes the server's limits."""
         return replace(
             self,
             wait=min(self.wait, limits.max_wait) if not self.until_empty else self.wait,
             batch=min(self.batch, limits.max_messages_per_claim_or_pop),
-            most_delay=min(self.most_delay, limits.max_message_delay),
+            max_backoff=min(self.max_backoff, limits.max_message_delay),
         )
 
-    def after_failure(self, delivery: Delivery) -> Released:
-        """Return the release of a message after a failure, with a back-off that doubles with each claim."""
+    def release_after_failure(self, delivery: Delivery) -> Released:
+        """Return the decision to release a failed message, with a back-off that doubles with each claim."""
         doublings = min(max(delivery.claim_count, 1) - 1, 20)
-        return Released(delivery.id, min(self.backoff * 2**doublings, self.most_delay))
+        return Released(delivery.id, min(self.backoff * 2**doublings, self.max_backoff))
 
 
 Decided = list[tuple[Delivery, Decision]]
 
 
 class ActiveClaim:
-    """A claim and its messages: waiting, in progress, and decided but not settled."""
+    """A claim with its messages.
 
-    def __init__(self, claimed: ClaimedDeliveries, asked: float, ttl: int) -> None:
+    Attributes:
+        waiting: Messages that the consumer has not taken yet.
+        working: Messages in progress, by object identity.
+        since: Time since which decisions have been waiting for a settlement.
+        ends: Expiry time of the claim.
+        due: Time of the next renewal.
+        retry_pause: Back-off after a failed renewal; 0 = the last renewal succeeded.
+    """
+
+    def __init__(self, claimed: ClaimedDeliveries, sent_at: float, ttl: int) -> None:
         self.id = claimed.claim
         self.waiting = deque(claimed.deliveries)
         self.working: dict[int, Delivery] = {}
         self.decided: list[Decided] = [[]]
-        """Decisions that no request contains yet; several lists after the server refused to settle them together."""
-        self.since = asked
+        """Decisions to settle. Each list is one request; a refused request is split into several lists."""
+        self.since = sent_at
         self.settling = False
-        self.lapsed = False
-        self.renew(asked, ttl)
+        self.is_lapsed = False
+        self.renew(sent_at, ttl)
 
-    def renew(self, asked: float, ttl: int) -> None:
-        """Record that the claim was renewed for ``ttl`` seconds by a request sent at ``asked``."""
-        self.ends = asked + ttl
-        self.due = asked + ttl / 3
+    def renew(self, sent_at: float, ttl: int) -> None:
+        """Record a renewal for ``ttl`` seconds. The ttl counts from ``sent_at``, the time before the request."""
+        self.ends = sent_at + ttl
+        self.due = sent_at + ttl / 3
         self.renewing = False
         self.retry_pause = 0.0
 
     @property
     def has_work(self) -> bool:
-        """Whether messages of the claim are waiting or in progress."""
         return bool(self.waiting or self.working)
 
     @property
-    def finished(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether all messages of the claim are settled."""
         return not (self.has_work or self.settling or any(self.decided))
 
 
 class PendingRequest(Struct, frozen=True):
-    """A request about a claim: a settlement of ``decided``, or a renewal if ``decided`` is empty."""
+    """A settlement of the messages in ``decided``, or a renewal if ``decided`` is empty."""
 
     claim: ActiveClaim
     call: Call[Any]
     decided: Decided
 
 
-# Returns the request that is due now, or the time at which the next one will be due.
+# A function that takes the current time and returns the request to send now, or the time of the next request.
 NextRequest = Callable[[float], PendingRequest | float]
 
 
 class ConsumerState:
-    """The claims of one consumer.
+    """The claims of a consumer.
 
     Attributes:
         lost: Messages whose claim expired before they were settled.
+        failures: Errors of settlements and renewals.
     """
 
     def __init__(self, options: ConsumerOptions) -> None:
@@ -141,7 +149,7 @@ class ConsumerState:
         self.failures: list[Exception] = []
         self.closing = False
         self.unstarted = 0
-        """Number of messages that were released without being handled."""
+        """Number of messages that were released without a call of the handler."""
         self._empty = False
         self._left: float = inf if options.count is None else options.count
         """Number of messages that may still be handled."""
@@ -149,10 +157,12 @@ class ConsumerState:
         self._claims: list[ActiveClaim] = []
         self._interrupted: list[PendingRequest] = []
         self._claim_of: dict[int, ActiveClaim] = {}
-        """Claims by message identity, because a message may be claimed again while its lapsed claim is in progress."""
+        """Claims by object identity of their messages.
+
+        Message ids are not unique here: a message can be claimed again while a handler still works on its lapsed claim.
+        """
 
     def next_claim(self) -> Call[ClaimedDeliveries]:
-        """Return the call for the next claim."""
         options = self.options
         left = options.wait - self._idle if options.until_empty else options.wait
         return claim_call(
@@ -165,50 +175,48 @@ class ConsumerState:
             wait=int(max(0.0, min(MAX_CLAIM_WAIT, left))),
         )
 
-    def received(self, claimed: ClaimedDeliveries, asked: float, now: float) -> float:
-        """Add the result of a claim call. Return the seconds to pause before the next one."""
+    def add_claimed(self, claimed: ClaimedDeliveries, sent_at: float, now: float) -> float:
+        """Add claimed messages. Return the seconds to sleep before the next claim."""
         if claimed.deliveries:
             self._idle = 0.0
-            self._claims.append(ActiveClaim(claimed, asked, self.options.ttl))
+            self._claims.append(ActiveClaim(claimed, sent_at, self.options.ttl))
             return 0.0
-        self._idle += now - asked
+        self._idle += now - sent_at
         self._empty = self.options.until_empty and self._idle >= self.options.wait - SETTLE_DELAY
         return 0.0 if self._empty else max(claimed.pause, POLL_PAUSE if self.options.wait < 1 else 0.0)
 
     def take(self, now: float) -> Delivery | None:
-        """Return the next message to handle, skipping claims that have expired."""
+        """Return the next message of a claim that has not expired, or ``None``."""
         for claim in self._claims:
             if now >= claim.ends:
                 claim.waiting.clear()
             if claim.waiting and self._left:
                 self._left -= 1
                 return self._start(claim)
-        self._claims = [claim for claim in self._claims if not claim.finished]
+        self._claims = [claim for claim in self._claims if not claim.is_settled]
         return None
 
     @property
-    def exhausted(self) -> bool:
-        """Whether claiming must end: ``count`` messages were taken, or the queue was empty for ``wait`` seconds."""
+    def is_exhausted(self) -> bool:
+        """Whether to stop claiming: ``count`` messages were taken, or the queue was empty for ``wait`` seconds."""
         return self._empty or not self._left
 
     @property
-    def backlogged(self) -> bool:
-        """Whether too many claims are unsettled to create another one."""
+    def is_backlogged(self) -> bool:
+        """Whether to settle claims before creating the next one."""
         return sum(not claim.has_work for claim in self._claims) >= MAX_UNSETTLED
 
     def finish(self, delivery: Delivery, otherwise: Decision, now: float) -> bool:
-        """Record that the handling of a message has ended.
-
-        Return whether a request may be due earlier than before.
+        """Record the decision on a message. Return ``True`` if the next request may be due earlier than before.
 
         Args:
-            otherwise: Decision on the message if its handler made none.
+            otherwise: Default decision, for a handler that made no decision.
         """
         claim = self._claim_of.pop(id(delivery), None)
         if claim is None:
-            return False  # already released together with all others
+            return False  # ``close`` has already released the message
         del claim.working[id(delivery)]
-        if claim.lapsed:
+        if claim.is_lapsed:
             self.lost.append(delivery)
             return True
         first = not claim.decided[-1]
@@ -218,53 +226,53 @@ class ConsumerState:
         return first or not claim.has_work
 
     def close(self, now: float) -> None:
-        """End all work: release messages in progress as after a failure, and waiting ones by the queue's rules."""
+        """Release all messages: those in progress with a back-off, those not started with the queue's delay."""
         self.closing = True
         for claim in self._claims:
             for delivery in list(claim.working.values()):
-                self.finish(delivery, self.options.after_failure(delivery), now)
+                self.finish(delivery, self.options.release_after_failure(delivery), now)
             while claim.waiting:
                 self.unstarted += 1
                 delivery = self._start(claim)
                 self.finish(delivery, Released(delivery.id), now)
 
-    def settlement(self, now: float) -> PendingRequest | float:
-        """Return the settlement that is due now, or the time at which the next one will be due.
+    def next_settlement(self, now: float) -> PendingRequest | float:
+        """Return the settlement to send now, or the time of the next one.
 
-        The outcome must be reported with ``succeeded``, ``failed`` or ``interrupted``.
+        The caller must report the outcome with ``record_success``, ``record_failure`` or ``record_interruption``.
         """
         if self._interrupted:
             return self._interrupted.pop()
         moments = [inf]
         for claim in self._claims:
             if not claim.settling and any(claim.decided):
-                if self._to_settle(claim, now):
-                    return self._settlement(claim)
+                if self._is_settlement_due(claim, now):
+                    return self._build_settlement(claim)
                 moments.append(claim.since + SETTLE_DELAY)
         return min(moments)
 
-    def renewal(self, now: float) -> PendingRequest | float:
-        """Return the renewal that is due now, or the time at which the next one will be due; see ``settlement``."""
+    def next_renewal(self, now: float) -> PendingRequest | float:
+        """Return the renewal to send now, or the time of the next one; see ``next_settlement``."""
         options, moments = self.options, [inf]
         for claim in self._claims:
-            if claim.has_work and not (claim.renewing or claim.lapsed):
+            if claim.has_work and not (claim.renewing or claim.is_lapsed):
                 if now >= claim.due:
                     claim.renewing = True
                     return PendingRequest(claim, renew_call(options.queue, claim.id, options.ttl, options.grace), [])
                 moments.append(claim.due)
         return min(moments)
 
-    def succeeded(self, request: PendingRequest, answer: Settled | None, asked: float) -> None:
-        """Record that the server has applied a request that was sent at ``asked``."""
-        if answer is None:
-            request.claim.renew(asked, self.options.ttl)
+    def record_success(self, request: PendingRequest, settled: SettleResult | None, sent_at: float) -> None:
+        """Record a successful request. ``sent_at`` is the time before it was sent."""
+        if settled is None:
+            request.claim.renew(sent_at, self.options.ttl)
         else:
             request.claim.settling = False
-            lost = set(answer.lost)
+            lost = set(settled.lost)
             self.lost += [delivery for delivery, _ in request.decided if delivery.id in lost]
 
-    def failed(self, request: PendingRequest, error: Exception, now: float) -> None:
-        """Record that the server refused a request, or that it failed."""
+    def record_failure(self, request: PendingRequest, error: Exception, now: float) -> None:
+        """Record a failed request and schedule what must be sent instead."""
         claim, decided = request.claim, request.decided
         if decided:
             claim.settling = False
@@ -275,7 +283,7 @@ class ConsumerState:
         elif not decided:
             self._renewal_failed(claim, error, now)
         elif isinstance(error, Invalid) and len(decided) > 1:
-            # One refused decision fails the whole request: bisection isolates it and settles the others.
+            # The server refuses the whole request because of one decision. Bisect to settle all others.
             middle = len(decided) // 2
             claim.decided[:0] = [decided[:middle], decided[middle:]]
         else:
@@ -284,14 +292,14 @@ class ConsumerState:
             if isinstance(error, Invalid) and decision != Released(delivery.id):
                 claim.decided.insert(0, [(delivery, Released(delivery.id))])
 
-    def interrupted(self, request: PendingRequest) -> None:
-        """Record that a request was cancelled. A settlement is sent again; a renewal becomes due again."""
+    def record_interruption(self, request: PendingRequest) -> None:
+        """Record a cancelled request, which becomes due again."""
         if request.decided:
             self._interrupted.append(request)
         request.claim.renewing = False
 
-    def unreported(self) -> tuple[list[Delivery], list[Exception]]:
-        """Return and clear lost messages and failures since the last call."""
+    def take_unreported(self) -> tuple[list[Delivery], list[Exception]]:
+        """Return the lost messages and failures since the last call."""
         found = self.lost, self.failures
         self.lost, self.failures = [], []
         return found
@@ -302,11 +310,11 @@ class ConsumerState:
         self._claim_of[id(delivery)] = claim
         return delivery
 
-    def _to_settle(self, claim: ActiveClaim, now: float) -> bool:
+    def _is_settlement_due(self, claim: ActiveClaim, now: float) -> bool:
         due = now >= claim.since + SETTLE_DELAY
         return any(claim.decided) and (self.closing or not claim.has_work or due or len(claim.decided) > 1)
 
-    def _settlement(self, claim: ActiveClaim) -> PendingRequest:
+    def _build_settlement(self, claim: ActiveClaim) -> PendingRequest:
         decided, rest, room = claim.decided.pop(0), [], MAX_MOVED_BYTES
         for index, (_, decision) in enumerate(decided):
             room -= len(bytes(decision.body)) if isinstance(decision, Moved) and decision.body is not UNSET else 0
@@ -319,16 +327,16 @@ class ConsumerState:
         return PendingRequest(claim, settle_call(self.options.queue, claim.id, _terms(decided)), decided)
 
     def _renewal_failed(self, claim: ActiveClaim, error: Exception, now: float) -> None:
-        """Record a failed renewal: report it once, and retry with growing pauses unless the server refused it."""
+        """Record a failed renewal once, and retry it with a back-off unless the server refused it."""
         if not claim.retry_pause:
             self.failures.append(error)
         claim.retry_pause = claim.retry_pause * 2 or max(SETTLE_DELAY, self.options.ttl / 10)
-        passes = maybe_applied(error) or isinstance(error, TooManyRequests)
+        passes = may_be_applied(error) or isinstance(error, TooManyRequests)
         claim.due = now + claim.retry_pause if passes else inf
 
     def _lapse(self, claim: ActiveClaim, decided: Decided) -> None:
-        """Mark the claim as lapsed. Waiting messages are not lost, because they were not handled."""
-        claim.lapsed = True
+        """Mark the claim as lapsed. Messages that no handler has taken do not count as lost."""
+        claim.is_lapsed = True
         claim.waiting.clear()
         self.lost += [delivery for part in [decided, *claim.decided] for delivery, _ in part]
         claim.decided = [[]]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client tokens: their sources, the headers that carry them, and their protection from disclosure."""
+"""Access tokens of clients: sources, request headers, and protection from disclosure."""
 
 import os
 import stat
@@ -9,21 +9,21 @@ from typing import Final
 
 from zq.errors import Invalid
 
-# Environment variable with the default token of clients.
+# Environment variable with the default token.
 VARIABLE: Final = "ZQ_TOKEN"
-# Prefix of zq tokens. A server that accepts them reads only the ``Authorization`` header.
+# Prefix of tokens that zq issues.
 PREFIX: Final = "zq_"
-# Maximum size in bytes of a token file. A JSON Web Token may be long.
+# Maximum size of a token file in bytes, large enough for a JSON Web Token.
 MAX_FILE: Final = 65_536
 
 
 class Token:
-    """A token that never appears in a ``repr``, an error or a log."""
+    """An access token whose ``repr`` does not disclose it."""
 
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
-        """Raise ``Invalid`` if the text cannot be sent in a header."""
+        """Validate and store the token. Raises ``Invalid`` if it cannot be sent in a header."""
         if not all("!" <= letter <= "~" for letter in text):
             raise Invalid(
                 "A token must consist of visible ASCII characters, without blanks, control characters or line ends."
@@ -34,24 +34,27 @@ class Token:
         return "Token(…)"
 
     def headers(self) -> Mapping[str, str]:
-        """Return the request headers: ``Authorization``, and for tokens other than zq's also Keystone's header."""
+        """Return the ``Authorization`` header, and Keystone's ``X-Auth-Token`` for a token that zq has not issued."""
         sent = {"Authorization": f"Bearer {self._text}"}
         return sent if self._text.startswith(PREFIX) else sent | {"X-Auth-Token": self._text}
 
 
-def chosen_token(given: str | None, *, otherwise: bool) -> Token | None:
-    """Return the token of a client, or ``None``.
+def resolve_token(given: str | None, *, otherwise: bool) -> Token | None:
+    """Return the client's token, from the argument or the environment.
 
     Args:
-        given: Token; ``None`` = the environment variable, "" = no token.
-        otherwise: Whether the client authenticates in another way. If so, the environment variable is ignored.
+        given: Token; ``None`` = read the environment variable, "" = no token.
+        otherwise: Ignore the environment variable, because the client uses another authentication.
     """
     text = given if given is not None else "" if otherwise else os.environ.get(VARIABLE, "")
     return Token(text) if text else None
 
 
 def read_token_file(path: Path) -> str:
-    """Return the token in a file. Raises ``Invalid`` if other users can access the file or it has no valid token."""
+    """Read a token from a private file.
+
+    Raises ``Invalid`` if other users can access the file or if its content is not a token.
+    """
     try:
         with path.open("rb") as file:
             check_private(path, os.fstat(file.fileno()).st_mode)
@@ -65,6 +68,6 @@ def read_token_file(path: Path) -> str:
 
 
 def check_private(path: Path, mode: int) -> None:
-    """Raise ``Invalid`` if other users may read or write a file with a token."""
+    """Raise ``Invalid`` if users other than the owner can read or write the file."""
     if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise Invalid(f"Other users can read or write the token file {path}, so it is not used. Run: chmod 600 {path}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handles of queues and topics: verbs bound to a client, posts of many messages, consumers and streams."""
+"""Handles of queues and topics: bulk posting, consumers and streams."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable
 from math import inf
@@ -18,18 +18,18 @@ from zq.client.posting import (
     Packer,
     PostResult,
     batch_call,
-    batches,
-    batches_async,
-    first_id,
     pack,
+    pack_batches,
+    pack_batches_async,
     post_all,
     post_all_async,
     post_call,
+    with_first_id,
 )
-from zq.client.queues import QueueVerbs
-from zq.client.resources import Ids, ResourceVerbs, message_pages, message_stretch
+from zq.client.queues import QueueOperations
+from zq.client.resources import Ids, ResourceOperations, message_pages, message_stretch
 from zq.client.streams import EventReader, stream, stream_async
-from zq.client.subscriptions import SubscriptionVerbs
+from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import Delivery, Event, Gap, Message, Stretch, Worked
 from zq.errors import Invalid, NotAuthorized
 
@@ -41,26 +41,30 @@ if TYPE_CHECKING:
 CONCURRENCY: Final = 8
 
 
-class TopicVerbs(SubscriptionVerbs):
-    """A topic of the client's project. The first message creates it if it does not exist."""
+class TopicOperations(SubscriptionOperations):
+    """A topic of the client's project. If the topic does not exist, the first message creates it."""
 
     kind: ClassVar[str] = "topics"
 
     @operation
     def publish(self, body: Any, *, ttl: int | None = None, key: str | None = None) -> Call[str]:
-        """Publish a message and return its id, which is its sequence in the project's log. Retries are safe."""
-        return first_id(post_call(self.kind, self.name, pack([body], ttl, None), key))
+        """Publish a message and return its id. Retries by the client create no duplicates.
+
+        The id is the message's sequence in the project's log.
+        """
+        return with_first_id(post_call(self.kind, self.name, pack([body], ttl, None), key))
 
     @operation
     def publish_batch(self, bodies: Iterable[Any], *, ttl: int | None = None, key: str | None = None) -> Call[Ids]:
-        """Publish messages in one request, all or none, and return their ids."""
+        """Publish messages atomically in one request and return their ids."""
         return post_call(self.kind, self.name, pack(bodies, ttl, None), key)
 
     @listing
     def list(self, *, after: int | str | None = None, page: int | None = None) -> Call[Page[Message]]:
-        """List the topic's messages in the log after a sequence. Gaps are not reported; use a stream for that.
+        """List the topic's messages in the order of the log, without reporting gaps; ``stream`` reports them.
 
         Args:
+            after: Sequence after which to start. Default: the start of the log.
             page: Number of messages per request.
         """
         params = {"marker": after, "limit": page, "detailed": True}
@@ -68,7 +72,7 @@ class TopicVerbs(SubscriptionVerbs):
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return one page of messages, its end position, and the gap before it if messages are missing."""
+        """Return a page of messages after a sequence, with its end position and the gap before it, if any."""
         return message_stretch(self._path("messages"), {"marker": after, "limit": page, "detailed": True})
 
 
@@ -76,15 +80,15 @@ class Publishing(TypedDict, total=False):
     """Options of bulk publishing."""
 
     ttl: int
-    """Ttl in seconds. Default: that of the queue or topic."""
+    """Retention in seconds. Default: the ttl of the queue or topic."""
     concurrency: int
-    """Number of batches sent concurrently. Default: 1. With more, batches may arrive out of order."""
+    """Number of concurrent requests. Default: 1. Batches of concurrent requests may be stored out of order."""
     progress: Callable[[int], object]
     """Called after each batch with the number of messages stored so far."""
     key: str
-    """Idempotency key. A second run with the same bodies, bounds and key stores no message twice.
+    """Idempotency key. Another run with the same bodies, options and key stores no message twice.
 
-    Only full batches are sent.
+    With a key, a batch is sent only when it is full.
     """
 
 
@@ -92,7 +96,7 @@ class Posting(Publishing, total=False):
     """Options of bulk posting to a queue."""
 
     delay: int
-    """Seconds until the messages can be claimed. Queues without a default delay ignore it."""
+    """Seconds until the messages can be claimed. Raises ``Invalid`` if the queue ignores delays."""
     stage: str
     """Stage in which the messages are stored until a commit publishes them."""
 
@@ -104,62 +108,62 @@ class Consuming(TypedDict, total=False):
     """Options of a consumer."""
 
     wait: int
-    """Seconds for which a claim waits for messages, and idle time after which ``until_empty`` ends. Default: 20."""
+    """Seconds to wait for messages. With ``until_empty``, the loop ends after this idle time. Default: 20."""
     batch: int
-    """Maximum number of messages per claim. Default: 10, or the server's limit if that is lower."""
+    """Maximum number of messages per claim. Default: 10. A lower server limit takes precedence."""
     ttl: int
-    """Seconds after which messages of a dead consumer are redelivered. Default: 300.
+    """Claim ttl in seconds (visibility timeout). Default: 300.
 
-    Claims are renewed after a third.
+    The consumer renews its claims when a third of the ttl has passed.
     """
     grace: int
     """Seconds for which messages outlive the claim if they would expire during it. Default: the server's."""
     until_empty: bool
-    """Whether the loop ends when the queue is empty. Default: False."""
+    """End the loop when the queue is empty. Default: False."""
     backoff: int
-    """Back-off in seconds after a first failure, doubled with each further claim. Default: 5."""
+    """Back-off in seconds after a message's first failure. Doubles with each claim of the message. Default: 5."""
     count: int | None
     """Maximum number of messages, after which the loop ends. Default: no limit."""
     on_lost: OnLost
     """Called with messages whose claim expired before they were settled. Without it, ``ClaimLapsed`` is raised."""
 
 
-class Queue(QueueVerbs, Blocking):
+class Queue(QueueOperations, Blocking):
     """A queue of a ``Client``."""
 
     def post_many(self, bodies: Iterable[Any], **options: Unpack[Posting]) -> int:
-        """Post any number of messages in batches and return their number. Raises ``PostStopped``."""
+        """Post messages in batches and return their number. Raises ``PostStopped``."""
         return _post_many(self, bodies, options)
 
     def consume(self, **options: Unpack[Consuming]) -> Consumer:
-        """Return an iterator over claimed messages. A message is deleted when the loop requests the next one.
+        """Return an iterator over claimed messages.
 
-        If the loop ends early, its current message is released as after a failure.
+        A message is deleted when the loop requests the next one. If the loop ends early, the current message is
+        released with a back-off.
         """
         return Consumer(self.transport, _consumer_options(self, options), options.get("on_lost"))
 
     def work(
         self, handler: Callable[[Delivery], object], concurrency: int = CONCURRENCY, **options: Unpack[Consuming]
     ) -> Worked:
-        """Consume the queue with ``handler`` in threads, and return the outcome when the loop has ended.
+        """Call ``handler`` in a thread for each message until the loop ends, and return the outcome.
 
-        If the handler raises, its message is released and the error is logged. See ``consume`` for the options.
+        If the handler raises, the message is released and the error is logged.
         """
         return self.consume(**options).work(handler, concurrency)
 
 
-class AsyncQueue(QueueVerbs, Asynchronous):
+class AsyncQueue(QueueOperations, Asynchronous):
     """A queue of an ``AsyncClient``."""
 
     async def post_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[Posting]) -> int:
-        """Post any number of messages in batches; see ``Queue.post_many``. ``bodies`` may be asynchronous."""
+        """Post messages from an iterable or asynchronous iterable in batches; see ``Queue.post_many``."""
         return await _post_many_async(self, bodies, options)
 
     def consume(self, **options: Unpack[Consuming]) -> "AsyncConsumer":
         """Return an asynchronous iterator over claimed messages; see ``Queue.consume``."""
-        from zq.client.async_consumer import (
-            AsyncConsumer,
-        )  # imported here, because a blocking client does not need asyncio
+        # A blocking client does not need asyncio.
+        from zq.client.async_consumer import AsyncConsumer
 
         return AsyncConsumer(self.transport, _consumer_options(self, options), options.get("on_lost"))
 
@@ -169,21 +173,21 @@ class AsyncQueue(QueueVerbs, Asynchronous):
         concurrency: int = CONCURRENCY,
         **options: Unpack[Consuming],
     ) -> Worked:
-        """Consume the queue with ``handler`` in tasks; see ``Queue.work``."""
+        """Await ``handler`` in a task for each message; see ``Queue.work``."""
         return await self.consume(**options).work(handler, concurrency)
 
 
-class Topic(TopicVerbs, Blocking):
+class Topic(TopicOperations, Blocking):
     """A topic of a ``Client``."""
 
     def publish_many(self, bodies: Iterable[Any], **options: Unpack[Publishing]) -> int:
-        """Publish any number of messages in batches and return their number. Raises ``PostStopped``."""
+        """Publish messages in batches and return their number. Raises ``PostStopped``."""
         return _post_many(self, bodies, options)
 
     def stream(self, after: int | str | None = None) -> Generator[Event | Gap, None, None]:
-        """Stream the topic's messages as they are published, without end.
+        """Yield the topic's messages as they are published. The generator never ends.
 
-        After a lost connection, the stream reconnects and resumes. No message is lost or repeated.
+        If the connection breaks, the stream reconnects and resumes after the last message.
 
         Args:
             after: Sequence after which to start; 0 = the start of the log, ``None`` = its end.
@@ -191,20 +195,20 @@ class Topic(TopicVerbs, Blocking):
         return stream(self.transport, EventReader(self._path("stream"), {}, after))
 
 
-class AsyncTopic(TopicVerbs, Asynchronous):
+class AsyncTopic(TopicOperations, Asynchronous):
     """A topic of an ``AsyncClient``."""
 
     async def publish_many(self, bodies: Iterable[Any] | AsyncIterable[Any], **options: Unpack[Publishing]) -> int:
-        """Publish any number of messages in batches; see ``Topic.publish_many``. ``bodies`` may be asynchronous."""
+        """Publish messages from an iterable or asynchronous iterable in batches; see ``Topic.publish_many``."""
         return await _post_many_async(self, bodies, options)
 
     def stream(self, after: int | str | None = None) -> AsyncGenerator[Event | Gap, None]:
-        """Stream the topic's messages; see ``Topic.stream``."""
+        """Yield the topic's messages as they are published; see ``Topic.stream``."""
         return stream_async(self.transport, EventReader(self._path("stream"), {}, after))
 
 
 def visible_metadata(resource: Queue | Topic) -> dict[str, Any]:
-    """Return the metadata of a queue or topic; empty if the credential may not read it."""
+    """Return the metadata of a queue or topic, or ``{}`` if the credential may not read it."""
     try:
         return resource.metadata()
     except NotAuthorized:
@@ -215,7 +219,7 @@ def _post_many(resource: Queue | Topic, bodies: Iterable[Any], options: Sending)
     metadata = visible_metadata(resource)
     packer = _packer(metadata, resource.transport.run(BATCH_LIMITS_CALL), options)
     send, result = _sender(resource, options, packer, metadata), PostResult(options.get("progress"))
-    return post_all(resource.transport, send, batches(packer, bodies), result, options.get("concurrency", 1))
+    return post_all(resource.transport, send, pack_batches(packer, bodies), result, options.get("concurrency", 1))
 
 
 async def _post_many_async(
@@ -228,7 +232,7 @@ async def _post_many_async(
     packer = _packer(metadata, await resource.transport.run(BATCH_LIMITS_CALL), options)
     send, result = _sender(resource, options, packer, metadata), PostResult(options.get("progress"))
     return await post_all_async(
-        resource.transport, send, batches_async(packer, bodies), result, options.get("concurrency", 1)
+        resource.transport, send, pack_batches_async(packer, bodies), result, options.get("concurrency", 1)
     )
 
 
@@ -238,7 +242,7 @@ def _packer(metadata: dict[str, Any], limits: BatchLimits, options: Sending) -> 
 
 
 def _sender(
-    resource: ResourceVerbs, options: Sending, packer: Packer, metadata: dict[str, Any]
+    resource: ResourceOperations, options: Sending, packer: Packer, metadata: dict[str, Any]
 ) -> Callable[[Batch], Call[None]]:
     stage = cast(Posting, options).get("stage")
 
@@ -254,7 +258,7 @@ def _sender(
     return send
 
 
-def _consumer_options(queue: QueueVerbs, options: Consuming) -> ConsumerOptions:
+def _consumer_options(queue: QueueOperations, options: Consuming) -> ConsumerOptions:
     chosen = {name: value for name, value in options.items() if name != "on_lost"}
     try:
         return msgspec.convert({"queue": queue.name, **chosen}, ConsumerOptions)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Posts of many messages: any number of bodies, in batches within the server's limits.
-
-Batches are sent concurrently, by threads for a blocking client and by tasks for an asynchronous one.
-"""
+"""Bulk posting in batches within the server's limits. Threads or tasks send the batches concurrently."""
 
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator, Mapping
@@ -16,14 +13,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zq.client.calls import (
-    Answer,
     AsyncTransport,
     Call,
-    Caught,
+    ErrorRecorder,
+    Response,
     Transport,
     check_concurrency,
-    key_header,
-    maybe_applied,
+    idempotency_header,
+    may_be_applied,
     path,
 )
 from zq.client.values import Draft
@@ -31,20 +28,25 @@ from zq.errors import InvalidBody, ZqError
 from zq.wire.attributes import Attribute, json_values
 from zq.wire.numbers import check_finite, check_numbers
 
-# Maximum number of messages per batch. More would not be faster, and a server may allow fewer.
+# Maximum number of messages per batch. Larger batches are not faster. A server may have a lower limit.
 MAX_BATCH: Final = 1000
-# Maximum batch size in bytes if neither queue nor server states one.
+# Maximum batch size in bytes if neither the queue nor the server has a limit.
 DEFAULT_BYTES: Final = 262_144
-# Seconds after which an incomplete batch is sent when the next body arrives.
+# Maximum age of a batch in seconds. It is checked when the next body arrives.
 LINGER: Final = 1.0
-# The start of a request body.
+# Start of a request body.
 HEAD: Final = b'{"messages":['
-# The end of a request body.
+# End of a request body.
 TAIL: Final = b"]}"
 
 
 class Batch(Struct, frozen=True):
-    """The content of one request: the messages ``first`` to ``first + count - 1`` of the input."""
+    """The messages of one request.
+
+    Attributes:
+        first: Index of the first message in the input.
+        body: Request body.
+    """
 
     first: int
     count: int
@@ -52,13 +54,13 @@ class Batch(Struct, frozen=True):
 
 
 class PostStopped(ZqError):
-    """Posting ended before all messages were stored. The cause is chained.
+    """An error that ended bulk posting before all messages were stored. ``__cause__`` is the error of the failed batch.
 
-    A retry with the same ``key`` stores no message twice.
+    If you repeat the call with the same ``key``, no message is stored twice.
 
     Attributes:
-        stored: Ranges of messages, counted from 0, that the server has acknowledged.
-        maybe_stored: Ranges of messages that the server may have stored.
+        stored: Index ranges of the messages that the server has stored.
+        maybe_stored: Index ranges of the messages that the server may have stored.
     """
 
     def __init__(self, stored: list[range], maybe_stored: list[range]) -> None:
@@ -69,9 +71,10 @@ class PostStopped(ZqError):
 
 
 class Packer:
-    """Splits messages into batches of at most ``size`` bytes and ``most`` messages. A single message may be larger.
+    """An encoder that packs messages into batches of at most ``size`` bytes and ``most`` messages.
 
-    With an infinite ``linger``, the batches depend on the bodies only.
+    A message that is larger than ``size`` gets a batch of its own. With an infinite ``linger``, the same messages
+    always give the same batches.
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class Packer:
         self._ttl = ttl
         self._delay = delay
         self.delayed = bool(delay)
-        """Whether a message has a delay."""
+        """Whether any message so far has a delay."""
         self._linger = linger
         self._tail = _tail(ttl, delay)
         self._encode = msgspec.json.Encoder().encode
@@ -92,9 +95,9 @@ class Packer:
         self._since = 0.0
 
     def add(self, body: Any) -> Batch | None:
-        """Add a message. Return the batch that is full now, if any.
+        """Add a message. Return a batch if one is complete, else ``None``.
 
-        Raises ``InvalidBody`` for values that are not JSON.
+        Raises ``InvalidBody`` if the body cannot be encoded as JSON.
         """
         tail = self._tail
         try:
@@ -116,7 +119,7 @@ class Packer:
             raise InvalidBody(f"Message {number} cannot be written as JSON: {error}.") from error
         grown = self._bytes + len(part) + 1
         full = None
-        if self._parts and (grown > self._size - len(HEAD) - len(TAIL) or self._late()):
+        if self._parts and (grown > self._size - len(HEAD) - len(TAIL) or self._is_overdue()):
             full = self.flush()
             grown = len(part) + 1
         if not self._parts:
@@ -128,7 +131,7 @@ class Packer:
         return full
 
     def flush(self) -> Batch | None:
-        """Return a batch of the remaining messages, or ``None`` if there are none."""
+        """Return the remaining messages as a batch, or ``None`` if no messages remain."""
         if not self._parts:
             return None
         batch = Batch(self._first, len(self._parts), HEAD + b",".join(self._parts) + TAIL)
@@ -137,10 +140,10 @@ class Packer:
         return batch
 
     def restart_linger(self) -> None:
-        """Restart the linger time, which must not include the time for sending."""
+        """Set the age of the current batch to 0, so that it does not include the time for sending the last batch."""
         self._since = time.monotonic()
 
-    def _late(self) -> bool:
+    def _is_overdue(self) -> bool:
         return time.monotonic() - self._since > self._linger
 
 
@@ -158,8 +161,8 @@ def _tail(
     return b"," + msgspec.json.encode(given)[1:] if given else b"}"
 
 
-class PostResult(Caught):
-    """The record of stored batches. ``close`` raises the first error of its blocks."""
+class PostResult(ErrorRecorder):
+    """The progress and the first error of bulk posting."""
 
     def __init__(self, progress: Callable[[int], object] | None) -> None:
         super().__init__()
@@ -169,12 +172,12 @@ class PostResult(Caught):
         self._maybe_stored: list[range] = []
 
     def record(self, batch: Batch, failure: BaseException | None) -> None:
-        """Record the outcome of a batch."""
+        """Record a stored batch, or a failed one if ``failure`` is set."""
         messages = range(batch.first, batch.first + batch.count)
         if failure is None:
             self._stored.append(messages)
             self.count += batch.count
-        elif maybe_applied(failure):
+        elif may_be_applied(failure):
             self._maybe_stored.append(messages)
         with self:
             if failure is not None:
@@ -182,65 +185,65 @@ class PostResult(Caught):
             self._progress(self.count)
 
     def close(self) -> int:
-        """Return the number of stored messages. Raises ``PostStopped`` if a batch failed."""
+        """Return the number of stored messages. Raises ``PostStopped`` if an error was recorded."""
         if self.error is not None:
-            raise PostStopped(_merged(self._stored), _merged(self._maybe_stored)) from self.error
+            raise PostStopped(_merge_ranges(self._stored), _merge_ranges(self._maybe_stored)) from self.error
         return self.count
 
 
 def post_call(kind: str, name: str, batch: bytes, key: str | None, **params: str) -> Call[list[str]]:
-    """Return the call that posts the messages of a request body, all or none, and reads their ids."""
+    """Return the call that posts the messages of a request body atomically and returns their ids."""
     return Call(
         method="POST",
         path=path(kind, name, "messages"),
         params=params,
-        headers=key_header(key),
+        headers=idempotency_header(key),
         body=batch,
         read=_ids,
     )
 
 
-def first_id(call: Call[list[str]]) -> Call[str]:
-    """Return the call with the id of its only message as the result."""
+def with_first_id(call: Call[list[str]]) -> Call[str]:
+    """Change the result of a single-message post from a list of ids to the id."""
 
-    def read(answer: Answer) -> str:
-        return call.read(answer)[0]
+    def read(response: Response) -> str:
+        return call.read(response)[0]
 
     single: Call[Any] = replace(call, read=read)
     return single
 
 
 def staged_call(kind: str, name: str, batch: bytes, key: str | None, stage: str) -> Call[int]:
-    """Return the call that stages the messages of a request body, all or none, and reads their number."""
+    """Return the call that stages the messages of a request body atomically and returns their number."""
     return Call(
         method="POST",
         path=path(kind, name, "messages"),
         params={"stage": stage},
-        headers=key_header(key),
+        headers=idempotency_header(key),
         body=batch,
-        read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, int])["staged"],
+        read=lambda response: msgspec.json.decode(response.body, type=dict[str, int])["staged"],
     )
 
 
 def batch_call(kind: str, name: str, batch: Batch, key: str | None, stage: str | None = None) -> Call[None]:
-    """Return the call that posts or stages one of many batches, under its own idempotency key derived from ``key``.
+    """Return the call that posts or stages a batch. The call fails if the server stores only a part of the batch.
 
-    The call fails unless all messages were stored.
+    The batch's idempotency key is derived from ``key``.
     """
     own = f"{key}.{batch.first}" if key else None
     posted, staged = post_call(kind, name, batch.body, own), staged_call(kind, name, batch.body, own, stage or "")
 
-    def read(answer: Answer) -> None:
-        stored = staged.read(answer) if stage else len(posted.read(answer)) if answer.status == 201 else None
+    def read(response: Response) -> None:
+        stored = staged.read(response) if stage else len(posted.read(response)) if response.status == 201 else None
         if stored != batch.count:
-            raise ValueError(answer.status)
+            raise ValueError(response.status)
 
     checked: Call[Any] = replace(staged if stage else posted, read=read)
     return checked
 
 
 def pack(bodies: Iterable[Any], ttl: int | None, delay: int | None) -> bytes:
-    """Return one request body with all messages."""
+    """Return a single request body with all messages."""
     packer = Packer(2**63, ttl, delay, most=2**63, linger=inf)
     for body in bodies:
         packer.add(body)
@@ -248,8 +251,8 @@ def pack(bodies: Iterable[Any], ttl: int | None, delay: int | None) -> bytes:
     return batch.body if batch else HEAD + TAIL
 
 
-def batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
-    """Yield each batch when it is full, and finally the remaining messages."""
+def pack_batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
+    """Pack messages and yield the batches. The last batch may be incomplete."""
     for body in bodies:
         if batch := packer.add(body):
             yield batch
@@ -258,10 +261,10 @@ def batches(packer: Packer, bodies: Iterable[Any]) -> Iterator[Batch]:
         yield batch
 
 
-async def batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Batch, None]:
-    """Yield the batches of synchronous or asynchronous bodies; see ``batches``."""
+async def pack_batches_async(packer: Packer, bodies: Iterable[Any] | AsyncIterable[Any]) -> AsyncGenerator[Batch, None]:
+    """Pack messages from an iterable or asynchronous iterable; see ``pack_batches``."""
     if not isinstance(bodies, AsyncIterable):
-        for batch in batches(packer, bodies):
+        for batch in pack_batches(packer, bodies):
             yield batch
         return
     async with aclosing(bodies) if isinstance(bodies, AsyncGenerator) else nullcontext():
@@ -280,29 +283,28 @@ class BatchLimits(Struct):
     max_messages_post_size: int = DEFAULT_BYTES
 
     def count(self) -> int:
-        """Return the maximum number of messages per batch."""
         return min(MAX_BATCH, self.max_messages_per_post)
 
     def bytes(self, metadata: dict[str, Any]) -> int:
-        """Return the maximum batch size in bytes; the limit of the queue or topic takes precedence."""
+        """Return the maximum batch size in bytes. A limit in the queue's metadata overrides the server's."""
         size = metadata.get("_max_messages_post_size")
         return size if isinstance(size, int) else self.max_messages_post_size
 
 
 _limits: Final = msgspec.json.Decoder(BatchLimits)
-BATCH_LIMITS_CALL: Final = Call(method="GET", path="/v2/limits", read=lambda answer: _limits.decode(answer.body))
+BATCH_LIMITS_CALL: Final = Call(method="GET", path="/v2/limits", read=lambda response: _limits.decode(response.body))
 
 
-def _ids(answer: Answer) -> list[str]:
-    return [href.rpartition("/")[2] for href in msgspec.json.decode(answer.body, type=_Posted).resources]
+def _ids(response: Response) -> list[str]:
+    return [href.rpartition("/")[2] for href in msgspec.json.decode(response.body, type=_Posted).resources]
 
 
 class _Posted(Struct):
     resources: list[str]
 
 
-def _merged(ranges: list[range]) -> list[range]:
-    """Return the same messages in as few ranges as possible."""
+def _merge_ranges(ranges: list[range]) -> list[range]:
+    """Sort the ranges and join adjacent ones."""
     merged: list[range] = []
     for part in sorted(ranges, key=lambda some: some.start):
         if merged and merged[-1].stop == part.start:
@@ -316,7 +318,10 @@ Send = Callable[[Batch], Call[None]]
 
 
 def post_all(transport: Transport, send: Send, source: Iterator[Batch], result: PostResult, concurrency: int) -> int:
-    """Post all batches and return the number of stored messages. Batches are built while others are being sent."""
+    """Post all batches and return the number of stored messages.
+
+    The next batch is packed while threads send the previous ones.
+    """
     running: dict[Future[None], Batch] = {}
 
     def await_below(most: int) -> None:
@@ -339,7 +344,7 @@ async def post_all_async(
     transport: AsyncTransport, send: Send, source: AsyncGenerator[Batch, None], result: PostResult, concurrency: int
 ) -> int:
     """Post all batches and return the number of stored messages; see ``post_all``."""
-    import asyncio  # imported here, because a blocking client does not need it
+    import asyncio  # A blocking client does not need asyncio.
 
     running: dict[asyncio.Task[None], Batch] = {}
     check_concurrency(concurrency)
@@ -359,5 +364,5 @@ async def post_all_async(
                     running[asyncio.create_task(transport.run(send(batch)))] = batch
                     await asyncio.sleep(0)
     finally:
-        await await_below(0)  # a cancelled caller leaves no requests behind
+        await await_below(0)  # No request may outlive a cancelled caller.
     return result.close()

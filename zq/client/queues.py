@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of a queue, written once for both kinds of client."""
+"""The operations on a queue, common to the blocking and the asynchronous client."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from zq import wire
 from zq.client import claims, posting
-from zq.client.calls import EMPTY, Call, Page, Params, Repeat, listing, nothing, operation
+from zq.client.calls import EMPTY_RESPONSE, Call, Page, Params, Repeat, listing, operation, read_empty
 from zq.client.resources import (
     Ids,
     finished_pages,
@@ -20,7 +20,7 @@ from zq.client.resources import (
     message_stretch,
     messages_call,
 )
-from zq.client.subscriptions import SubscriptionVerbs
+from zq.client.subscriptions import SubscriptionOperations
 from zq.client.values import (
     Claim,
     Depth,
@@ -35,22 +35,22 @@ from zq.client.values import (
     Stretch,
 )
 from zq.errors import Invalid
-from zq.model import Fence, Settled
+from zq.model import Fence, SettleResult
 from zq.wire import extensions
 from zq.wire.attributes import Attribute
 
 T = TypeVar("T")
 
-# Patch path of the metadata key that pauses a queue.
+# JSON Patch path of the metadata key that pauses a queue.
 PAUSED: Final = "/metadata/_paused"
 
 
-# Whether whole bodies are requested, or only the start of each.
+# Whether a listing contains whole bodies or only their first characters.
 Bodies = Literal["start", "whole"]
 
 
-class QueueVerbs(SubscriptionVerbs):
-    """A queue of the client's project. The first message creates it if it does not exist."""
+class QueueOperations(SubscriptionOperations):
+    """A queue of the client's project. If the queue does not exist, the first post creates it."""
 
     kind: ClassVar[str] = "queues"
 
@@ -65,18 +65,18 @@ class QueueVerbs(SubscriptionVerbs):
         group: str | None = None,
         attributes: Mapping[str, Attribute] | None = None,
     ) -> Call[str]:
-        """Post a message and return its id. Retries are safe.
+        """Post a message and return its id. Retries by the client create no duplicates.
 
         Args:
-            body: Any value that msgspec encodes as JSON; ``msgspec.Raw`` is sent unchanged.
-            ttl: Ttl in seconds.
+            body: Any value that msgspec encodes as JSON. ``msgspec.Raw`` is sent unchanged.
+            ttl: Retention in seconds.
             delay: Seconds until the message can be claimed. Raises ``Invalid`` if the queue ignores delays.
             key: Idempotency key. Set it if another process may repeat the post.
             group: Message group, for a queue with ``_grouped``.
-            attributes: Attributes by name: strings, numbers, bytes or ``TypedValue``.
+            attributes: Attributes by name. Values are strings, numbers, bytes or ``TypedValue``.
         """
         draft = body if group is None and attributes is None else Draft(body, group=group, attributes=attributes)
-        return posting.first_id(self._post([draft], ttl, delay, key))
+        return posting.with_first_id(self._post([draft], ttl, delay, key))
 
     @operation
     def post_batch(
@@ -95,36 +95,46 @@ class QueueVerbs(SubscriptionVerbs):
         delay: int | None = None,
         key: str | None = None,
     ) -> Call[int]:
-        """Store messages in a stage, invisible until a commit publishes them, and return their number."""
+        """Stage messages until a commit publishes them. Return the number of messages."""
         given = [*bodies]
         call = posting.staged_call(self.kind, self.name, posting.pack(given, ttl, delay), key, stage)
-        return self._delay_checked(call, given, delay)
+        return self._with_delay_check(call, given, delay)
 
     @operation
     def pop(self, count: int = 1, *, wait: int = 0) -> Call[Messages]:
-        """Pop messages: claim and delete them in one step.
+        """Receive messages and delete them in one step (at-most-once delivery).
 
-        If the answer is lost, its messages are lost too. The request is therefore never retried. Use ``claim`` for
-        messages that must not be lost.
+        If the response is lost, the messages are lost, so the client never retries. Use ``claim`` if messages must not
+        be lost.
 
         Args:
-            wait: Seconds to wait for a first message.
+            wait: Seconds to wait for the first message.
         """
         params: Params = {"pop": count, "wait": wait or None, "detailed": True}
         return messages_call("DELETE", self._path("messages"), params, wait, Repeat.UNSENT)
 
     @operation
     def delete_message(self, message: str, *, claim: str | None = None) -> Call[None]:
-        """Delete a message. Raises ``MessageClaimed``, ``ClaimNotHeld``."""
+        """Delete a message. Raises ``MessageClaimed`` and ``ClaimNotHeld``.
+
+        Args:
+            claim: Id of the claim that holds the message. Required if the message is claimed.
+        """
         params = {"claim_id": claim}
-        return Call(method="DELETE", path=self._path("messages", message), params=params, read=nothing)
+        return Call(method="DELETE", path=self._path("messages", message), params=params, read=read_empty)
 
     @operation
     def delete_messages(self, messages: Iterable[str]) -> Call[None]:
         """Delete messages, even if they are claimed. Unknown ids are ignored."""
         ids = id_list(messages)
         where = self._path("messages")
-        return Call(method="DELETE", path=where, params={"ids": ids}, read=nothing, local_answer=None if ids else EMPTY)
+        return Call(
+            method="DELETE",
+            path=where,
+            params={"ids": ids},
+            read=read_empty,
+            local_response=None if ids else EMPTY_RESPONSE,
+        )
 
     @operation
     def share(
@@ -134,13 +144,14 @@ class QueueVerbs(SubscriptionVerbs):
         methods: Sequence[str] = ("GET",),
         expires: datetime | None = None,
     ) -> Call[dict[str, Any]]:
-        """Sign a URL of the queue for callers without an account.
-
-        Return ``paths``, ``methods``, ``project``, ``expires`` and ``signature``. Raises ``NotAuthorized``.
+        """Create a signed URL of the queue, for callers without an account. Raises ``NotAuthorized``.
 
         Args:
-            paths: Some of "messages", "claims" and "subscriptions".
-            expires: Expiry time; ``None`` = in one day. A time without a time zone is local.
+            paths: Resources that the URL gives access to: "messages", "claims", "subscriptions".
+            expires: Expiry time. Default: in one day. A time without a time zone is local.
+
+        Returns:
+            The parts of the URL: ``paths``, ``methods``, ``project``, ``expires`` and ``signature``.
         """
         terms: dict[str, Any] = {"paths": paths, "methods": methods}
         if expires is not None:
@@ -149,21 +160,21 @@ class QueueVerbs(SubscriptionVerbs):
             method="POST",
             path=self._path("share"),
             body=wire.encode(terms),
-            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Any]),
+            read=lambda response: msgspec.json.decode(response.body, type=dict[str, Any]),
         )
 
     @operation
     def depth(self) -> Call[Depth]:
-        """Return the message count per state. The cost does not depend on the count. A missing queue has zeros."""
+        """Return the number of messages per state, in constant time. All counts of a missing queue are 0."""
         return Call(
             method="GET",
             path=self._path("depth"),
-            read=lambda answer: msgspec.json.decode(answer.body, type=Depth),
+            read=lambda response: msgspec.json.decode(response.body, type=Depth),
         )
 
     @operation
     def figures(self, window: int = 600) -> Call[dict[str, Any]]:
-        """Return the history of counts per state and of rates over ``window`` seconds (300, 600 or 10800).
+        """Return message counts and rates over the last ``window`` seconds (300, 600 or 10800).
 
         Missing values are ``None``.
         """
@@ -171,15 +182,15 @@ class QueueVerbs(SubscriptionVerbs):
             method="GET",
             path=self._path("figures"),
             params={"window": window},
-            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Any]),
+            read=lambda response: msgspec.json.decode(response.body, type=dict[str, Any]),
         )
 
     @operation
     def pause(self, what: Literal["claims", "posts", "all"] = "all") -> Call[dict[str, Any]]:
-        """Pause claims and pops, posts, or both until ``resume``, and return the metadata.
+        """Pause claims and pops, posts, or both. Return the metadata. Raises ``QueueNotFound``.
 
-        While claims are paused, they find no messages; existing claims can be settled, renewed and released. Posts
-        raise ``QueuePaused``. Raises ``QueueNotFound``.
+        Until ``resume`` is called, paused claims and pops return no messages, and paused posts raise ``QueuePaused``.
+        Existing claims can still be settled, renewed and released.
         """
         return self._patch([{"op": "add", "path": PAUSED, "value": what}])
 
@@ -189,7 +200,7 @@ class QueueVerbs(SubscriptionVerbs):
 
         Raises ``QueueNotFound``.
         """
-        # The key is added first, so that its removal succeeds even if the request is repeated.
+        # Removing an absent key fails, so the key is added first: a retry of the request then succeeds.
         return self._patch([{"op": "add", "path": PAUSED, "value": None}, {"op": "remove", "path": PAUSED}])
 
     @operation
@@ -205,11 +216,15 @@ class QueueVerbs(SubscriptionVerbs):
     ) -> Call[Claim]:
         """Claim messages for ``ttl`` seconds.
 
-        The client chooses a unique claim name, so a lost answer can be requested again. If no answer arrives, or the
-        caller is interrupted, the claim is released. A claim under your own ``name`` is kept.
+        A retry after a lost response returns the same claim. If no attempt gets a response, or if the caller is
+        interrupted, the client releases the claim unless you have passed a ``name``.
 
         Args:
-            wait: Seconds to wait for a first message.
+            limit: Maximum number of messages.
+            grace: Seconds for which messages outlive the claim if they would expire during it.
+            wait: Seconds to wait for the first message.
+            name: Claim id. Default: a new id.
+            fence: Fence whose epoch the server checks.
         """
         return claims.claim_call(
             self.name, name, claims.read_claim, limit=limit, ttl=ttl, grace=grace, wait=wait, fence=fence
@@ -217,12 +232,12 @@ class QueueVerbs(SubscriptionVerbs):
 
     @operation
     def held(self, claim: str) -> Call[Claim]:
-        """Return the messages and the holder of a claim. Raises ``ClaimNotFound``."""
+        """Return a claim with its messages and its holder. Raises ``ClaimNotFound``."""
         return claims.get_call(self.name, claim)
 
     @listing
     def claims(self, *, page: int | None = None) -> Call[Page[LiveClaim]]:
-        """List the queue's live claims, with their holders.
+        """List the queue's live claims with their holders.
 
         Args:
             page: Number of claims per request.
@@ -238,7 +253,7 @@ class QueueVerbs(SubscriptionVerbs):
 
     @operation
     def release(self, claim: str, *, delay: int | None = None) -> Call[None]:
-        """Release all messages of the claim. An expired claim is ignored."""
+        """Release all messages of the claim. Has no effect if the claim has expired."""
         return claims.release_call(self.name, claim, delay)
 
     @operation
@@ -252,11 +267,12 @@ class QueueVerbs(SubscriptionVerbs):
         bury: Iterable[extensions.Buried] = (),
         key: str | None = None,
         fence: Fence | None = None,
-    ) -> Call[Settled]:
-        """Settle messages of a claim atomically and return the result. Raises ``ClaimNotFound``.
+    ) -> Call[SettleResult]:
+        """Delete, release, move and bury messages of a claim atomically. Raises ``ClaimNotFound``.
 
         Args:
-            delete: Ids; ``"*"`` = all messages of the claim that are not named elsewhere.
+            delete: Message ids; ``"*"`` = all messages of the claim that no other argument contains.
+            key: Idempotency key. Default: a new key.
         """
         gone: Ids | Literal["*"] = "*" if delete == "*" else [*delete]
         terms = extensions.SettleTerms(gone, [*release], [*move], [*bury])
@@ -271,13 +287,14 @@ class QueueVerbs(SubscriptionVerbs):
         ids: Iterable[str] | None = None,
         origin: str | None = None,
     ) -> Call[Redriven]:
-        """Move dead letters back to their origin queues or to the queue ``to``.
+        """Move dead letters back to their origin queues, or to the queue ``to``.
 
         Args:
-            ids: Ids of the messages. Default: the oldest messages, up to ``limit``.
+            limit: Maximum number of messages, oldest first. Default: the server's limit.
+            ids: Ids of the messages to move. Default: the oldest messages.
             origin: Move only messages that came from this queue.
         """
-        return self._redriving(_redrive_terms(to, limit, ids, origin), Redriven)
+        return self._redrive_call(_redrive_terms(to, limit, ids, origin), Redriven)
 
     @operation
     def redrive_dry_run(
@@ -288,21 +305,20 @@ class QueueVerbs(SubscriptionVerbs):
         ids: Iterable[str] | None = None,
         origin: str | None = None,
     ) -> Call[RedriveDryRun]:
-        """Return the expected result of ``redrive`` without moving messages."""
-        return self._redriving(_redrive_terms(to, limit, ids, origin, dry_run=True), RedriveDryRun)
+        """Predict the result of ``redrive`` without moving messages."""
+        return self._redrive_call(_redrive_terms(to, limit, ids, origin, dry_run=True), RedriveDryRun)
 
-    def _redriving(self, terms: extensions.RedriveTerms, answer: type[T]) -> Call[T]:
-        return self._replay_call(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=answer))
+    def _redrive_call(self, terms: extensions.RedriveTerms, kind: type[T]) -> Call[T]:
+        return self._replay_call(self._path("redrive"), terms, lambda raw: msgspec.json.decode(raw, type=kind))
 
     def _replay_call(
         self, path: str, terms: extensions.RedriveTerms | extensions.ReplayTerms, read: Callable[[bytes], T]
     ) -> Call[T]:
-        """Return a call that is not repeated once it was sent, except for dry runs."""
         return Call(
             method="POST",
             path=path,
             body=wire.encode(terms),
-            read=lambda answer: read(answer.body),
+            read=lambda response: read(response.body),
             repeat=Repeat.SAFE if terms.dry_run else Repeat.UNSENT,
         )
 
@@ -315,7 +331,7 @@ class QueueVerbs(SubscriptionVerbs):
         until: datetime | None = None,
         limit: int | None = None,
     ) -> Call[int]:
-        """Post copies of finished messages, selected by ``ids`` or by time, and return their number."""
+        """Post copies of finished messages, selected by id or by time. Return the number of copies."""
         terms = _replay_terms(ids, since, until, limit)
         path = self._path("history", "replay")
         return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=dict[str, int])["replayed"])
@@ -329,7 +345,7 @@ class QueueVerbs(SubscriptionVerbs):
         until: datetime | None = None,
         limit: int | None = None,
     ) -> Call[ReplayDryRun]:
-        """Return the expected result of ``replay`` without posting messages."""
+        """Predict the result of ``replay`` without posting messages."""
         terms = _replay_terms(ids, since, until, limit, dry_run=True)
         path = self._path("history", "replay")
         return self._replay_call(path, terms, lambda raw: msgspec.json.decode(raw, type=ReplayDryRun))
@@ -345,10 +361,13 @@ class QueueVerbs(SubscriptionVerbs):
         newest_first: bool = False,
         page: int | None = None,
     ) -> Call[Page[Finished]]:
-        """List finished messages in the order of finishing; with ``living``, all messages in the order of posting.
+        """List finished messages in the order in which they finished.
 
         Args:
-            newest_first: Whether to reverse the order of finishing. It excludes ``living``.
+            living: Include live messages, and list all messages in the order of posting.
+            bodies: "start" = ``body_start`` and ``body_bytes`` instead of the body.
+            newest_first: Reverse the order. It excludes ``living``.
+            page: Number of messages per request.
         """
         params = {**_history_params(since, until, living, page), "order": "desc" if newest_first else None}
         return finished_pages(self._path("history"), {**params, "bodies": _bodies_parameter(bodies)})
@@ -367,11 +386,10 @@ class QueueVerbs(SubscriptionVerbs):
         """List messages in the order of posting.
 
         Args:
-            own: Whether to include messages that this client posted.
-            claimed: Whether to include claimed messages.
-            delayed: Whether to include delayed messages.
-            state: List the messages of this state only, including the client's own. Ready and delayed messages have the
-                order of claims.
+            own: Include messages that this client posted.
+            claimed: Include claimed messages.
+            delayed: Include delayed messages.
+            state: List only messages in this state. Ready and delayed messages are listed in the order of claims.
             bodies: "start" = ``body_start`` and ``body_bytes`` instead of the body.
             page: Number of messages per request.
         """
@@ -384,7 +402,7 @@ class QueueVerbs(SubscriptionVerbs):
 
     @operation
     def stretch(self, after: int, *, page: int | None = None) -> Call[Stretch[Message]]:
-        """Return one page of all live messages after a sequence, and its end position."""
+        """Return a page of live messages whose sequence is greater than ``after``, with its end position."""
         flags: Params = {"echo": True, "include_claimed": True, "include_delayed": True}
         return message_stretch(self._path("messages"), {**flags, "marker": after, "limit": page, "detailed": True})
 
@@ -398,19 +416,19 @@ class QueueVerbs(SubscriptionVerbs):
         living: bool = False,
         page: int | None = None,
     ) -> Call[Stretch[Finished]]:
-        """Return one page of ``history`` after a marker, and its end position."""
+        """Return a page of ``history`` after the marker ``after``, with its end position."""
         params = _history_params(since, until, living, page)
         return finished_stretch(self._path("history"), {**params, "marker": after})
 
     def _post(self, bodies: Iterable[Any], ttl: int | None, delay: int | None, key: str | None) -> Call[Ids]:
         given = [*bodies]
         call = posting.post_call(self.kind, self.name, posting.pack(given, ttl, delay), key)
-        return self._delay_checked(call, given, delay)
+        return self._with_delay_check(call, given, delay)
 
-    def _delay_checked(self, call: Call[T], bodies: Sequence[Any], delay: int | None) -> Call[T]:
-        """Return the post with a check that refuses a delay that the queue ignores."""
+    def _with_delay_check(self, call: Call[T], bodies: Sequence[Any], delay: int | None) -> Call[T]:
+        """Add the check that the queue does not ignore delays, if a message has a delay."""
         delayed = delay or any(isinstance(body, Draft) and body.delay for body in bodies)
-        return self.transport.warnings.delay_checked(self.name, call) if delayed else call
+        return self.transport.warnings.with_delay_check(self.name, call) if delayed else call
 
 
 def _bodies_parameter(bodies: Bodies) -> str | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs common to queues and topics (metadata, stats, purge), and decoders of message listings."""
+"""The operations common to queues and topics (metadata, stats, purge), and decoders of message listings."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from zq import wire
-from zq.client.calls import Answer, Call, Page, Params, Repeat, nothing, operation, path
+from zq.client.calls import Call, Page, Params, Repeat, Response, operation, path, read_empty
 from zq.client.values import Finished, Gap, Listed, Message, Messages, Stats, Stretch
 from zq.errors import Invalid
 from zq.wire.numbers import checked_json
@@ -18,12 +18,12 @@ from zq.wire.numbers import checked_json
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 Ids = list[str]
-# Request header of a metadata change.
+# Request header of a metadata update.
 PATCH_TYPE = {"Content-Type": "application/openstack-messaging-v2.0-json-patch"}
 
 
-class Paged(Struct, Generic[M]):
-    """A page of messages as encoded by the server."""
+class MessagePage(Struct, Generic[M]):
+    """The response body of a message listing."""
 
     messages: list[M]
     links: list[dict[str, str]] = []
@@ -31,20 +31,22 @@ class Paged(Struct, Generic[M]):
     position: int | None = None
 
 
-_messages: Final = msgspec.json.Decoder(Paged[Message])
-_finished: Final = msgspec.json.Decoder(Paged[Finished])
+_messages: Final = msgspec.json.Decoder(MessagePage[Message])
+_finished: Final = msgspec.json.Decoder(MessagePage[Finished])
 
 
-def linked(path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Answer], Page[T]]) -> Page[T]:
-    """Return a page that continues through its link until a page is empty."""
+def page_from_links(
+    path: str, items: list[T], links: list[dict[str, str]], read: Callable[[Response], Page[T]]
+) -> Page[T]:
+    """Return a page whose next page has the query of the first link. An empty page is the last one."""
     if not (items and links):
         return Page(items, None)
-    # Only the query of the link is used, because the call's own path quotes names that consist of dots.
+    # The path of the link is not used, because it does not quote names that consist of dots.
     return Page(items, Call(method="GET", path=f"{path}?{links[0]['href'].partition('?')[2]}", read=read))
 
 
 def id_list(ids: Iterable[str]) -> Ids:
-    """Return ids as a list. Raises ``Invalid`` for a single text, whose letters would be mistaken for ids."""
+    """Convert ids to a list. Raises ``Invalid`` for a string, whose characters would be used as ids."""
     if isinstance(ids, str):
         raise Invalid("Ids must be a list of strings, not a single string.")
     return [*ids]
@@ -53,40 +55,40 @@ def id_list(ids: Iterable[str]) -> Ids:
 def messages_call(
     method: str, path: str, params: Params, wait: int = 0, repeat: Repeat = Repeat.SAFE
 ) -> Call[Messages]:
-    """Return a call that reads the messages of one answer."""
+    """Return a call whose result is the messages in the response."""
     return Call(
         method=method,
         path=path,
         params=params,
-        read=lambda answer: _messages.decode(answer.body).messages,
+        read=lambda response: _messages.decode(response.body).messages,
         repeat=repeat,
         wait=wait,
     )
 
 
 def message_pages(path: str, params: Params) -> Call[Page[Message]]:
-    """Return the call for the first page of messages."""
+    """Return the call for the first page of a message listing."""
     return _listing(path, params, _messages)
 
 
 def finished_pages(path: str, params: Params) -> Call[Page[Finished]]:
-    """Return the call for the first page of history."""
+    """Return the call for the first page of a history listing."""
     return _listing(path, params, _finished)
 
 
 def message_stretch(path: str, params: Params) -> Call[Stretch[Message]]:
-    """Return a call for one page of messages and its end position."""
+    """Return the call for a page of messages with its end position."""
     return _stretch(path, params, _messages)
 
 
 def finished_stretch(path: str, params: Params) -> Call[Stretch[Finished]]:
-    """Return a call for one page of history and its end position."""
+    """Return the call for a page of history with its end position."""
     return _stretch(path, params, _finished)
 
 
-def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Stretch[M]]:
-    def read(answer: Answer) -> Stretch[M]:
-        page = decoder.decode(answer.body)
+def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[MessagePage[M]]") -> Call[Stretch[M]]:
+    def read(response: Response) -> Stretch[M]:
+        page = decoder.decode(response.body)
         if not page.messages:
             return Stretch([], None, page.gap, page.position)
         return Stretch(page.messages, int(parse_qs(urlsplit(page.links[0]["href"]).query)["marker"][0]), page.gap)
@@ -94,18 +96,19 @@ def _stretch(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]
     return Call(method="GET", path=path, params=params, read=read)
 
 
-def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[Paged[M]]") -> Call[Page[M]]:
-    def read(answer: Answer) -> Page[M]:
-        page = decoder.decode(answer.body)
-        return linked(path, page.messages, page.links, read)
+def _listing(path: str, params: Params, decoder: "msgspec.json.Decoder[MessagePage[M]]") -> Call[Page[M]]:
+    def read(response: Response) -> Page[M]:
+        page = decoder.decode(response.body)
+        return page_from_links(path, page.messages, page.links, read)
 
     return Call(method="GET", path=path, params=params, read=read)
 
 
-class ResourceVerbs:
-    """A queue or topic. ``kind`` is its path segment."""
+class ResourceOperations:
+    """The operations common to queues and topics."""
 
     kind: ClassVar[str]
+    """Path segment: ``queues`` or ``topics``."""
 
     def __init__(self, transport: Any, name: str) -> None:
         self.transport = transport
@@ -116,42 +119,42 @@ class ResourceVerbs:
 
     @operation
     def create(self, metadata: Mapping[str, Any] | None = None) -> Call[bool]:
-        """Create the queue or topic. Return ``False`` if it exists; its metadata is not changed then.
+        """Create the queue or topic. If it exists, return ``False`` and keep its metadata.
 
-        After a retry, the result may be ``False`` although this call created it.
+        The result may be ``False`` after a retry if an earlier attempt created the queue or topic.
         """
-        self.transport.warnings.rules(self.kind, metadata or {})
+        self.transport.warnings.warn_of_unknown_keys(self.kind, metadata or {})
         body = checked_json(metadata) if metadata else b""
         return Call(
-            method="PUT", path=self._path(), body=body, read=lambda answer: {201: True, 204: False}[answer.status]
+            method="PUT", path=self._path(), body=body, read=lambda response: {201: True, 204: False}[response.status]
         )
 
     @operation
     def metadata(self) -> Call[dict[str, Any]]:
-        """Return the metadata, with defaults for unset reserved keys. A missing queue or topic has the defaults."""
-        return Call(method="GET", path=self._path(), read=_document)
+        """Return the metadata. Reserved keys that are not set have their defaults, even if the queue does not exist."""
+        return Call(method="GET", path=self._path(), read=_read_object)
 
     @operation
     def update(self, metadata: Mapping[str, Any] | None = None, *, remove: Iterable[str] = ()) -> Call[dict[str, Any]]:
-        """Set some metadata keys, remove others, and return the new metadata.
+        """Set and remove metadata keys. Return the new metadata.
 
         Raises ``QueueNotFound`` or ``TopicNotFound``, and ``MetadataConflict`` if a key to remove does not exist.
         """
-        self.transport.warnings.rules(self.kind, metadata or {})
+        self.transport.warnings.warn_of_unknown_keys(self.kind, metadata or {})
         removed = [{"op": "remove", "path": _pointer(key)} for key in remove]
         added = [{"op": "add", "path": _pointer(key), "value": value} for key, value in (metadata or {}).items()]
         return self._patch(added + removed, Repeat.UNSENT if removed else Repeat.SAFE)
 
     @operation
     def delete(self) -> Call[None]:
-        """Delete the queue or topic with its messages. Has no effect if it does not exist."""
-        return Call(method="DELETE", path=self._path(), read=nothing)
+        """Delete the queue or topic with all messages. Has no effect if it does not exist."""
+        return Call(method="DELETE", path=self._path(), read=read_empty)
 
     @operation
     def purge(self) -> Call[None]:
         """Delete all messages."""
         body = wire.encode({"resource_types": ["messages"]})
-        return Call(method="POST", path=self._path("purge"), body=body, read=nothing, repeat=Repeat.UNSENT)
+        return Call(method="POST", path=self._path("purge"), body=body, read=read_empty, repeat=Repeat.UNSENT)
 
     @operation
     def stats(self) -> Call[Stats]:
@@ -160,7 +163,7 @@ class ResourceVerbs:
             method="GET",
             path=self._path("stats"),
             params={"detailed": True},
-            read=lambda answer: msgspec.json.decode(answer.body, type=dict[str, Stats])["messages"],
+            read=lambda response: msgspec.json.decode(response.body, type=dict[str, Stats])["messages"],
         )
 
     @operation
@@ -171,7 +174,7 @@ class ResourceVerbs:
             method="GET",
             path=path(self.kind),
             params={"marker": just_before, "limit": 1},
-            read=lambda answer: [listed.name for listed in _listed(self.kind, answer)] == [self.name],
+            read=lambda response: [listed.name for listed in _listed(self.kind, response)] == [self.name],
         )
 
     @operation
@@ -181,33 +184,32 @@ class ResourceVerbs:
             method="GET",
             path=self._path("messages", message),
             params={"detailed": True},
-            read=lambda answer: msgspec.json.decode(answer.body, type=Message),
+            read=lambda response: msgspec.json.decode(response.body, type=Message),
         )
 
     @operation
     def get_many(self, messages: Iterable[str]) -> Call[Messages]:
-        """Return the existing messages among those with these ids. Raises ``MessageNotFound`` if there are none."""
+        """Return the messages with these ids. Skips unknown ids; raises ``MessageNotFound`` if all are unknown."""
         ids = id_list(messages)
         found = messages_call("GET", self._path("messages"), {"ids": ids, "detailed": True})
-        return found if ids else replace(found, local_answer=Answer(200, {}, b'{"messages":[]}'))
+        return found if ids else replace(found, local_response=Response(200, {}, b'{"messages":[]}'))
 
     def _patch(self, operations: list[dict[str, Any]], repeat: Repeat = Repeat.SAFE) -> Call[dict[str, Any]]:
-        """Return the call that changes the metadata and reads the new metadata."""
         body = checked_json(operations)
-        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=_document, repeat=repeat)
+        return Call(method="PATCH", path=self._path(), headers=PATCH_TYPE, body=body, read=_read_object, repeat=repeat)
 
     def _path(self, *below: str) -> str:
         return path(self.kind, self.name, *below)
 
 
 def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Params) -> Call[Page[Listed]]:
-    """Return the call for the first page of the project's queues or topics."""
+    """Return the call for the first page of a listing of queues or topics."""
     params = {"limit": page_size, "detailed": True if detailed else None, **filters}
 
-    def read(answer: Answer) -> Page[Listed]:
-        listed = _listed(kind, answer)
-        # The link need not repeat the filters, but it has the next marker even after an empty page.
-        marker = _marker(answer)
+    def read(response: Response) -> Page[Listed]:
+        listed = _listed(kind, response)
+        # A filter can make a page empty. Its link still has the next marker, but may lack the filters.
+        marker = _marker(response)
         return Page(listed, page_call(marker) if marker else None)
 
     def page_call(marker: str | None) -> Call[Page[Listed]]:
@@ -216,20 +218,19 @@ def resource_page(kind: str, page_size: int | None, detailed: bool, filters: Par
     return page_call(None)
 
 
-def _marker(answer: Answer) -> str | None:
-    """Return the marker in the link to the next page, or ``None``."""
-    for link in _document(answer).get("links", []):
+def _marker(response: Response) -> str | None:
+    for link in _read_object(response).get("links", []):
         if link["rel"] == "next":
             return dict(parse_qsl(urlsplit(link["href"]).query)).get("marker")
     return None
 
 
-def _listed(kind: str, answer: Answer) -> list[Listed]:
-    return [Listed(entry["name"], entry.get("metadata")) for entry in _document(answer)[kind]]
+def _listed(kind: str, response: Response) -> list[Listed]:
+    return [Listed(entry["name"], entry.get("metadata")) for entry in _read_object(response)[kind]]
 
 
-def _document(answer: Answer) -> dict[str, Any]:
-    return msgspec.json.decode(answer.body, type=dict[str, Any])
+def _read_object(response: Response) -> dict[str, Any]:
+    return msgspec.json.decode(response.body, type=dict[str, Any])
 
 
 def _pointer(key: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Handling of SIGTERM and SIGINT as requests to end after the current work."""
+"""Graceful termination of loops on SIGTERM and SIGINT."""
 
 import signal
 import threading
@@ -7,59 +7,60 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Final
 
-# The signals that stop loops.
+# The signals that stop a loop.
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-# The stop functions of all loops in the main thread, which may be nested or run as concurrent tasks.
+# The stop functions of the running loops. Loops of the main thread may be nested or run as concurrent tasks.
 _stops: Final[list[Callable[[], None]]] = []
-# The signal handlers from before the first loop began.
-_before: Final[dict[signal.Signals, Any]] = {}
-# Has one element until the first signal arrives.
+# The signal handlers to restore.
+_previous_handlers: Final[dict[signal.Signals, Any]] = {}
+# A list with one element until the first signal arrives, and empty afterwards.
 _first_awaited: Final[list[None]] = []
 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[], None]) -> Generator[None, None, None]:
-    """Call ``stop`` on the first signal, and restore the previous handlers for the second one.
+    """Call ``stop`` on the first signal, and use the previous handlers for the second signal.
 
-    Signals are handled only in the main thread, as Python requires. An ignored signal stays ignored.
+    Outside the main thread, the context manager has no effect. An ignored signal stays ignored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     if not _stops:
-        _take_signals()
+        _install_handlers()
     _stops.append(stop)
     try:
         yield
     finally:
         _stops.remove(stop)
         if not _stops:
-            _put_back()
+            _restore_handlers()
 
 
-def _take_signals() -> None:
+def _install_handlers() -> None:
     _first_awaited[:] = [None]
     for number in SIGNALS:
         if signal.getsignal(number) not in (signal.SIG_IGN, None):
-            _before[number] = signal.signal(number, _on_signal)
+            _previous_handlers[number] = signal.signal(number, _on_signal)
 
 
-def _put_back() -> None:
-    # If garbage collection ends a loop in another thread, the next signal restores the handlers.
+def _restore_handlers() -> None:
+    # Only the main thread may set signal handlers. If garbage collection ends a loop in another thread, the next signal
+    # restores the handlers.
     if threading.current_thread() is threading.main_thread():
-        # Iterate over a copy, because a signal during this loop calls this function again.
-        for number, handler in list(_before.items()):
+        # A signal during the loop calls this function again, so iterate over a copy.
+        for number, handler in list(_previous_handlers.items()):
             signal.signal(number, handler)
-        _before.clear()
+        _previous_handlers.clear()
 
 
 def _on_signal(number: int, _frame: object) -> None:
-    """Stop the loops on the first signal; a signal that arrives during that counts as the second."""
+    """Stop the loops on the first signal. Raise the second signal again with the previous handlers."""
     first = bool(_first_awaited)
     _first_awaited.clear()
     if first:
         for stop in _stops:
             stop()
-    _put_back()
+    _restore_handlers()
     if not first or not _stops:
         signal.raise_signal(number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server-sent events: parsing, and resumption after a lost connection."""
+"""Streams of server-sent events that reconnect and resume after a failure."""
 
 import time
 from collections.abc import AsyncGenerator, Generator
@@ -7,15 +7,15 @@ from typing import Final
 
 import msgspec
 
-from zq.client.calls import Answer, AsyncTransport, Call, Params, Transport, reading_answer
+from zq.client.calls import AsyncTransport, Call, Params, Response, Transport, translate_read_errors
 from zq.client.values import Event, Gap
 from zq.errors import Invalid, TooManyRequests, Unavailable
 
-# Seconds without data after which a stream counts as broken. The server sends data every 15 seconds.
+# Read timeout of a stream in seconds: three heartbeat intervals of the server.
 SILENCE: Final = 45.0
-# Seconds before a broken stream is opened again, doubled after each attempt without events.
+# Back-off in seconds before the first reconnection. It doubles with each connection that delivers no event.
 FIRST_PAUSE: Final = 0.2
-# Maximum of this pause in seconds.
+# Maximum back-off in seconds.
 MAX_PAUSE: Final = 10.0
 Broken = Unavailable | Invalid | TooManyRequests
 _event: Final = msgspec.json.Decoder(Event)
@@ -23,7 +23,12 @@ _gap: Final = msgspec.json.Decoder(Gap)
 
 
 class EventReader:
-    """A parser of events that records the position at which to resume. ``last`` is "" if no position is known."""
+    """An incremental parser of server-sent events that keeps track of the position at which to resume.
+
+    Attributes:
+        last: Id of the last event; "" = unknown.
+        pause: Seconds to sleep before the next connection.
+    """
 
     def __init__(self, path: str, params: Params, after: int | str | None) -> None:
         self.last = "" if after is None else str(after)
@@ -35,25 +40,26 @@ class EventReader:
         self.pause = FIRST_PAUSE
 
     def call(self) -> Call[None]:
-        """Return the call that opens the stream after the last event."""
+        """Return the call that opens the stream at the position after the last event."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self.last} if self.last else {})
         self._rest, self._got_bytes = b"", False
         return Call(method="GET", path=self._path, params=self._params, headers=headers, read=_stream, wait=SILENCE)
 
     def feed(self, chunk: bytes) -> list[Event | Gap]:
-        """Return the events that are complete with these bytes."""
+        """Add received bytes. Return the events that are now complete."""
         self._got_bytes = self._opened = True
         *blocks, self._rest = (self._rest + chunk).replace(b"\r\n", b"\n").split(b"\n\n")
-        with reading_answer("GET", self._path):
+        with translate_read_errors("GET", self._path):
             events = [event for block in blocks if (event := self._read(block)) is not None]
         self.pause = FIRST_PAUSE if events else self.pause
         return events
 
-    def broken_off(self, error: Broken | None) -> list[Gap]:
-        """Return the gaps to report before the stream is opened again. Raises the error if the stream was never opened.
+    def prepare_reconnect(self, error: Broken | None) -> list[Gap]:
+        """Prepare the next connection after the stream has broken off. Return the gaps to report.
 
-        After ``TooManyRequests``, the pause is as long as the server requests. If the server refuses a position that it
-        sent itself, the log is lost, so the new log is read from the start.
+        - ``TooManyRequests``: sleep for the time that the server requests.
+        - ``Invalid`` for a position that the server sent: the log was lost, so read the new log from the start.
+        - Other errors: raise the error if this connection has received no data.
         """
         if isinstance(error, Invalid) and self._position_known:
             self.last, self._position_known = "0", False
@@ -82,13 +88,13 @@ class EventReader:
         return (_gap if kind == b"gap" else _event).decode(b"\n".join(data))
 
 
-def _stream(answer: Answer) -> None:
-    if not answer.headers.get("Content-Type", "").startswith("text/event-stream"):
-        raise ValueError(answer.status)
+def _stream(response: Response) -> None:
+    if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+        raise ValueError(response.status)
 
 
 def stream(transport: Transport, reader: EventReader) -> Generator[Event | Gap, None, None]:
-    """Yield the events of a stream without end, and reconnect after failures."""
+    """Yield the events of a stream forever. Reconnect after failures."""
     while True:
         broken: Broken | None = None
         try:
@@ -97,13 +103,13 @@ def stream(transport: Transport, reader: EventReader) -> Generator[Event | Gap, 
                     yield from reader.feed(chunk)
         except (Unavailable, Invalid, TooManyRequests) as error:
             broken = error
-        yield from reader.broken_off(broken)
+        yield from reader.prepare_reconnect(broken)
         time.sleep(reader.pause)
 
 
 async def stream_async(transport: AsyncTransport, reader: EventReader) -> AsyncGenerator[Event | Gap, None]:
-    """Yield the events of a stream without end, and reconnect after failures."""
-    import asyncio  # imported here, because a blocking client does not need it
+    """Yield the events of a stream forever. Reconnect after failures."""
+    import asyncio  # A blocking client does not need asyncio.
 
     while True:
         broken: Broken | None = None
@@ -114,6 +120,6 @@ async def stream_async(transport: AsyncTransport, reader: EventReader) -> AsyncG
                         yield event
         except (Unavailable, Invalid, TooManyRequests) as error:
             broken = error
-        for gap in reader.broken_off(broken):
+        for gap in reader.prepare_reconnect(broken):
             yield gap
         await asyncio.sleep(reader.pause)

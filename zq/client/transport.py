@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Transports: calls over HTTP on pooled connections, for threads and for tasks."""
+"""The blocking and the asynchronous HTTP transport, each with a connection pool."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying, Retrying
 
-from zq.client.attempts import Attempts, Retry, Settings, connection_error
-from zq.client.calls import Answer, Call, Caught, maybe_applied, reading_answer
+from zq.client.attempts import Attempts, Retry, Settings, connection_error_message
+from zq.client.calls import Call, ErrorRecorder, Response, may_be_applied, translate_read_errors
 from zq.client.warnings import Warnings
 from zq.errors import Unavailable
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class HttpTransport:
-    """A blocking transport over HTTP. Threads may share it."""
+    """A blocking HTTP transport. Thread-safe."""
 
     def __init__(self, settings: Settings, check_delays: bool = True) -> None:
         self._settings = settings
@@ -27,56 +27,56 @@ class HttpTransport:
         self.before_close: list[Callable[[], None]] = []
 
     def run(self, call: Call[T]) -> T:
-        """Run the call and return its result."""
+        """Send the call's request and return the result; see ``Transport.run``."""
         if call.check is not None:
             checked = None
-            with Caught():
-                checked = self._send(call.check, self._settings.brief())[0]
+            with ErrorRecorder():
+                checked = self._send(call.check, self._settings.single_attempt())[0]
             if checked is not None:
                 call.check.read(checked)
         try:
-            answer = call.local_answer or self._send(call, self._settings)[0]
-            with reading_answer(call.method, call.path):
-                result = call.read(answer)
+            response = call.local_response or self._send(call, self._settings)[0]
+            with translate_read_errors(call.method, call.path):
+                result = call.read(response)
         except BaseException as error:
-            if call.undo is not None and maybe_applied(error):
-                with Caught():
-                    self._send(call.undo, self._settings.brief())
+            if call.undo is not None and may_be_applied(error):
+                with ErrorRecorder():
+                    self._send(call.undo, self._settings.single_attempt())
             raise
         return result
 
     @contextmanager
     def open(self, call: Call[Any]) -> Generator[Iterator[bytes], None, None]:
-        """Open a streaming answer and yield its body as it arrives."""
-        answer, response = self._send(call, self._settings, stream=True)
+        """Open a streaming response and yield an iterator over its body; see ``Transport.open``."""
+        response, http_response = self._send(call, self._settings, stream=True)
         try:
-            with reading_answer(call.method, call.path):
-                call.read(answer)
-            yield response.iter_bytes()
+            with translate_read_errors(call.method, call.path):
+                call.read(response)
+            yield http_response.iter_bytes()
         except httpx.RequestError as error:
-            raise Unavailable(connection_error(self._settings.url, error)) from error
+            raise Unavailable(connection_error_message(self._settings.url, error)) from error
         finally:
-            response.close()
+            http_response.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Stop the running consumers and close all connections."""
         for close in [*self.before_close]:
             close()
         self._client.close()
 
-    def _send(self, call: Call[Any], settings: Settings, stream: bool = False) -> tuple[Answer, httpx.Response]:
+    def _send(self, call: Call[Any], settings: Settings, stream: bool = False) -> tuple[Response, httpx.Response]:
         attempts = Attempts(call, settings)
 
-        def attempt() -> tuple[Answer, httpx.Response]:
+        def attempt() -> tuple[Response, httpx.Response]:
             with attempts.attempt():
                 response = self._client.send(attempts.request(self._client), stream=stream)
                 if stream and response.is_success:
-                    return Answer(response.status_code, response.headers, b""), response
+                    return Response(response.status_code, response.headers, b""), response
                 response.read()
-            return attempts.answer(response), response
+            return attempts.read_response(response), response
 
         def sleep(pause: float) -> None:
-            for part in attempts.sleeps(pause):
+            for part in attempts.split_pause(pause):
                 time.sleep(part)
 
         try:
@@ -86,7 +86,7 @@ class HttpTransport:
 
 
 class AsyncHttpTransport:
-    """An asynchronous transport over HTTP. Tasks of one event loop may share it."""
+    """An asynchronous HTTP transport for one event loop."""
 
     def __init__(self, settings: Settings, check_delays: bool = True) -> None:
         self._settings = settings
@@ -95,58 +95,58 @@ class AsyncHttpTransport:
         self.before_close: list[Callable[[], Coroutine[Any, Any, None]]] = []
 
     async def run(self, call: Call[T]) -> T:
-        """Run the call and return its result."""
+        """Send the call's request and return the result; see ``Transport.run``."""
         if call.check is not None:
             checked = None
-            with Caught():
-                checked = (await self._send(call.check, self._settings.brief()))[0]
+            with ErrorRecorder():
+                checked = (await self._send(call.check, self._settings.single_attempt()))[0]
             if checked is not None:
                 call.check.read(checked)
         try:
-            answer = call.local_answer or (await self._send(call, self._settings))[0]
-            with reading_answer(call.method, call.path):
-                result = call.read(answer)
+            response = call.local_response or (await self._send(call, self._settings))[0]
+            with translate_read_errors(call.method, call.path):
+                result = call.read(response)
         except BaseException as error:
-            if call.undo is not None and maybe_applied(error):
-                with Caught():
-                    await self._send(call.undo, self._settings.brief())
+            if call.undo is not None and may_be_applied(error):
+                with ErrorRecorder():
+                    await self._send(call.undo, self._settings.single_attempt())
             raise
         return result
 
     @asynccontextmanager
     async def open(self, call: Call[Any]) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a streaming answer and yield its body as it arrives."""
-        answer, response = await self._send(call, self._settings, stream=True)
+        """Open a streaming response and yield an iterator over its body; see ``Transport.open``."""
+        response, http_response = await self._send(call, self._settings, stream=True)
         try:
-            with reading_answer(call.method, call.path):
-                call.read(answer)
-            yield response.aiter_bytes()
+            with translate_read_errors(call.method, call.path):
+                call.read(response)
+            yield http_response.aiter_bytes()
         except httpx.RequestError as error:
-            raise Unavailable(connection_error(self._settings.url, error)) from error
+            raise Unavailable(connection_error_message(self._settings.url, error)) from error
         finally:
-            await response.aclose()
+            await http_response.aclose()
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Stop the running consumers and close all connections."""
         for close in [*self.before_close]:
             await close()
         await self._client.aclose()
 
-    async def _send(self, call: Call[Any], settings: Settings, stream: bool = False) -> tuple[Answer, httpx.Response]:
+    async def _send(self, call: Call[Any], settings: Settings, stream: bool = False) -> tuple[Response, httpx.Response]:
         attempts = Attempts(call, settings)
 
-        async def attempt() -> tuple[Answer, httpx.Response]:
+        async def attempt() -> tuple[Response, httpx.Response]:
             with attempts.attempt():
                 response = await self._client.send(attempts.request(self._client), stream=stream)
                 if stream and response.is_success:
-                    return Answer(response.status_code, response.headers, b""), response
+                    return Response(response.status_code, response.headers, b""), response
                 await response.aread()
-            return attempts.answer(response), response
+            return attempts.read_response(response), response
 
         async def sleep(pause: float) -> None:
-            import asyncio  # imported here, because a blocking client does not need it
+            import asyncio  # A blocking client does not need asyncio.
 
-            for part in attempts.sleeps(pause):
+            for part in attempts.split_pause(pause):
                 await asyncio.sleep(part)
 
         try:

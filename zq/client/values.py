@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments and results of calls as frozen values. The body of a message is decoded on first access."""
+"""Arguments and results of API calls as frozen values."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,14 +18,14 @@ T = TypeVar("T")
 # Maximum length of a body in the ``repr`` of a message.
 REPR_BODY: Final = 200
 M_co = TypeVar("M_co", bound="Message", covariant=True)
-# The body of a message of which only the start was requested.
+# Placeholder for the body of a message in a listing with ``bodies="start"``.
 NO_BODY: Final = Raw()
-# The decision on a message. Its id alone means deletion.
+# A consumer's decision on a message. A string is a message id and means deletion.
 Decision = str | Released | Moved | Buried
 
 
 class UndecodableBody(InvalidBody, ValueError):
-    """The error for a body that the client cannot decode. ``Message.content`` has the bytes."""
+    """An error for a message body that the client cannot decode. ``Message.content`` has the bytes."""
 
     def __init__(self, message_id: str, reason: str) -> None:
         super().__init__(f"The body of message {message_id} cannot be decoded: {reason}.")
@@ -33,13 +33,16 @@ class UndecodableBody(InvalidBody, ValueError):
 
 
 class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
-    """A message as returned by the server. The fields after ``checksum`` are set only if details were requested."""
+    """A message that the server returned. ``body`` is decoded on first access.
+
+    The fields after ``checksum`` are set only in detailed responses.
+    """
 
     id: str
     ttl: int
     age: int
     raw: Raw = field(name="body", default=NO_BODY)
-    """The body as JSON. Empty if only ``body_start`` was requested."""
+    """Body as JSON. Empty in a listing with ``bodies="start"``."""
     href: str = ""
     checksum: str = ""
     claim_count: int = 0
@@ -51,16 +54,15 @@ class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
     origin_claim_count: int = 0
     reason: str = ""
     body_start: str = ""
-    """The first 256 characters of the body, if only the start was requested."""
+    """First 256 characters of the body, in a listing with ``bodies="start"``."""
     body_bytes: int = 0
-    """Size of the whole body in bytes, if only the start was requested."""
+    """Size of the whole body in bytes, in a listing with ``bodies="start"``."""
     group: str = ""
 
     def __hash__(self) -> int:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        """Return the shortened body and all fields that are set."""
         body = self.content.decode(errors="replace") or f"{self.body_start}…"
         if len(body) > REPR_BODY:
             body = f"{body[:REPR_BODY]}…"
@@ -72,8 +74,8 @@ class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
     def body(self) -> Any:
         """The decoded body.
 
-        Raises ``ValueError`` if only the start was requested, and ``UndecodableBody`` if Python cannot represent the
-        body.
+        Raises ``ValueError`` if the listing has only the start of the body, and ``UndecodableBody`` if Python cannot
+        represent the body.
         """
         if not self.content:
             raise ValueError("Only the start of the body was requested; see body_start.")
@@ -93,32 +95,36 @@ class Message(AttributesOut, frozen=True, dict=True, omit_defaults=True):
 
     @property
     def claim(self) -> str:
-        """The claim that held the message when it was read; "" = none."""
+        """Id of the claim that held the message when the server returned it; "" = not claimed."""
         return self.href.partition("?claim_id=")[2]
 
 
-# An alias, because ``list`` is a verb of the handles.
+# An alias for classes that have a method named ``list``.
 Messages = list[Message]
 
 
 class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
-    """A claimed message to be handled. Its last decision is applied when its handling ends."""
+    """A claimed message, passed to a handler. The last decision is applied when the handler returns."""
 
     @cached_property
     def decisions(self) -> list[Any]:
-        """The decisions so far. They are not a field, because an encoded message has the server's fields only."""
-        return []
+        """The decisions so far."""
+        return []  # not a field, because fields are encoded with the message
 
     def done(self) -> None:
-        """Delete the message when its handling ends."""
+        """Delete the message when the handler returns."""
         self.decisions.append(self.id)
 
     def release(self, delay: int | None = None) -> None:
-        """Release the message after ``delay`` seconds; ``None`` = the queue's redelivery rules."""
+        """Return the message to the queue. It is redelivered after ``delay`` seconds.
+
+        Args:
+            delay: Seconds. Default: the delay in the queue's redelivery rules.
+        """
         self._decide(Released(self.id) if delay is None else Released(self.id, delay))
 
     def move(self, queue: str, *, body: Any = msgspec.UNSET, ttl: int | None = None, delay: int | None = None) -> None:
-        """Move the message to another queue atomically, with a new body if one is given."""
+        """Move the message to another queue atomically. If ``body`` is given, it replaces the body."""
         content = body if body is msgspec.UNSET else _move_body(body)
         moved = Moved(self.id, queue, content)
         moved.ttl = msgspec.UNSET if ttl is None else ttl
@@ -135,16 +141,18 @@ class Delivery(Message, frozen=True, dict=True, omit_defaults=True):
 
 
 class Event(Message, frozen=True, dict=True, omit_defaults=True):
-    """A message of a topic, received from a stream."""
+    """A message that a stream received from a topic."""
 
     topic: str = ""
 
 
 class Gap(Struct, frozen=True):
-    """A gap in a stream: messages between these two sequences were trimmed before they were read.
+    """A gap in a stream. The messages between ``after`` and ``resumes`` were trimmed before they were read.
 
-    Both are ``None`` in two cases: if the connection was lost before the server sent a position, and if the log no
-    longer exists, for example after the loss of the store. In the second case, all messages of the new log follow.
+    Both sequences are ``None`` in two cases:
+
+    - The connection broke before the server sent a position.
+    - The log was lost, for example with its store. All messages of the new log follow.
     """
 
     after: int | None
@@ -155,19 +163,19 @@ class Stretch(Struct, Generic[M_co], frozen=True):
     """A page of messages with its end position.
 
     Attributes:
-        end: Marker of the last message; ``None`` if the page is empty.
+        end: Marker of the last message; ``None`` for an empty page.
     """
 
     messages: list[M_co]
     end: int | None
     gap: Gap | None = None
-    """The trimmed part of a topic's log before this page."""
+    """Gap in the topic's log before this page."""
     looked: int | None = None
-    """The log position up to which an empty page of a topic was searched."""
+    """End position of the search, for an empty page of a topic."""
 
 
 class Finished(Message, frozen=True, dict=True, omit_defaults=True):
-    """A message in a queue's history; ``outcome`` is "" for a live message."""
+    """A message in a listing of a queue's history. ``outcome`` is "" for a live message."""
 
     finished: datetime | None = None
     outcome: str = ""
@@ -186,15 +194,16 @@ class Located(Struct, frozen=True):
 
 
 class Claim(Struct, frozen=True):
-    """Messages reserved for the caller until the claim ends. ``id`` is "" if no message was ready."""
+    """Messages reserved for a consumer for ``ttl`` seconds. ``id`` is "" if no message was ready."""
 
     id: str
     messages: list[Message]
     age: int = 0
     ttl: int = 0
     client: str | None = None
-    """Client id of the holder; ``agent`` is its User-Agent. ``None`` if unknown or not requested."""
+    """Client id of the holder. ``None`` if unknown or not requested."""
     agent: str | None = None
+    """User-Agent of the holder. ``None`` if unknown or not requested."""
 
 
 class LiveClaim(Struct, frozen=True):
@@ -204,8 +213,9 @@ class LiveClaim(Struct, frozen=True):
         client: Client id of the holder; ``None`` if unknown.
         agent: First 64 characters of the holder's User-Agent; ``None`` if unknown.
         age: Seconds since ``created``.
-        created: Time of creation or of the last renewal.
-        messages: Number of messages that the claim holds.
+        created: Time of the last renewal, or of the creation.
+        ends: Expiry time.
+        messages: Number of messages in the claim.
     """
 
     queue: str
@@ -221,7 +231,7 @@ class LiveClaim(Struct, frozen=True):
 
 
 class Edge(Struct, frozen=True):
-    """The oldest or newest message."""
+    """The oldest or newest message of a queue or topic."""
 
     href: str
     age: int
@@ -230,11 +240,11 @@ class Edge(Struct, frozen=True):
 
 
 class Depth(Struct, frozen=True):
-    """The message count per state, each up to the server's ``max_counted``, at most one second old.
+    """The number of messages per state. The counts stop at the server's ``max_counted`` and may be one second old.
 
     Attributes:
         backlog: Number of ready and claimed messages.
-        oldest_ready_seconds: Seconds for which the first ready message has been ready.
+        oldest_ready_seconds: Seconds since the oldest ready message became ready.
     """
 
     ready: int
@@ -253,7 +263,7 @@ class Stats(Struct, frozen=True):
     oldest: Edge | None = None
     newest: Edge | None = None
     entered: int | None = None
-    """Counter of posted messages with an arbitrary start: only differences are meaningful. ``None`` = unknown."""
+    """Counter of posted messages with an arbitrary start. Only differences are meaningful. ``None`` = unknown."""
 
 
 class Listed(Struct, frozen=True):
@@ -264,10 +274,12 @@ class Listed(Struct, frozen=True):
 
 
 class Worked(Struct, frozen=True):
-    """The outcome of one ``work``: the number of handlers that returned, and of those that raised.
+    """The outcome of ``work``.
 
     Attributes:
-        unstarted: Number of claimed messages that were released without being handled.
+        done: Number of messages whose handler returned.
+        failed: Number of messages whose handler raised an exception.
+        unstarted: Number of claimed messages that were released without a call of the handler.
     """
 
     done: int
@@ -276,9 +288,10 @@ class Worked(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """A message to be posted with its own ttl, delay, group or attributes.
+    """A message to post, with its own ttl, delay, group or attributes.
 
-    ``attributes``: strings, numbers, bytes or ``TypedValue`` by name.
+    Attributes:
+        attributes: Strings, numbers, bytes or ``TypedValue`` by name.
     """
 
     body: Any
@@ -289,7 +302,12 @@ class Draft(Struct, frozen=True):
 
 
 class LastCommit(Struct, frozen=True):
-    """A producer's last batch and its effect."""
+    """The last committed batch of a producer.
+
+    Attributes:
+        published: Number of published messages.
+        deleted: Number of deleted messages.
+    """
 
     batch: int
     published: int
@@ -297,7 +315,12 @@ class LastCommit(Struct, frozen=True):
 
 
 class JobStage(Struct, frozen=True):
-    """A stage that waits for a commit. ``bytes`` is the size of its bodies; ``dropped_in`` is in seconds."""
+    """A stage in a listing.
+
+    Attributes:
+        bytes: Total size of the message bodies.
+        dropped_in: Seconds until the stage expires.
+    """
 
     name: str
     messages: int
@@ -307,7 +330,13 @@ class JobStage(Struct, frozen=True):
 
 
 class JobFence(Struct, frozen=True):
-    """A fence and its last epoch, with the time of that epoch and its age in seconds; ``None`` = unknown."""
+    """A fence in a listing.
+
+    Attributes:
+        epoch: Current epoch.
+        advanced: Time at which the epoch began; ``None`` = unknown.
+        age: Seconds since ``advanced``; ``None`` = unknown.
+    """
 
     name: str
     epoch: int
@@ -316,12 +345,14 @@ class JobFence(Struct, frozen=True):
 
 
 class JobCommit(Struct, frozen=True):
-    """A producer's last batch.
+    """The last committed batch of a producer, in a listing.
 
     Attributes:
-        open: Whether the commit is not completely applied.
+        published: Number of published messages.
+        deleted: Number of deleted messages.
+        open: Whether the server is still applying the commit.
         decided: Time of the commit; ``None`` = unknown.
-        age: Seconds since ``decided``.
+        age: Seconds since ``decided``; ``None`` = unknown.
     """
 
     producer: str
@@ -337,8 +368,8 @@ class Redriven(Struct, frozen=True):
     """The result of a redrive.
 
     Attributes:
-        remaining: Number of messages left, exact up to 10,000.
-        lost: Requested ids of messages that are not ready.
+        remaining: Number of messages left in the queue, exact up to 10,000.
+        lost: Requested ids whose messages are not ready.
     """
 
     moved: int
@@ -347,7 +378,16 @@ class Redriven(Struct, frozen=True):
 
 
 class RedriveDryRun(Struct, frozen=True):
-    """The expected result of a redrive: counts of the ``counted`` inspected messages by origin."""
+    """The expected result of a redrive.
+
+    Attributes:
+        would_move: Number of messages that would be moved.
+        origins: Number of messages by origin queue.
+        without_origin: Number of messages without an origin.
+        missing_origin: Number of messages by origin queue that does not exist.
+        counted: Number of inspected messages.
+        lost: Requested ids whose messages are not ready.
+    """
 
     would_move: int
     origins: dict[str, int]
@@ -358,7 +398,13 @@ class RedriveDryRun(Struct, frozen=True):
 
 
 class ReplayDryRun(Struct, frozen=True):
-    """The expected result of a replay of ``counted`` entries; ``lost`` has the requested ids without an entry."""
+    """The expected result of a replay.
+
+    Attributes:
+        would_replay: Number of copies that would be posted.
+        counted: Number of inspected history entries.
+        lost: Requested ids without a history entry.
+    """
 
     would_replay: int
     counted: int
@@ -366,25 +412,31 @@ class ReplayDryRun(Struct, frozen=True):
 
 
 class Subscribed(Struct, frozen=True):
-    """The id of a subscription and, if it is new, the ``secret`` that signs its webhooks."""
+    """The result of ``subscribe``.
+
+    Attributes:
+        secret: Key for verifying webhook signatures; "" for an existing subscription.
+    """
 
     id: str = field(name="subscription_id")
     secret: str = field(default="")
 
     def __repr__(self) -> str:
-        """Return the fields without the secret."""
         return f"Subscribed(id={self.id!r})"
 
 
 class Subscription(Struct, frozen=True):
-    """A subscription. ``age`` is in seconds; headers and trust are shown as ``***``."""
+    """A subscription. Secret options (headers and trust) are shown as ``***``."""
 
     id: str
     source: str
     """Name of the queue or topic."""
     subscriber: str
+    """URI to which messages are delivered."""
     ttl: int
+    """Lifetime in seconds."""
     age: int
+    """Seconds since creation."""
     options: dict[str, Any]
     confirmed: bool
     """Whether the subscriber has confirmed."""
@@ -410,17 +462,18 @@ class DeadDelivery(Struct, frozen=True, dict=True):
     id: str
     message_id: str
     kind: str = field(name="Message_Type")
-    """``Notification``, or the name of a confirmation request that did not reach the subscriber."""
+    """``Notification``, or the type of a confirmation request that could not be delivered."""
     attempts: int
     reason: str
     age: int
-    """Seconds since the delivery was stored. ``ttl`` is its retention."""
+    """Seconds since the delivery was stored."""
     ttl: int
+    """Retention in seconds."""
     raw: Raw = field(name="body", default=Raw(b"null"))
 
     @cached_property
     def body(self) -> Any:
-        """The decoded body of the message; ``None`` if it cannot be decrypted."""
+        """The decoded message body; ``None`` if the server could not decrypt it."""
         return _decoded(self.raw, self.id)
 
 

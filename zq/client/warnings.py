@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings and refusals for requests that the server accepts but that have an unexpected effect.
-
-Warnings are written to the log ``zq.client``.
-"""
+"""Warnings and errors for valid requests that probably do not do what the caller intends."""
 
 import logging
 from collections.abc import Iterable
@@ -12,66 +9,63 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from zq.client.calls import UNREADABLE, Answer, Call, path
+from zq.client.calls import READ_ERRORS, Call, Response, path
 from zq.errors import Invalid
 from zq.wire import QUEUE_RULES, TOPIC_RULES
 
 T = TypeVar("T")
 LOG = logging.getLogger("zq.client")
-# Start of the server's Warning header for a post whose delay has no effect.
+# Start of the ``Warning`` header in the response to a post whose delay was ignored.
 DELAY_IGNORED: Final = '299 - "delay is ignored'
-# Reserved metadata keys by kind.
+# Reserved metadata keys of queues and topics.
 RULES: Final = {"queues": QUEUE_RULES, "topics": TOPIC_RULES}
 
 
 class Warnings:
-    """The warnings of one client, each logged once, and its refusals of delays that a queue ignores."""
+    """The warnings of a client, each logged once to ``zq.client``, and its check for ignored delays."""
 
     def __init__(self, check_delays: bool) -> None:
         self._given: set[tuple[str, str]] = set()
         self._checks_delays = check_delays
         self._delayed_queues: set[str] = set()
 
-    def rules(self, kind: str, metadata: Iterable[str]) -> None:
-        """Log a warning for each key that begins with an underscore but is not a reserved metadata key of ``kind``."""
+    def warn_of_unknown_keys(self, kind: str, metadata: Iterable[str]) -> None:
+        """Log a warning for each key that looks reserved (leading underscore) but is unknown."""
         for name in metadata:
             if name.startswith("_") and name not in RULES[kind] and self._first(kind, name):
                 LOG.warning("%s is not a reserved metadata key of %s%s", name, kind, did_you_mean(name, RULES[kind]))
 
-    def delay_checked(self, queue: str, post: Call[T]) -> Call[T]:
-        """Return a post that is preceded by a request, which raises ``Invalid`` if the queue ignores delays.
+    def with_delay_check(self, queue: str, post: Call[T]) -> Call[T]:
+        """Add a check to a post with a delay. The check raises ``Invalid`` if the queue ignores delays.
 
-        After the request has succeeded once, it is skipped until a post's answer reports an ignored delay, because the
-        queue may be updated or recreated.
+        The check costs one request for each queue. It is repeated after a response that reports an ignored delay,
+        because the queue was then updated or recreated.
         """
         if not self._checks_delays:
             return post
 
-        def read(answer: Answer) -> T:
-            if answer.headers.get("Warning", "").startswith(DELAY_IGNORED):
+        def read(response: Response) -> T:
+            if response.headers.get("Warning", "").startswith(DELAY_IGNORED):
                 self._delayed_queues.discard(queue)
                 LOG.warning("The queue %s ignores delays: messages posted with a delay are ready at once.", queue)
-            return post.read(answer)
+            return post.read(response)
 
         check = None if queue in self._delayed_queues else self._delay_check(queue)
         checked: Call[Any] = replace(post, read=read, check=check)
         return checked
 
     def _delay_check(self, queue: str) -> Call[None]:
-        def read(answer: Answer) -> None:
+        def read(response: Response) -> None:
             try:
-                metadata = msgspec.json.decode(answer.body, type=dict[str, Any])
-            except UNREADABLE:  # an error page of a proxy
+                metadata = msgspec.json.decode(response.body, type=dict[str, Any])
+            except READ_ERRORS:  # a proxy's error page
                 return
             self.check_delay(queue, metadata)
 
         return Call(method="GET", path=path("queues", queue), read=read)
 
     def check_delay(self, queue: str, metadata: dict[str, Any]) -> None:
-        """Raise ``Invalid`` if a queue with this metadata ignores delays.
-
-        Empty metadata passes, because it is unknown.
-        """
+        """Raise ``Invalid`` if a queue with this metadata ignores delays. Unknown metadata is empty and passes."""
         if not self._checks_delays:
             return
         if metadata.get("_default_message_delay") == 0:
@@ -87,6 +81,6 @@ class Warnings:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return the end of a sentence about an unknown name, with the most similar known name if there is one."""
+    """Return ``; did you mean NAME?`` with the most similar known name, or a period if no name is similar."""
     close = get_close_matches(name, known, 1)
     return f"; did you mean {close[0]}?" if close else "."

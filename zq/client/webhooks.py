@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verification of received deliveries: origin and uniqueness."""
+"""Verification of webhook signatures, and detection of duplicate deliveries."""
 
 import threading
 import time
@@ -12,30 +12,30 @@ __all__ = ["Received", "verify"]
 
 
 def verify(secret: str, headers: Mapping[str, str], body: bytes, tolerance: float = 300) -> str:
-    """Verify a delivery and return its id, which is the same for every attempt.
+    """Verify the signature of a delivery and return the delivery's id.
+
+    All attempts of a delivery have the same id. Raises ``Invalid`` if the signature is wrong or too old.
 
     Args:
         secret: Secret of the subscription (``whsec_…``).
-        body: Body as received.
+        body: Unchanged request body.
         tolerance: Maximum age of the signature in seconds.
-
-    Raises ``Invalid`` if the signature is not valid or too old.
     """
     return webhooks.verify(secret, headers, body, own(), tolerance)
 
 
 class Received:
-    """A set of delivery ids that detects duplicates within ``seconds``. Thread-safe."""
+    """A set of recent delivery ids for detecting duplicates. Thread-safe."""
 
     def __init__(self, seconds: float = 86400, most: int = 100_000) -> None:
-        """Initialize for up to ``most`` ids. Beyond that, the oldest are dropped."""
+        """Create a set that keeps each id for ``seconds``, but at most the newest ``most`` ids."""
         self._seconds = seconds
         self._most = most
         self._lock = threading.Lock()
         self._seen: dict[str, float] = {}
 
     def is_new(self, id: str) -> bool:
-        """Return whether the id is new, and record it."""
+        """Add the id. Return ``True`` if it was not in the set."""
         now = time.monotonic()
         with self._lock:
             if self._seen.get(id, now) > now:

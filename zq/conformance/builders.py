@@ -13,7 +13,7 @@ from msgspec import structs
 
 from zq.clock import ManualClock
 from zq.core import redelivery
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.core.redelivery import AT_ONCE, DeadLetters, Redelivery
 from zq.model import (
     Bounds,
@@ -21,11 +21,11 @@ from zq.model import (
     ClaimRef,
     ClaimRequest,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     Fence,
     Grip,
-    Handled,
+    HandleOutcome,
     HistoryEntry,
     IdempotencyKey,
     Lease,
@@ -34,8 +34,8 @@ from zq.model import (
     Move,
     QueueRef,
     Release,
-    Settled,
     Settlement,
+    SettleResult,
     Span,
     Stats,
     new_ids,
@@ -160,7 +160,7 @@ class Scene:
         **terms: object,
     ) -> ClaimRequest:
         """Return a claim request. ``terms`` are further fields of the request."""
-        return ClaimRequest(Lease(name or new_ids(1, self.now)[0], ttl, grace), limit, redelivery.waits(), **terms)
+        return ClaimRequest(Lease(name or new_ids(1, self.now)[0], ttl, grace), limit, redelivery.delays(), **terms)
 
     def claim(self, limit: int = 10, *, dead_letters: DeadLetters | None = None, **terms: object) -> Claim | None:
         """Claim messages. Like a server, bury those that were delivered too often.
@@ -211,13 +211,13 @@ class Scene:
         history: int = 0,
         once: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         settlement = Settlement(delete, rest, release, move, history)
         return self.storage.claims.settle(self.queue, claim, settlement, self.now, once, fence)
 
     def handle(
         self, messages: Iterable[Message], hold: int | None = None, *, late: bool = False, history: int = 0
-    ) -> list[Handled]:
+    ) -> list[HandleOutcome]:
         """Delete or hide messages by the receipts of the claim that delivered them."""
         grips = [Grip(message.id, message.claim, message.claim_count, hold) for message in messages]
         return list(self.storage.claims.handle(self.queue, grips, self.now, late, history))
@@ -322,14 +322,14 @@ class Scene:
         expected: Mapping[str, int] = MappingProxyType({}),
         bounds: Bounds = BOUNDS,
         beside: Sequence[str] = (),
-    ) -> Committed:
+    ) -> CommitResult:
         """Decide a commit and execute all its slices, like a server."""
         commit = Commit(self.queue.project, producer, batch, publish, settle, ttl, fence, expected, beside)
-        return Carrier(self.storage.transactions, self.clock, bounds, DEADLINE).commit(commit)
+        return CommitExecutor(self.storage.transactions, self.clock, bounds, DEADLINE).commit(commit)
 
     def decide(
         self, batch: int, publish: Sequence[str] = (), settle: Sequence[ClaimRef] = (), *, producer: str = "etl"
-    ) -> Committed:
+    ) -> CommitResult:
         """Decide a commit without executing it, as if the server had crashed after the decision."""
         commit = Commit(self.queue.project, producer, batch, publish, settle, 86400)
         return self.storage.transactions.commit(commit, self.now, Bounds(1, 1_000_000))
@@ -338,7 +338,7 @@ class Scene:
         """Execute one slice of an open commit."""
         return self.storage.transactions.carry_on(self.queue.project, producer, most, self.now)
 
-    def last(self, producer: str = "etl") -> Committed:
+    def last(self, producer: str = "etl") -> CommitResult:
         return self.storage.transactions.last(self.queue.project, producer, self.now)
 
     def stats(self) -> Stats:

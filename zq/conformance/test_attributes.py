@@ -4,7 +4,7 @@
 import pytest
 
 from zq.conformance.builders import EVERYTHING, Scene, near
-from zq.model import ClaimRequest, Copies, Draft, Handled, Lease, Message, Move, new_ids
+from zq.model import ClaimRequest, Copies, Draft, HandleOutcome, Lease, Message, Move, new_ids
 from zq.model.quotas import OVERHEAD
 
 STORED = b'{"a": {"t": "String", "v": "x"}}'
@@ -89,7 +89,7 @@ def test_attributes_count_towards_usage(scene: Scene, exact_usage: None):
     away = scene.at("away")
     away.pop(1, history=600)
     assert stored() == whole
-    assert away.handle(away.take(3).messages) == [Handled.DONE] * 2
+    assert away.handle(away.take(3).messages) == [HandleOutcome.DONE] * 2
     scene.storage.queues.purge(scene.queue)
     scene.storage.queues.delete(away.queue)
     scene.reclaimed()

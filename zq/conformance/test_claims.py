@@ -5,7 +5,7 @@ import pytest
 
 from zq.conformance.builders import EVERYTHING, Scene, ids_of, near
 from zq.errors import ClaimNotFound
-from zq.model import Grip, Handled, ListFilter
+from zq.model import Grip, HandleOutcome, ListFilter
 
 pytestmark = pytest.mark.pools
 
@@ -18,7 +18,7 @@ def test_a_claim_of_zero_seconds_has_the_requested_id(scene: Scene, named: bool)
     assert (taken.id, taken.ttl, ids_of(taken.messages)) == ("c1", 0, [first, second])
     assert [message.claim for message in taken.messages] == ["", ""]
     grips = [Grip(first, taken.id, 1, None), Grip(second, taken.id, 1, 60)]
-    assert list(scene.storage.claims.handle(scene.queue, grips, scene.now, late=True)) == [Handled.DONE] * 2
+    assert list(scene.storage.claims.handle(scene.queue, grips, scene.now, late=True)) == [HandleOutcome.DONE] * 2
     assert scene.get([first]) == []
     assert scene.claimable() == []
     scene.tick(61)

@@ -10,14 +10,14 @@ from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, EVERYTHING, RunningWorkers, Scene, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimLapsed, ClaimNotFound, CommitRunning, ProducerNotFound
-from zq.model import ClaimRef, Committed, Settled
+from zq.model import ClaimRef, CommitResult, SettleResult
 
 pytestmark = ONE_OR_TWO_CONNECTIONS
 
 NAME = "etl.0"
 
 
-def commit(scene: Scene, *arguments: object, verb: str = "commit", **terms: object) -> Committed | None:
+def commit(scene: Scene, *arguments: object, verb: str = "commit", **terms: object) -> CommitResult | None:
     """Commit, or only decide; repeat it while another attempt is running. Return None if a claim has lapsed."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
@@ -65,7 +65,7 @@ def test_concurrent_producers_publish_each_stage_once(scene: Scene):
         made = []
         for batch in range(5):
             made.append(scene.stage(f"s.{at}.{batch}", 2) + other.stage(f"s.{at}.{batch}", 2))
-            assert commit(scene, batch, [f"s.{at}.{batch}"], producer=f"etl{at}") == Committed(batch, 4, 0)
+            assert commit(scene, batch, [f"s.{at}.{batch}"], producer=f"etl{at}") == CommitResult(batch, 4, 0)
         return made
 
     made = run_together(*(partial(producer, at) for at in range(6)))
@@ -101,11 +101,11 @@ def test_a_commit_races_a_settlement_of_its_claim(scene: Scene):
         posted = room.post(6)
         room.named(NAME)
 
-        def settle(room: Scene = room, ids: list[str] = posted) -> Settled:
+        def settle(room: Scene = room, ids: list[str] = posted) -> SettleResult:
             try:
                 return room.settle(NAME, delete=ids[:3], history=600)
             except ClaimNotFound:
-                return Settled(lost=ids[:3])
+                return SettleResult(lost=ids[:3])
 
         held = [ClaimRef(room.queue, NAME, 600)]
         told, settled = run_together(partial(commit, room, turn, [], held, producer=f"etl{turn}"), settle)
@@ -126,7 +126,7 @@ def test_a_commit_races_a_removal_of_its_messages(scene: Scene, way: str, histor
         source.named(NAME)
         staged = target.stage(f"s{turn}", 2)
 
-        def remove(source: Scene = source, producer: str = producer) -> Committed | None:
+        def remove(source: Scene = source, producer: str = producer) -> CommitResult | None:
             getattr(source.storage.queues, way)(source.queue)
             try:
                 return source.last(producer)

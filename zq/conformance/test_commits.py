@@ -7,7 +7,7 @@ import pytest
 
 from zq.conformance.builders import Scene, ids_of
 from zq.errors import ClaimLapsed, ClaimNotFound, Fenced, ProducerNotFound, StageNotFound
-from zq.model import ClaimRef, Committed, Fence, Outcome
+from zq.model import ClaimRef, CommitResult, Fence, Outcome
 
 pytestmark = pytest.mark.pools
 
@@ -25,7 +25,7 @@ def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
     posted = source.post(5)
     source.named(NAME, 3)
     staged = scene.stage("s1", 2) + scene.stage("s2", 2)
-    assert scene.commit(17, ["s1", "s2"], [ClaimRef(source.queue, NAME)]) == Committed(17, 4, 3)
+    assert scene.commit(17, ["s1", "s2"], [ClaimRef(source.queue, NAME)]) == CommitResult(17, 4, 3)
     assert scene.claimable() == staged
     assert ids_of(source.walk()) == posted[3:]
     assert source.get(posted[:3]) == []
@@ -34,7 +34,7 @@ def test_a_commit_publishes_and_deletes(scene: Scene, source: Scene):
         source.held(NAME)
     with pytest.raises(StageNotFound):
         scene.commit(18, ["s1"])
-    assert scene.last() == Committed(17, 4, 3)
+    assert scene.last() == CommitResult(17, 4, 3)
 
 
 @pytest.mark.fresh_store
@@ -67,7 +67,7 @@ def test_a_commit_settles_only_messages_that_its_claims_still_hold(scene: Scene,
         ClaimRef(other.queue, "c.1"),
         ClaimRef(source.queue, "c.2"),
     ]
-    assert scene.commit(1, [], held) == Committed(1, 0, 5)
+    assert scene.commit(1, [], held) == CommitResult(1, 0, 5)
     assert source.is_empty()
     assert other.claimable() == more[1:]
 
@@ -92,18 +92,18 @@ def test_a_commit_leaves_history_entries_of_settled_messages(scene: Scene, sourc
 def test_a_batch_is_committed_once(scene: Scene, source: Scene):
     """A repeated or lower batch number returns the counts of the last batch and publishes and settles nothing."""
     staged = scene.stage("s1", 2)
-    assert scene.commit(17, ["s1"]) == Committed(17, 2, 0)
+    assert scene.commit(17, ["s1"]) == CommitResult(17, 2, 0)
     source.post(2)
     source.named(NAME)
     for batch in (17, 17, 16, 0):
         scene.stage("s2", 1)
-        assert scene.commit(batch, ["s2"], [ClaimRef(source.queue, NAME)]) == Committed(17, 2, 0, replayed=True)
+        assert scene.commit(batch, ["s2"], [ClaimRef(source.queue, NAME)]) == CommitResult(17, 2, 0, replayed=True)
         with pytest.raises(StageNotFound):
             scene.commit(18, ["s2"])
     assert scene.page() == staged
     assert len(source.held(NAME)) == 2
-    assert scene.commit(18, [], [ClaimRef(source.queue, NAME)]) == Committed(18, 0, 2)
-    assert scene.commit(17) == Committed(18, 0, 2, replayed=True)
+    assert scene.commit(18, [], [ClaimRef(source.queue, NAME)]) == CommitResult(18, 0, 2)
+    assert scene.commit(17) == CommitResult(18, 0, 2, replayed=True)
 
 
 def test_a_replay_drops_its_own_stages_only(scene: Scene):
@@ -122,8 +122,8 @@ def test_a_replay_drops_its_own_stages_only(scene: Scene):
 def test_batch_numbers_may_start_anywhere_and_skip(scene: Scene):
     """The first batch number may be any number, including 0; only the order matters."""
     for batch in (0, 1, 5, 1_000_000_007, 2**53 - 1):
-        assert scene.commit(batch) == Committed(batch, 0, 0)
-        assert scene.commit(batch) == Committed(batch, 0, 0, replayed=True)
+        assert scene.commit(batch) == CommitResult(batch, 0, 0)
+        assert scene.commit(batch) == CommitResult(batch, 0, 0, replayed=True)
 
 
 def test_producers_are_independent(scene: Scene):
@@ -135,9 +135,9 @@ def test_producers_are_independent(scene: Scene):
     for room, producer in [(scene, "etl2"), (scene, "ETL"), (rival, "etl"), (scene, "x" * 128)]:
         with pytest.raises(ProducerNotFound):
             room.last(producer)
-        assert room.commit(1, producer=producer) == Committed(1, 0, 0)
+        assert room.commit(1, producer=producer) == CommitResult(1, 0, 0)
         assert room.last(producer).batch == 1
-    assert scene.last() == Committed(5, 0, 0)
+    assert scene.last() == CommitResult(5, 0, 0)
 
 
 @pytest.mark.fresh_store
@@ -153,7 +153,7 @@ def test_a_producer_expires_after_its_last_commit(scene: Scene):
     with pytest.raises(ProducerNotFound):
         scene.last()
     scene.reclaimed()
-    assert scene.commit(1, ttl=60) == Committed(1, 0, 0)
+    assert scene.commit(1, ttl=60) == CommitResult(1, 0, 0)
     scene.tick(60)
     scene.reclaimed()
     assert scene.reclaimed() == 0
@@ -191,7 +191,7 @@ def test_a_claim_that_ended_refuses_the_commit(scene: Scene, source: Scene, end)
     assert not scene.exists()
     assert source.held("live.1") == sorted(posted[2:])
     assert source.page() == ([] if end is emptied else posted[:2])
-    assert scene.commit(1, ["s1"], [ClaimRef(source.queue, "live.1")]) == Committed(1, 2, 2)
+    assert scene.commit(1, ["s1"], [ClaimRef(source.queue, "live.1")]) == CommitResult(1, 2, 2)
     assert scene.page() == staged
 
 
@@ -214,7 +214,7 @@ def test_an_unknown_stage_refuses_the_commit(scene: Scene, source: Scene):
             scene.commit(1, names, [ClaimRef(source.queue, NAME)])
     assert source.held(NAME) == sorted(posted)
     assert not scene.exists()
-    assert scene.commit(1, ["s1"], [ClaimRef(source.queue, NAME)]) == Committed(1, 1, 2)
+    assert scene.commit(1, ["s1"], [ClaimRef(source.queue, NAME)]) == CommitResult(1, 1, 2)
     assert scene.page() == staged
 
 
@@ -239,7 +239,7 @@ def test_a_commit_into_the_queue_that_it_settles(scene: Scene):
     posted = scene.post(3)
     scene.named(NAME, 2)
     staged = scene.stage("s1", 2)
-    assert scene.commit(1, ["s1"], [ClaimRef(scene.queue, NAME)]) == Committed(1, 2, 2)
+    assert scene.commit(1, ["s1"], [ClaimRef(scene.queue, NAME)]) == CommitResult(1, 2, 2)
     assert scene.claimable() == posted[2:] + staged
 
 
@@ -250,10 +250,10 @@ def test_thousands_are_settled_and_published_at_once(scene: Scene, source: Scene
     source.named("c.2", 200)
     staged = [id for _ in range(3) for id in scene.stage("s1", 400)]
     held = [ClaimRef(source.queue, "c.1", 600), ClaimRef(source.queue, "c.2")]
-    assert scene.commit(1, ["s1"], held) == Committed(1, 1200, 1300)
+    assert scene.commit(1, ["s1"], held) == CommitResult(1, 1200, 1300)
     assert scene.page(limit=2000) == staged
     assert scene.counts() == (0, 1200)
     assert source.counts() == (0, 100)
     assert source.claimable() == posted[1300:]
     assert sorted(ids_of(record.message for record in source.history(limit=2000))) == sorted(posted[:1100])
-    assert scene.commit(1, ["s1"], held) == Committed(1, 1200, 1300, replayed=True)
+    assert scene.commit(1, ["s1"], held) == CommitResult(1, 1200, 1300, replayed=True)

@@ -11,7 +11,7 @@ import pytest
 from zq.conformance.builders import DEADLINE, Scene, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import Fenced
-from zq.model import ClaimRef, Fence, Settled
+from zq.model import ClaimRef, Fence, SettleResult
 
 NAME = "etl.0"
 
@@ -46,7 +46,7 @@ def test_the_latest_epoch_is_accepted(scene: Scene):
     for there in (False, True):
         assert scene.named(NAME, 2, fence=fence) == (posted[:2], there)
     scene.renew(NAME, ttl=600, fence=fence)
-    assert scene.settle(NAME, delete=posted[:1], fence=fence) == Settled(1)
+    assert scene.settle(NAME, delete=posted[:1], fence=fence) == SettleResult(1)
     scene.stage("s1")
     told = scene.commit(1, ["s1"], [ClaimRef(scene.queue, NAME)], fence=fence)
     assert (told.published, told.deleted) == (1, 1)
@@ -74,7 +74,7 @@ def test_other_epochs_are_refused(scene: Scene, epoch: int):
         assert scene.get(posted) == held
     assert scene.page() == posted[2:]
     scene.tick(59.999)
-    assert scene.settle(NAME, rest=True) == Settled(2)
+    assert scene.settle(NAME, rest=True) == SettleResult(2)
     assert scene.commit(1, ["s1"]).published == 2
 
 
@@ -92,7 +92,7 @@ def test_a_fence_of_another_name_or_project_is_refused(scene: Scene):
     with pytest.raises(Fenced):
         rival.settle(NAME, rest=True, fence=fence)
     assert rival.fence().epoch == 1
-    assert scene.settle(NAME, rest=True, fence=fence) == Settled(2)
+    assert scene.settle(NAME, rest=True, fence=fence) == SettleResult(2)
 
 
 def test_a_worker_with_an_old_epoch_is_refused_at_its_next_step(scene: Scene):
@@ -106,7 +106,7 @@ def test_a_worker_with_an_old_epoch_is_refused_at_its_next_step(scene: Scene):
     assert scene.named(NAME, 9, fence=second) == (posted, True)
     with pytest.raises(Fenced):
         scene.settle(NAME, delete=posted, fence=first)
-    assert scene.settle(NAME, delete=posted, fence=second) == Settled(2)
+    assert scene.settle(NAME, delete=posted, fence=second) == SettleResult(2)
     with pytest.raises(Fenced):
         scene.named("etl.1", fence=first)
 

@@ -7,7 +7,7 @@ from msgspec import structs
 from zq.conformance.builders import DEADLINE, RunningWorkers, Scene, drafts, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core.redelivery import DeadLetters
-from zq.model import Claim, Grip, Grouping, Handled, Move, Release
+from zq.model import Claim, Grip, Grouping, HandleOutcome, Move, Release
 
 KINDS = [Grouping.ORDERED, Grouping.FAIR]
 
@@ -307,16 +307,16 @@ def test_a_message_of_a_fair_group_is_ready_at_the_end_of_its_hold(fair: Scene):
     """The message returns at its latest end, also if one request changes it and deletes another message or itself."""
     a1, a2 = send(fair, "a", "a")
     [first, second] = fair.take(2).messages
-    assert fair.handle([first, second], hold=100) == [Handled.DONE, Handled.DONE]
+    assert fair.handle([first, second], hold=100) == [HandleOutcome.DONE, HandleOutcome.DONE]
     fair.tick(90)
     assert fair.claimable() == []
-    assert fair.handle([first], hold=0) == [Handled.DONE]
-    assert fair.handle([second], hold=5) == [Handled.DONE]
+    assert fair.handle([first], hold=0) == [HandleOutcome.DONE]
+    assert fair.handle([second], hold=5) == [HandleOutcome.DONE]
     [again] = fair.take(2).messages
     assert again.id == a1
     changes = [Grip(a1, again.claim, 2, 50), Grip(a2, second.claim, 1, 0), Grip(a1, again.claim, 2, None)]
     handled = fair.storage.claims.handle(fair.queue, changes, fair.now)
-    assert handled == [Handled.DONE] * 3
+    assert handled == [HandleOutcome.DONE] * 3
     assert fair.claimable() == [a2]
     [a3] = send(fair, "a")
     assert fair.claimable() == [a3]

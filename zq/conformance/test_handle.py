@@ -13,9 +13,9 @@ from zq.model import (
     Claim,
     ClaimRef,
     ClaimRequest,
-    Committed,
+    CommitResult,
     Grip,
-    Handled,
+    HandleOutcome,
     Lease,
     ListFilter,
     Message,
@@ -23,10 +23,10 @@ from zq.model import (
     Position,
     State,
 )
-from zq.model.claims import runs
+from zq.model.claims import split_into_runs
 
-DONE, GONE, LOST, EXPIRED = Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED
-TOO_LONG = Handled.TOO_LONG
+DONE, GONE, LOST, EXPIRED = HandleOutcome.DONE, HandleOutcome.GONE, HandleOutcome.LOST, HandleOutcome.EXPIRED
+TOO_LONG = HandleOutcome.TOO_LONG
 # Number of messages in races.
 MANY = 30
 
@@ -67,7 +67,7 @@ def expires(scene: Scene, taken: Claim) -> None:
 
 
 # The event, the result for the last holder, and the result if late deletes are allowed.
-FATES: list[tuple[Callable[[Scene, Claim], None], Handled, Handled]] = [
+FATES: list[tuple[Callable[[Scene, Claim], None], HandleOutcome, HandleOutcome]] = [
     (nothing, DONE, DONE),
     (lapses, EXPIRED, DONE),
     (is_taken_again, LOST, LOST),
@@ -80,7 +80,9 @@ FATES: list[tuple[Callable[[Scene, Claim], None], Handled, Handled]] = [
 
 
 @pytest.mark.parametrize(("happens", "soon", "late"), FATES, ids=[fate[0].__name__ for fate in FATES])
-def test_a_receipt_works_until_another_claim_takes_the_message(scene: Scene, happens, soon: Handled, late: Handled):
+def test_a_receipt_works_until_another_claim_takes_the_message(
+    scene: Scene, happens, soon: HandleOutcome, late: HandleOutcome
+):
     """A receipt works until another claim takes the message; afterwards it changes nothing."""
     scene.post(1)
     taken = scene.take(1, ttl=60)
@@ -102,7 +104,7 @@ def test_a_receipt_is_refused_after_its_longest_hold(scene: Scene):
     scene.post(1)
     [message] = scene.take(1, ttl=60).messages
 
-    def held(hold: int) -> Handled:
+    def held(hold: int) -> HandleOutcome:
         grip = Grip(message.id, message.claim, message.claim_count, hold, max_hold=300)
         return scene.storage.claims.handle(scene.queue, [grip], scene.now, late=True)[0]
 
@@ -225,7 +227,7 @@ def states(scene: Scene) -> tuple[int, int, int]:
 
 
 @pytest.mark.parametrize("commit", [Scene.commit, Scene.decide])
-def test_a_commit_leaves_messages_whose_hold_has_ended(scene: Scene, commit: Callable[..., Committed]):
+def test_a_commit_leaves_messages_whose_hold_has_ended(scene: Scene, commit: Callable[..., CommitResult]):
     """Small and large commits settle the messages that the claim still holds.
 
     Messages whose hold has ended may belong to other claims: the commit leaves them alone, and expired ones too.
@@ -287,7 +289,7 @@ def test_receipts_are_handled_in_order(scene: Scene):
     [one, other] = scene.take(2, ttl=60).messages
     wanted = [(one, 5), (other, None), (one, 100), (other, 7), (one, None), (one, 3)]
     grips = [Grip(message.id, message.claim, message.claim_count, hold) for message, hold in wanted]
-    assert [len(run) for run in runs(grips)] == [2, 2, 1, 1]
+    assert [len(run) for run in split_into_runs(grips)] == [2, 2, 1, 1]
     handled = scene.storage.claims.handle(scene.queue, grips[:4], scene.now)
     assert list(handled) == [DONE, DONE, DONE, GONE]
     assert scene.one(one.id).available == near(scene.now + 100)

@@ -6,7 +6,7 @@ import pytest
 from zq.conformance.builders import EVERYTHING, Scene, near
 from zq.errors import ClaimLapsed, ClaimNotFound
 from zq.limits import MAX_LIFE, MIN_TTL
-from zq.model import ClaimRef, ListFilter, Release, Settled, Stats
+from zq.model import ClaimRef, ListFilter, Release, SettleResult, Stats
 
 pytestmark = pytest.mark.fresh_store
 
@@ -57,7 +57,7 @@ def test_a_settlement_applies_to_messages_that_only_the_claim_keeps_alive(scene:
     scene.tick(60)
     scene.reclaimed()
     settled = scene.settle(claim.id, delete=[first], release=[Release(second)], history=600)
-    assert settled == Settled(deleted=1, released=1)
+    assert settled == SettleResult(deleted=1, released=1)
     assert [finished[0] for finished in scene.finished()] == [first]
     assert scene.claimable() == [second]
     assert scene.held(claim.id) == [third]

@@ -8,7 +8,7 @@ import pytest
 from zq.conformance.builders import DEADLINE, Scene, ids_of, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.core import carrying
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.errors import (
     ClaimLapsed,
     ClaimNotFound,
@@ -19,7 +19,19 @@ from zq.errors import (
     StageDiffers,
     StageNotFound,
 )
-from zq.model import Bounds, ClaimRef, Commit, Committed, Draft, Grip, Handled, Move, Outcome, QueueRef, new_ids
+from zq.model import (
+    Bounds,
+    ClaimRef,
+    Commit,
+    CommitResult,
+    Draft,
+    Grip,
+    HandleOutcome,
+    Move,
+    Outcome,
+    QueueRef,
+    new_ids,
+)
 
 pytestmark = pytest.mark.fresh_store
 
@@ -27,7 +39,7 @@ SOURCE = QueueRef("acme", "in")
 CLAIMS = ["etl.0", "etl.1"]
 HELD = [ClaimRef(SOURCE, CLAIMS[0], 600), ClaimRef(SOURCE, CLAIMS[1])]
 STAGES = ["s1", "s2"]
-FIGURES = Committed(1, 8, 6)
+FIGURES = CommitResult(1, 8, 6)
 
 
 class Job:
@@ -41,7 +53,7 @@ class Job:
         self.here = scene.stage("s1", 3) + scene.stage("s2", 1)
         self.there = self.other.stage("s1", 1) + self.other.stage("s2", 3)
 
-    def decide(self) -> Committed:
+    def decide(self) -> CommitResult:
         return self.scene.decide(1, STAGES, HELD)
 
     def finish(self, most: int = 2) -> None:
@@ -56,7 +68,7 @@ class Job:
         assert ids_of(self.source.walk()) == self.posted[6:]
         assert sorted(self.source.finished()) == sorted((id, Outcome.DELETED) for id in self.posted[:3])
         assert self.scene.last() == FIGURES
-        assert self.scene.commit(1, ["s1"]) == Committed(1, 8, 6, replayed=True)
+        assert self.scene.commit(1, ["s1"]) == CommitResult(1, 8, 6, replayed=True)
         assert self.scene.storage.transactions.unfinished(self.scene.now) == []
 
 
@@ -67,8 +79,8 @@ def job(scene: Scene) -> Job:
 
 def test_a_large_commit_is_decided_and_then_carried_out(job: Job):
     """The decided commit returns its counts and is open; slices carry it out."""
-    assert job.decide() == Committed(1, 8, 6, open=True)
-    assert job.scene.last() == Committed(1, 8, 6, open=True)
+    assert job.decide() == CommitResult(1, 8, 6, open=True)
+    assert job.scene.last() == CommitResult(1, 8, 6, open=True)
     assert job.scene.page() == job.other.page() == []
     job.finish()
     job.assert_done()
@@ -131,7 +143,7 @@ def test_messages_of_a_decided_commit_are_in_no_claim(job: Job):
             source.storage.messages.delete(SOURCE, job.posted[:1], source.now, CLAIMS)
         for hold in (None, 60):
             grips = [Grip(job.posted[0], CLAIMS[0], 1, hold)]
-            assert list(source.storage.claims.handle(SOURCE, grips, source.now, late=True)) == [Handled.LOST]
+            assert list(source.storage.claims.handle(SOURCE, grips, source.now, late=True)) == [HandleOutcome.LOST]
         moves = [Move(id, "elsewhere") for id in job.posted[:6]]
         assert source.storage.messages.move(SOURCE, moves, source.now) == []
     source.post(1)
@@ -182,7 +194,7 @@ def test_a_repeated_commit_finishes_the_open_one(job: Job):
     job.decide()
     job.scene.carry_on()
     job.scene.stage("again", 1)
-    assert job.scene.commit(1, ["again"], HELD) == Committed(1, 8, 6, replayed=True)
+    assert job.scene.commit(1, ["again"], HELD) == CommitResult(1, 8, 6, replayed=True)
     job.assert_done()
     with pytest.raises(StageNotFound):
         job.scene.commit(2, ["again"])
@@ -192,7 +204,7 @@ def test_the_next_batch_finishes_the_previous_commit(job: Job):
     """Any attempt finishes the open batch first; a producer's batches take effect in order."""
     job.decide()
     more = job.scene.stage("next", 2)
-    assert job.scene.commit(2, ["next"]) == Committed(2, 2, 0)
+    assert job.scene.commit(2, ["next"]) == CommitResult(2, 2, 0)
     assert job.scene.page() == job.here + more
     assert job.other.page() == job.there
 
@@ -292,7 +304,7 @@ def test_a_large_commit_with_a_lapsed_claim_is_refused(job: Job):
         job.scene.commit(1, STAGES, HELD, bounds=Bounds(2, 1000))
     assert job.source.held(CLAIMS[0]) == sorted(job.posted[:3])
     assert job.source.claimable() == job.posted[6:] + job.posted[3:6]
-    assert job.scene.commit(1, STAGES, HELD[:1], bounds=Bounds(2, 1000)) == Committed(1, 8, 3)
+    assert job.scene.commit(1, STAGES, HELD[:1], bounds=Bounds(2, 1000)) == CommitResult(1, 8, 3)
 
 
 def test_a_large_commit_of_large_messages_is_carried_out(scene: Scene):
@@ -310,7 +322,7 @@ def test_a_large_commit_of_large_messages_is_carried_out(scene: Scene):
 
 def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
     """A round leaves a commit that progressed since the last round to others, and carries on one that did not."""
-    looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
+    looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     for _ in range(3):
         looking.resume()
@@ -327,7 +339,7 @@ def test_an_abandoned_commit_is_finished_by_the_second_round(job: Job):
 def test_a_round_does_not_wait_for_its_own_progress(job: Job, monkeypatch: pytest.MonkeyPatch):
     """A round's own progress does not count as another server's: every round after the second carries on."""
     monkeypatch.setattr(carrying, "MAINTENANCE_SECONDS", 0.0)  # one slice per round
-    looking = Carrier(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
+    looking = CommitExecutor(job.scene.storage.transactions, job.scene.clock, Bounds(2, 1000), DEADLINE)
     job.decide()
     looking.resume()
     looks = 0

@@ -10,7 +10,7 @@ from msgspec import structs
 from zq.clock import ManualClock
 from zq.conformance.builders import DEADLINE, OpenStore, Scene, drafts, ids_of
 from zq.core.redelivery import DeadLetters
-from zq.model import ClaimRef, Copies, Grouping, Handled, Lease, Move, QueueRef, Release
+from zq.model import ClaimRef, Copies, Grouping, HandleOutcome, Lease, Move, QueueRef, Release
 from zq.storage.api import Storage
 
 pytestmark = [pytest.mark.needs_part("listen"), pytest.mark.every_server, pytest.mark.fresh_store]
@@ -82,7 +82,7 @@ def put_back(scene: Scene) -> None:
 
 def let_go(scene: Scene) -> None:
     [message, _] = scene.get(scene.held("c1"))
-    assert scene.handle([message], 0) == [Handled.DONE]
+    assert scene.handle([message], 0) == [HandleOutcome.DONE]
 
 
 def put_back_now(scene: Scene) -> None:
@@ -135,7 +135,7 @@ def head_buried(scene: Scene) -> None:
 
 
 def head_handled(scene: Scene) -> None:
-    assert scene.handle(scene.get(scene.held("c1"))) == [Handled.DONE]
+    assert scene.handle(scene.get(scene.held("c1"))) == [HandleOutcome.DONE]
 
 
 def head_committed(scene: Scene) -> None:

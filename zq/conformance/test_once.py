@@ -19,7 +19,7 @@ from zq.errors import (
     StageNotFound,
     ZqError,
 )
-from zq.model import Copies, Draft, IdempotencyKey, Move, Settled
+from zq.model import Copies, Draft, IdempotencyKey, Move, SettleResult
 
 
 def answer_of(verb: Callable[[], object]) -> object:
@@ -249,7 +249,7 @@ def test_a_repeated_settlement_gets_the_first_answer(scene: Scene):
     claim = scene.take(4, name="c1")
     settlement = {"delete": [posted[0], "unknown"], "move": [Move(posted[1], "next")], "once": make_key("settle:k")}
     first = scene.settle(claim.id, **settlement)
-    assert first == Settled(1, 0, 1, 0, ["unknown"])
+    assert first == SettleResult(1, 0, 1, 0, ["unknown"])
     assert answer_of(partial(scene.settle, claim.id, **settlement)) == first
     assert answer_of(partial(scene.settle, claim.id, rest=True, once=make_key("settle:k"))) == first
     assert scene.held(claim.id) == sorted(posted[2:])
@@ -266,7 +266,7 @@ def test_a_settlement_that_found_no_claim_is_not_remembered(scene: Scene):
         scene.settle("c1", rest=True, once=make_key("settle:k"))
     scene.post(2)
     scene.take(2, name="c1")
-    assert scene.settle("c1", rest=True, once=make_key("settle:k")) == Settled(2)
+    assert scene.settle("c1", rest=True, once=make_key("settle:k")) == SettleResult(2)
 
 
 def test_a_settlement_with_only_lost_messages_is_remembered(scene: Scene):
@@ -356,6 +356,6 @@ def test_one_of_many_settlements_with_one_key_is_carried_out(scene: Scene):
         claim = room.take()
         key: IdempotencyKey = make_key("settle:k")
         work = partial(room.settle, claim.id, rest=True, move=[Move(posted[0], "next")], once=key)
-        assert run_together(*[partial(tried, work)] * 6) == [Settled(3, 0, 1)] * 6
+        assert run_together(*[partial(tried, work)] * 6) == [SettleResult(3, 0, 1)] * 6
         assert room.is_empty()
     assert scene.at("next").counts() == (0, 8)

@@ -9,7 +9,7 @@ import pytest
 
 from zq.conformance.builders import Scene, drafts, ids_of, run_together
 from zq.errors import Fenced, OtherMetadata
-from zq.model import Claimed, ClaimRequest, Fence, Lease, Messages
+from zq.model import ClaimRequest, ClaimResult, Fence, Lease, Messages
 
 NONE = b"{}"
 SOME = b'{"colour": "blue"}'
@@ -20,7 +20,9 @@ def pop(scene: Scene, expected: bytes | None, limit: int = 1, history: int = 0) 
     return scene.storage.messages.pop(scene.queue, limit, scene.now, history, FAR_TOO_MANY, expected)
 
 
-def hand_out_nothing(scene: Scene, claim: str, expected: bytes | None = None, fence: Fence | None = None) -> Claimed:
+def hand_out_nothing(
+    scene: Scene, claim: str, expected: bytes | None = None, fence: Fence | None = None
+) -> ClaimResult:
     """Claim like a broker whose queue is paused."""
     lease = Lease(claim, 60, 60)
     request = ClaimRequest(lease, 1, named="." in claim, fence=fence, max_claims=0, most_bytes=0, expected=expected)

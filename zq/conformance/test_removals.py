@@ -10,7 +10,7 @@ import pytest
 from zq.conformance.builders import RunningWorkers, Scene, ids_of, make_key, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimLapsed, ClaimNotFound, Repeated
-from zq.model import ClaimRef, Grouping, Handled, Move, Release
+from zq.model import ClaimRef, Grouping, HandleOutcome, Move, Release
 
 MANY = 2000
 WAYS = pytest.mark.parametrize("way", ["delete", "purge"])
@@ -116,8 +116,8 @@ def test_no_verb_shows_a_removed_message(scene: Scene, way: str, grouping: Group
     with pytest.raises(ClaimLapsed):
         scene.commit(1, settle=[ClaimRef(scene.queue, held.id)])
     scene.release(held.id)
-    assert scene.handle(held.messages) == [Handled.GONE, Handled.GONE]
-    assert scene.handle(held.messages, hold=60) == [Handled.GONE, Handled.GONE]
+    assert scene.handle(held.messages) == [HandleOutcome.GONE, HandleOutcome.GONE]
+    assert scene.handle(held.messages, hold=60) == [HandleOutcome.GONE, HandleOutcome.GONE]
     scene.delete(posted[0], history=60)
     scene.delete(held.messages[0].id, "other")
     assert scene.move(posted, "b") == []

@@ -9,7 +9,7 @@ from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, OpenStore, Scene, ids_of
 from zq.core.redelivery import DeadLetters
 from zq.errors import ClaimNotFound
-from zq.model import ClaimRef, Committed, QueueRef, Stats
+from zq.model import ClaimRef, CommitResult, QueueRef, Stats
 
 pytestmark = [pytest.mark.durable, pytest.mark.every_server, pytest.mark.objects, pytest.mark.fresh_store]
 
@@ -270,11 +270,11 @@ def test_an_open_commit_survives(scene: RestartableScene):
     for _ in range(3):
         assert scene.carry_on(2)
         scene.restart()
-    assert scene.commit(1, ["s1"]) == Committed(1, 5, 3, replayed=True)
+    assert scene.commit(1, ["s1"]) == CommitResult(1, 5, 3, replayed=True)
     assert scene.page() == staged
     scene.restart()
     assert ids_of(scene.walk()) == staged
-    assert scene.last() == Committed(1, 5, 3)
+    assert scene.last() == CommitResult(1, 5, 3)
 
 
 def test_messages_entering_a_queue_are_counted(scene: RestartableScene):

@@ -9,7 +9,7 @@ from zq.conformance.builders import OpenStore, make_key
 from zq.conformance.test_restart import RestartableScene
 from zq.core.redelivery import Redelivery
 from zq.errors import Fenced, Repeated, StageNotFound
-from zq.model import ClaimRef, Committed, Move, QueueRef, Release
+from zq.model import ClaimRef, CommitResult, Move, QueueRef, Release
 
 pytestmark = [pytest.mark.durable, pytest.mark.fresh_store]
 
@@ -81,14 +81,14 @@ def test_fences_stages_and_producers_survive(scene: RestartableScene):
     scene.stage("s2", 1, lives=60)
     scene.commit(1)
     scene.restart()
-    assert scene.last() == Committed(1, 0, 0)
+    assert scene.last() == CommitResult(1, 0, 0)
     with pytest.raises(Fenced):
         scene.renew("etl.0", fence=old)
     scene.tick(60)
     with pytest.raises(StageNotFound):
         scene.commit(2, ["s2"])
-    assert scene.commit(2, ["s1"], [ClaimRef(scene.queue, "etl.0")], fence=fence) == Committed(2, 2, 2)
+    assert scene.commit(2, ["s1"], [ClaimRef(scene.queue, "etl.0")], fence=fence) == CommitResult(2, 2, 2)
     scene.restart()
-    assert scene.commit(2, ["s1"]) == Committed(2, 2, 2, replayed=True)
+    assert scene.commit(2, ["s1"]) == CommitResult(2, 2, 2, replayed=True)
     assert scene.claimable() == staged
     assert scene.fence().epoch == 3

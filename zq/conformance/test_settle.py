@@ -10,7 +10,7 @@ from zq.clock import ManualClock
 from zq.conformance.builders import EVERYTHING, Scene, ids_of, near, run_together
 from zq.conformance.connections import ONE_OR_TWO_CONNECTIONS
 from zq.errors import ClaimNotFound
-from zq.model import ListFilter, Move, Release, Settled
+from zq.model import ListFilter, Move, Release, SettleResult
 
 pytestmark = pytest.mark.every_server
 
@@ -25,7 +25,7 @@ def test_a_settlement_applies_each_action_to_its_messages(scene: Scene):
         release=[Release(posted[1]), Release(posted[2], 30)],
         move=[Move(posted[3], "next"), Move(posted[4], "dead", reason="schema mismatch")],
     )
-    assert told == Settled(1, 2, 1, 1, [])
+    assert told == SettleResult(1, 2, 1, 1, [])
     assert scene.held(claim.id) == sorted(posted[5:])
     assert scene.page() == posted[1:2]
     assert scene.page(ListFilter(delayed=True)) == posted[1:3]
@@ -59,7 +59,7 @@ def test_the_rest_is_every_unnamed_message_of_the_claim(scene: Scene):
     posted = scene.post(8)
     claim, other = scene.take(5), scene.take(1)
     told = scene.settle(claim.id, rest=True, release=[Release(posted[1])], move=[Move(posted[2], "next")])
-    assert told == Settled(3, 1, 1, 0, [])
+    assert told == SettleResult(3, 1, 1, 0, [])
     assert ids_of(scene.walk()) == posted[1:2] + posted[5:]
     assert scene.held(other.id) == posted[5:6]
     assert scene.claimable() == posted[1:2] + posted[6:]
@@ -70,9 +70,9 @@ def test_a_thousand_messages_are_settled_at_once(scene: Scene):
     posted = scene.post(1500)
     claim = scene.take(1000)
     back = [Release(id) for id in posted[200:400]]
-    assert scene.settle(claim.id, delete=posted[:200], release=back) == Settled(200, 200, 0, 0, [])
+    assert scene.settle(claim.id, delete=posted[:200], release=back) == SettleResult(200, 200, 0, 0, [])
     assert scene.counts() == (600, 700)
-    assert scene.settle(claim.id, rest=True) == Settled(600)
+    assert scene.settle(claim.id, rest=True) == SettleResult(600)
     assert scene.page(limit=2000) == posted[200:400] + posted[1000:]
     assert scene.counts() == (0, 700)
 
@@ -104,8 +104,8 @@ def test_a_repeat_while_the_claim_lives_is_harmless(scene: Scene):
     posted = scene.post(4)
     claim = scene.take()
     settlement = {"delete": posted[:1], "release": [Release(posted[1], 60)], "move": [Move(posted[2], "next")]}
-    assert scene.settle(claim.id, **settlement) == Settled(1, 1, 1)
-    assert scene.settle(claim.id, **settlement) == Settled(lost=posted[:3])
+    assert scene.settle(claim.id, **settlement) == SettleResult(1, 1, 1)
+    assert scene.settle(claim.id, **settlement) == SettleResult(lost=posted[:3])
     assert scene.held(claim.id) == posted[3:]
     assert scene.at("next").page() == posted[2:3]
 
@@ -130,7 +130,7 @@ def test_a_holder_settles_to_the_last_millisecond(scene: Scene):
     claim = scene.take(ttl=60)
     scene.renew(claim.id, ttl=100)
     scene.tick(99.999)
-    assert scene.settle(claim.id, delete=posted) == Settled(2)
+    assert scene.settle(claim.id, delete=posted) == SettleResult(2)
     assert scene.is_empty()
 
 
@@ -157,7 +157,7 @@ def test_a_message_released_by_a_settlement_returns_to_its_position(scene: Scene
     scene.tick(5)
     later = scene.post(1)
     scene.tick(5)
-    assert scene.settle(claim.id, release=[Release(posted[0], 0), Release(posted[1])]) == Settled(released=2)
+    assert scene.settle(claim.id, release=[Release(posted[0], 0), Release(posted[1])]) == SettleResult(released=2)
     assert scene.one(posted[0]).available == near(scene.now)
     assert scene.one(posted[1]).available == near(scene.now - 10)
     assert [message.claim_count for message in scene.get(posted)] == [1, 1]
@@ -191,12 +191,12 @@ def test_settled_messages_are_not_delivered_again(scene: Scene):
     assert scene.claimable() == posted[2:]
 
 
-def attempt(scene: Scene, claim: str, ids: list[str], back: bool = False) -> Settled:
+def attempt(scene: Scene, claim: str, ids: list[str], back: bool = False) -> SettleResult:
     """Delete or release all messages; if the claim is gone, all are lost."""
     try:
         return scene.settle(claim, delete=[] if back else ids, release=[Release(id, 60) for id in ids if back])
     except ClaimNotFound:
-        return Settled(lost=ids)
+        return SettleResult(lost=ids)
 
 
 @ONE_OR_TWO_CONNECTIONS
@@ -239,10 +239,10 @@ def test_a_settlement_races_its_own_holder(scene: Scene, rival: str):
         posted = room.post(5)
         claim = room.take()
 
-        def interfere(room: Scene = room, claim: str = claim.id) -> Settled:
+        def interfere(room: Scene = room, claim: str = claim.id) -> SettleResult:
             with contextlib.suppress(ClaimNotFound):
                 getattr(room, rival)(claim)
-            return Settled()
+            return SettleResult()
 
         told = run_together(partial(attempt, room, claim.id, posted), interfere)[0]
         assert told.deleted + len(told.lost) == 5

@@ -10,7 +10,7 @@ import pytest
 
 from zq.conformance.builders import Scene, ids_of, run_together
 from zq.core.redelivery import Redelivery
-from zq.model import Browsed, ClaimRef, Message, Outcome, Position, Release, State
+from zq.model import BrowsePage, ClaimRef, Message, Outcome, Position, Release, State
 
 pytestmark = pytest.mark.pools
 
@@ -21,7 +21,7 @@ MANY = 2100
 """More messages than a driver skips or reserves at once."""
 
 
-def page(scene: Scene, state: State, after: Position = Position(), limit: int = 1000, **terms: int) -> Browsed:  # noqa: B008
+def page(scene: Scene, state: State, after: Position = Position(), limit: int = 1000, **terms: int) -> BrowsePage:  # noqa: B008
     return scene.storage.messages.browse(scene.queue, state, after, limit, scene.now, **terms)
 
 
@@ -43,10 +43,10 @@ def every(scene: Scene, state: State, limit: int = SMALL) -> list[str]:
 def test_listings_of_a_missing_and_an_empty_queue_are_empty(scene: Scene):
     """A missing queue and an empty one have no messages in any state."""
     for state in State:
-        assert page(scene, state) == Browsed([], None)
+        assert page(scene, state) == BrowsePage([], None)
     scene.storage.queues.create(scene.queue, b"{}")
     for state in State:
-        assert page(scene, state) == Browsed([], None)
+        assert page(scene, state) == BrowsePage([], None)
 
 
 def test_each_message_is_in_one_state(scene: Scene):
@@ -285,7 +285,7 @@ def test_positions_beyond_the_end_give_an_empty_page(scene: Scene):
     scene.take(1)
     for far in (1 << 50, (1 << 63) - 1):
         for state in State:
-            assert page(scene, state, Position(far, far, far)) == Browsed([], None)
+            assert page(scene, state, Position(far, far, far)) == BrowsePage([], None)
 
 
 def test_browsing_changes_nothing(scene: Scene):

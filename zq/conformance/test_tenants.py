@@ -8,7 +8,7 @@ import pytest
 from zq.conformance.builders import Scene, ids_of, make_key
 from zq.core.redelivery import DeadLetters
 from zq.errors import ClaimLapsed, ClaimNotFound, ClaimNotHeld, Fenced, ProducerNotFound, Repeated, StageNotFound
-from zq.model import ClaimRef, Committed, Draft, Fence, Move, QueueRef, Stats, new_ids
+from zq.model import ClaimRef, CommitResult, Draft, Fence, Move, QueueRef, Stats, new_ids
 
 pytestmark = [pytest.mark.fresh_store, pytest.mark.pools]
 
@@ -234,7 +234,7 @@ def test_every_project_has_its_own_history_keys_and_stages(scene: Scene):
         assert told.value.answer == posted[at]
         with pytest.raises(ProducerNotFound):
             room.last()
-        assert room.commit(at, ["s1"], fence=Fence("job", 1)) == Committed(at, len(staged[at]), 0)
+        assert room.commit(at, ["s1"], fence=Fence("job", 1)) == CommitResult(at, len(staged[at]), 0)
         assert room.page() == posted[at][2:] + staged[at]
     assert [room.last().batch for room in rooms] == list(range(len(rooms)))
 
@@ -260,7 +260,7 @@ def test_settlements_moves_and_commits_do_not_reach_another_project(scene: Scene
         rival.fence()
     with pytest.raises(ClaimLapsed):
         rival.commit(1, [], [ClaimRef(QueueRef("rival", "other"), "etl.0")])
-    assert scene.commit(1, ["s1"], [ClaimRef(scene.queue, "etl.0")], fence=scene.fence()) == Committed(1, 2, 2)
+    assert scene.commit(1, ["s1"], [ClaimRef(scene.queue, "etl.0")], fence=scene.fence()) == CommitResult(1, 2, 2)
     assert scene.page() == posted[2:3] + staged
     with pytest.raises(Fenced):
         rival.renew("etl.0", fence=Fence("job", 1))

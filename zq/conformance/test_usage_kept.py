@@ -12,7 +12,7 @@ from zq.conformance.builders import Scene, make_key
 from zq.conformance.topic_builders import Log
 from zq.conformance.usage_builders import figures, post, size
 from zq.errors import Repeated
-from zq.model import ClaimRef, IdempotencyKey, Settled
+from zq.model import ClaimRef, IdempotencyKey, SettleResult
 from zq.model.quotas import OVERHEAD
 
 pytestmark = [
@@ -125,7 +125,7 @@ def test_the_remembered_result_of_a_settlement_counts(scene: Scene):
     scene.post(3)
     claim = scene.take(3)
     settled = scene.settle(claim.id, rest=True, once=make_key("settle:k"))
-    assert settled == Settled(deleted=3)
+    assert settled == SettleResult(deleted=3)
     remembered(scene, 0)
 
 

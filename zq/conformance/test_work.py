@@ -5,7 +5,7 @@ import pytest
 
 from zq.conformance.builders import Scene, near
 from zq.errors import Fenced
-from zq.model import Committed, Fence, KnownFence, KnownProducer, KnownStage, KnownWork
+from zq.model import CommitResult, Fence, KnownFence, KnownProducer, KnownStage, KnownWork
 from zq.model.quotas import Work
 
 pytestmark = pytest.mark.pools
@@ -110,20 +110,20 @@ def test_a_listed_producer_has_counts_and_time_of_its_last_batch(scene: Scene):
     decided = scene.now
     scene.tick(10)
     scene.commit(7, producer="etl")
-    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", Committed(7, 3, 0), near(decided))]
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(7, 3, 0), near(decided))]
     scene.commit(8, producer="etl")
-    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", Committed(8, 0, 0), near(decided + 10))]
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(8, 0, 0), near(decided + 10))]
 
 
 def test_a_listed_producer_has_its_open_batch(scene: Scene):
     """The stages of the open batch are not listed."""
     scene.stage("night", 3)
     assert scene.decide(1, ["night"]).open
-    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", Committed(1, 3, 0, open=True), near(scene.now))]
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(1, 3, 0, open=True), near(scene.now))]
     assert listed(scene, Work.STAGE) == []
     while scene.carry_on():
         pass
-    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", Committed(1, 3, 0), near(scene.now))]
+    assert listed(scene, Work.PRODUCER) == [KnownProducer("etl", CommitResult(1, 3, 0), near(scene.now))]
 
 
 @pytest.mark.parametrize("work", KINDS)

@@ -8,7 +8,7 @@ from functools import partial
 
 from zq.clock import ManualClock
 from zq.model import IdempotencyKey, Stats
-from zq.model.topics import EVERYTHING, Batch, Entry, LogSlice, Pattern, Published, Retention, TopicRef
+from zq.model.topics import EVERYTHING, Batch, Entry, LogSlice, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.api import Storage
 
 ROOMY = Retention(10**12, 10**9)
@@ -82,7 +82,7 @@ class Log:
             assert told.position > after, "The reader does not move on."
             after = told.position
 
-    def messages(self, match: str = EVERYTHING, after: int = 0, limit: int = 1000) -> list[Published]:
+    def messages(self, match: str = EVERYTHING, after: int = 0, limit: int = 1000) -> list[PublishedMessage]:
         """Return all living messages after a marker."""
         return [message for batch in self.walk(match, after, limit) for message in batch.messages(after, self.now)]
 

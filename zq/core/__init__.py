@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The use cases of the queue service: all rules, defaults and limits."""
+"""The use cases of the queue service, wired together in ``Broker``."""
 
 from collections.abc import Mapping, Sequence
 
@@ -42,13 +42,13 @@ class Broker:
     """The use cases of one store, wired together.
 
     Args:
-        patience: Seconds after which a large commit is answered as still running.
+        patience: Seconds to wait for a large commit before the server replies that the commit is still running.
         quota: Default quota of a project; ``None`` disables quotas, for a server without authentication.
-        share: Maximum percentage of long-poll slots and streams that one project may use.
+        share: Maximum percentage of long-poll slots and streams for one project.
         encryption_keys: Master keys by id, see ``DataKeys``.
         max_counted: Maximum message count per state, see ``Queues.depth``.
         followers: Followers of queues and topics, such as subscriptions.
-        pools: Returns the stores of all pools, if the deployment has pools.
+        pools: Function that returns the stores of all pools; ``None`` without pools.
         audit_ttl: Retention of audit entries in seconds.
         extensions: Rules that features add to the core.
     """
@@ -160,11 +160,11 @@ class Broker:
         self.removal = Removal(storage, clock, self.queues, self.topics, followers, owned_documents)
 
     def resume(self) -> None:
-        """Resume commits and project deletions that no server is working on. Call once a second."""
+        """Resume abandoned commits and project deletions. Must be called once a second."""
         self.transactions.resume()
         self.removal.resume(self.quotas)
 
     def end_waiting(self) -> None:
-        """Answer all long polls and end all streams before the server stops. Idempotent."""
+        """End all long polls and streams before the server stops. Idempotent."""
         self.waiters.close()
         self.streams.close()

@@ -11,16 +11,16 @@ from msgspec import structs
 from zq.clock import Clock
 from zq.core.encryption import Sealing
 from zq.core.paging import read_page
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import InvalidParameter, MessageNotFound
-from zq.limits import DEFAULT_PAGE, Limits, within
-from zq.model import Browsed, Located, Message, Page, Position, QueueRef, State
+from zq.limits import DEFAULT_PAGE, Limits, check_range
+from zq.model import BrowsePage, LocatedMessage, Message, Page, Position, QueueRef, State
 from zq.storage.api import Storage
 from zq.wire.numbers import MAX_BODY_NUMBER
 
 # Marker of a page of messages in one state.
 POSITION: Final = re.compile(r"[0-9]{1,19}\.[0-9]{1,19}\.[0-9]{1,19}", re.ASCII)
-# Read size of a listing that shows only the start of each body, as a multiple of the answer's size limit.
+# Read size of a listing that shows only the start of each body, as a multiple of the response size limit.
 READ_FOR_STARTS: Final = 4
 
 
@@ -33,42 +33,45 @@ class Browsing:
         self._limits = limits
         self._sealing = sealing
 
-    def browse(self, queue: QueueRef, state: str, marker: str, limit: int | None, starts: bool) -> Seen[Page[Message]]:
-        """Return a page of messages in one state, excluding messages that cannot be decrypted.
+    def browse(
+        self, queue: QueueRef, state: str, marker: str, limit: int | None, starts: bool
+    ) -> ReadResult[Page[Message]]:
+        """Return a page of messages in one state. Omit messages that cannot be decrypted.
 
         Args:
-            starts: Whether the answer shows only the start of each body. If so, ``READ_FOR_STARTS`` times the answer's
-                size limit is read from the store.
+            starts: Whether the response shows only the start of each body. The page may then have more bytes of bodies,
+                see ``READ_FOR_STARTS``.
         """
         if state not in set(State):
             raise InvalidParameter(f"state must be {', '.join(State)}.")
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         after, now = _position(marker), self._clock.now()
         most_bytes = self._limits.max_answer_bytes * (READ_FOR_STARTS if starts else 1)
 
-        def read(marker: Position, limit: int, most_bytes: int) -> Browsed:
+        def read(marker: Position, limit: int, most_bytes: int) -> BrowsePage:
             return self._storage.messages.browse(queue, State(state), marker, limit, now, most_bytes)
 
         items, position = read_page(read, after, size, most_bytes, attrgetter("body"))
-        shown = self._sealing.opened(queue, list(items))
-        return Seen(Page(shown, None if position is None else ".".join(map(str, position))), now)
+        shown = self._sealing.decrypt_all(queue, list(items))
+        return ReadResult(Page(shown, None if position is None else ".".join(map(str, position))), now)
 
-    def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> Seen[Located]:
+    def locate(self, project: str, message: str, may_see: Callable[[str], bool]) -> ReadResult[LocatedMessage]:
         """Return the message with this id, or its latest history entry, from any queue of the project.
 
-        Raises ``MessageUnreadable`` if the message cannot be decrypted. Raises ``MessageNotFound`` if the message does
-        not exist or ``may_see`` rejects the name of its queue.
+        Raises:
+            MessageNotFound: The message does not exist, or ``may_see`` rejects the name of its queue.
+            MessageUnreadable: The message cannot be decrypted.
         """
         now = self._clock.now()
         found = self._storage.locate(project, message, now)
         if found is None or not may_see(found.queue.name):
             raise MessageNotFound("There is no such message in the project.")
-        opened = self._sealing.opened_one(found.queue, found.entry.message)
-        return Seen(found._replace(entry=structs.replace(found.entry, message=opened)), now)
+        opened = self._sealing.decrypt(found.queue, found.entry.message)
+        return ReadResult(found._replace(entry=structs.replace(found.entry, message=opened)), now)
 
 
 def _position(marker: str) -> Position:
-    """Parse a marker of ``browse``. Raises ``InvalidParameter``."""
+    """Parse a marker of ``browse``. Raises ``InvalidParameter`` if the marker is not valid."""
     if not marker:
         return Position()
     if not POSITION.fullmatch(marker):

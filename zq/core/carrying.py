@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Execution of large commits: one step of the store decides a commit, then bounded slices apply it.
+"""Execution of large commits: the store decides a commit in one atomic step, and applies it in slices of limited size.
 
 A slice is idempotent: it moves published messages out of their stage and deletes settled messages. After each slice the
 server pauses for twice the duration of the slice, so that other requests make progress.
@@ -18,7 +18,7 @@ from msgspec import structs
 
 from zq.clock import Clock
 from zq.errors import CommitRunning, StoreDamaged
-from zq.model import Bounds, Commit, Committed, Unfinished
+from zq.model import Bounds, Commit, CommitResult, UnfinishedCommit
 from zq.storage.capabilities import TransactionController
 
 LOG = logging.getLogger(__name__)
@@ -41,25 +41,25 @@ NO_ADMISSION: Final = nullcontext()
 MAINTENANCE_SECONDS: Final = 1.0
 
 
-class Slices:
-    """The size of the next slice, in messages. It adapts to the duration of the last slice."""
+class SliceSize:
+    """The size of the next slice in messages, which adapts to the duration of the last slice."""
 
-    def __init__(self, least: int, most: int) -> None:
-        self._least = min(least, most)
-        self._most = most
-        self.size = min(FIRST_SLICE, most)
+    def __init__(self, minimum: int, maximum: int) -> None:
+        self._minimum = min(minimum, maximum)
+        self._maximum = maximum
+        self.size = min(FIRST_SLICE, maximum)
 
-    def took(self, seconds: float) -> None:
-        """Set the next slice size from the duration of the last slice."""
+    def record_duration(self, seconds: float) -> None:
+        """Adapt the size of the next slice to the duration of the last slice."""
         wanted = self.size * TARGET_SECONDS / max(seconds, 1e-6)
-        self.size = max(self._least, min(self._most, int(wanted), 2 * self.size))
+        self.size = max(self._minimum, min(self._maximum, int(wanted), 2 * self.size))
 
 
-class Carrier:
+class CommitExecutor:
     """Executor of commits on one server.
 
     Args:
-        patience: Seconds after which a client is answered that its commit is still running.
+        patience: Seconds that a client waits for its commit before the reply that the commit is still running.
     """
 
     def __init__(
@@ -75,16 +75,16 @@ class Carrier:
         self._bounds = bounds
         self._patience = patience
         self._sleep = sleep
-        self._seen: dict[Unfinished, None] = {}
-        self._damaged: set[Unfinished] = set()
+        self._seen: dict[UnfinishedCommit, None] = {}
+        self._damaged: set[UnfinishedCommit] = set()
 
-    def commit(self, commit: Commit, admitted: AbstractContextManager[object] = NO_ADMISSION) -> Committed:
-        """Commit and apply the commit. The result is ``open`` if that takes longer than ``patience``.
+    def commit(self, commit: Commit, admitted: AbstractContextManager[object] = NO_ADMISSION) -> CommitResult:
+        """Decide and apply a commit. The result is ``open`` if applying it takes longer than ``patience``.
 
         An earlier commit of the same producer is completed first.
 
         Args:
-            admitted: Context manager in which the store may register the producer.
+            admitted: Context manager that reserves quota for the producer.
 
         Raises the errors of ``TransactionController.commit``, and ``CommitRunning`` if the earlier commit does not
         complete in time.
@@ -101,15 +101,18 @@ class Carrier:
             if committed.open:
                 raise CommitRunning
 
-    def last(self, project: str, producer: str) -> Committed:
-        """Return the producer's last batch, completed if that is possible in time. Raises ``ProducerNotFound``."""
+    def last(self, project: str, producer: str) -> CommitResult:
+        """Return the producer's last commit, and complete the commit if ``patience`` allows.
+
+        Raises ``ProducerNotFound`` if the producer has not committed or has expired.
+        """
         committed = self._transactions.last(project, producer, self._clock.now())
         if not committed.open:
             return committed
         return self._complete(committed, project, producer, time.monotonic() + self._patience)
 
     def resume(self) -> None:
-        """Resume commits that made no progress since the last call. Call once a second."""
+        """Resume commits that made no progress since the last call. Must be called once a second."""
         found = dict.fromkeys(self._transactions.unfinished(self._clock.now()))
         left = [one for one in found if one in self._seen]
         self._seen = found
@@ -119,10 +122,10 @@ class Carrier:
             now = self._transactions.unfinished(self._clock.now())
             self._seen |= dict.fromkeys(one for one in now if (one.project, one.producer) in ours)
 
-    def _resume_abandoned(self, one: Unfinished) -> bool:
+    def _resume_abandoned(self, one: UnfinishedCommit) -> bool:
         """Apply an abandoned commit for up to ``MAINTENANCE_SECONDS``. Return whether work is left.
 
-        If the store is damaged, only this commit is suspended, and the damage is logged once.
+        If the store is damaged, only this commit is given up. The damage is logged once.
         """
         LOG.info("Resuming a commit that another server, or an earlier process of this one, has abandoned.")
         try:
@@ -132,20 +135,20 @@ class Carrier:
             self._damaged.add(one)
             return False
 
-    def _complete(self, committed: Committed, project: str, producer: str, deadline: float) -> Committed:
+    def _complete(self, committed: CommitResult, project: str, producer: str, deadline: float) -> CommitResult:
         done = self._apply_slices(project, producer, deadline)
         return structs.replace(committed, open=not done)
 
     def _apply_slices(self, project: str, producer: str, deadline: float) -> bool:
-        """Apply slices until the commit is complete (``True``) or the deadline has passed (``False``)."""
-        slices = Slices(self._transactions.least_slice, self._bounds.step)
+        """Apply slices until the commit is complete or the deadline has passed. Return whether it is complete."""
+        slice_size = SliceSize(self._transactions.min_slice, self._bounds.step)
         while True:
             began = time.monotonic()
-            left = self._transactions.carry_on(project, producer, slices.size, self._clock.now())
+            left = self._transactions.carry_on(project, producer, slice_size.size, self._clock.now())
             took = time.monotonic() - began
             if not left:
                 return True
             if time.monotonic() > deadline:
                 return False
-            slices.took(took)
+            slice_size.record_duration(took)
             self._sleep(min(MAX_PAUSE, PAUSE_FACTOR * took))

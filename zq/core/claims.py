@@ -12,10 +12,10 @@ from zq.clock import Clock
 from zq.core import redelivery
 from zq.core.encryption import SET_ASIDE, Sealing
 from zq.core.rules import Rules, RulesCache
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import ClaimNotFound, InvalidParameter
 from zq.events import Events
-from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MIN_DELAY, MIN_TTL, Limits, claim_name, within
+from zq.limits import DEFAULT_PAGE, MAX_CLAIMS, MIN_DELAY, MIN_TTL, Limits, check_claim_name, check_range
 from zq.model import (
     Claim,
     ClaimRequest,
@@ -35,14 +35,14 @@ from zq.storage.api import Storage
 
 # Default number of messages in a claim.
 DEFAULT_CLAIM = 10
-# Claim limit of a paused queue: the store reserves no message. The store is still queried because it returns a live
-# claim of the same name, checks the fence, and reports newer metadata that may end the pause.
+# Claim limit of a paused queue, under which the store claims no message. The store is still queried, because it returns
+# a live claim with the same name, checks the fence, and reports newer metadata that may end the pause.
 NO_CLAIMS = 0
 # Maximum number of store pages that are read for one page of claims.
 MAX_STORE_PAGES = 4
 
 
-class ClaimAnswer(Struct, frozen=True):
+class ClaimReply(Struct, frozen=True):
     """The result of a claim request: the claim as of ``now``, or ``None`` if no message was ready.
 
     Attributes:
@@ -55,7 +55,7 @@ class ClaimAnswer(Struct, frozen=True):
 
     @property
     def found(self) -> bool:
-        """Whether the answer contains a claim."""
+        """Whether a message was claimed."""
         return self.claim is not None
 
 
@@ -73,28 +73,28 @@ class Claims:
         self._rules_cache = rules_cache
         self._events = events
 
-    def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimAnswer:
-        """Claim up to ``limit`` messages, up to the size limit of an answer."""
+    def create(self, queue: QueueRef, terms: wire.ClaimTerms, limit: int | None, holder: Holder) -> ClaimReply:
+        """Claim up to ``limit`` messages, as many as fit in a response."""
         (claim,) = new_ids(1, self._clock.now())
         request = ClaimRequest(self._lease(claim, terms), self._size(limit), holder=holder)
         return self.claim(queue, lambda _rules: request)
 
     def create_named(
         self, queue: QueueRef, name: str, terms: wire.ClaimTerms, limit: int | None, fence: Fence | None, holder: Holder
-    ) -> ClaimAnswer:
-        """Return the live claim with this name; create it if it does not exist."""
-        lease = self._lease(claim_name(name), terms)
+    ) -> ClaimReply:
+        """Return the live claim with this name. Create the claim if it does not exist."""
+        lease = self._lease(check_claim_name(name), terms)
         request = ClaimRequest(lease, self._size(limit), named=True, fence=fence, holder=holder)
         return self.claim(queue, lambda _rules: request)
 
-    def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimAnswer:
+    def claim(self, queue: QueueRef, wanted: Callable[[Rules], ClaimRequest]) -> ClaimReply:
         """Claim messages under the queue's current rules.
 
-        The request is built from cached rules first. If the store reports newer metadata, the claim is repeated with
-        the rules parsed from it. While claims are paused, no message is claimed.
+        The first attempt uses cached rules. If the store reports newer metadata, the claim is repeated under the new
+        rules. While claims are paused, no message is claimed.
 
         Args:
-            wanted: Returns the request for the given rules; this method adds the options that are common to all claims.
+            wanted: Builds the request from the rules. Options that all claims have in common are added here.
         """
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
@@ -102,7 +102,7 @@ class Claims:
             letters = None if rules.claims_paused else self._rules_cache.dead_letters(queue, rules)
             request = structs.replace(
                 wanted(rules),
-                waits=rules.waits,
+                redelivery_delays=rules.redelivery_delays,
                 max_claims=letters and letters.max_claims,
                 most_bytes=self._limits.max_answer_bytes,
                 expected=rules.metadata,
@@ -115,15 +115,14 @@ class Claims:
             rules = self._rules_cache.remember(queue, made.metadata)
         if made.claim is not None and not made.existing:
             self._events.claimed(queue, made.claim, now)
-        return ClaimAnswer(made.claim and self._opened(queue, made.claim, now), now, made.existing)
+        return ClaimReply(made.claim and self._release_undecryptable(queue, made.claim, now), now, made.existing)
 
-    def _opened(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:
-        """Return the claim without the messages that cannot be decrypted, and release those; ``None`` if none is left.
+    def _release_undecryptable(self, queue: QueueRef, claim: Claim, now: Seconds) -> Claim | None:
+        """Release messages that cannot be decrypted. Return the claim without them, or ``None`` if it is empty.
 
-        They are released at once because a consumer may settle the whole claim, including messages that it never
-        received.
+        Without the release, a consumer that settles the whole claim would settle messages that it never received.
         """
-        shown = self._sealing.opened(queue, claim.messages)
+        shown = self._sealing.decrypt_all(queue, claim.messages)
         if shown is claim.messages:
             return claim
         read = {message.id for message in shown}
@@ -133,25 +132,27 @@ class Claims:
                 self._claims.settle(queue, claim.id, Settlement(release=away), now)
         return structs.replace(claim, messages=shown) if shown else None
 
-    def get(self, queue: QueueRef, claim: str) -> Seen[Claim]:
-        """Return a live claim.
+    def get(self, queue: QueueRef, claim: str) -> ReadResult[Claim]:
+        """Return a live claim with its messages.
 
-        Raises ``ClaimNotFound``, and ``MessageUnreadable`` if a message of the claim cannot be decrypted.
+        Raises:
+            ClaimNotFound: The claim does not exist or has expired.
+            MessageUnreadable: A message of the claim cannot be decrypted.
         """
         now = self._clock.now()
         found = self._claims.get(queue, claim, now)
-        shown = [self._sealing.opened_one(queue, message) for message in found.messages]
-        return Seen(structs.replace(found, messages=shown), now)
+        shown = [self._sealing.decrypt(queue, message) for message in found.messages]
+        return ReadResult(structs.replace(found, messages=shown), now)
 
-    def list(self, project: str, queue: str, marker: str, limit: int | None) -> Seen[Page[ClaimSummary]]:
+    def list(self, project: str, queue: str, marker: str, limit: int | None) -> ReadResult[Page[ClaimSummary]]:
         """Return a page of the live claims of a project or queue.
 
-        A page may be short or empty even if more claims follow, because the number of entries read per page is limited.
+        Each request reads a limited number of entries, so a page may be short or empty although more claims follow.
 
         Args:
             queue: Name of the queue; "" = all queues except internal ones.
         """
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_CLAIMS)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, MAX_CLAIMS)
         after, now = _decode_marker(marker), self._clock.now()
         found: list[ClaimSummary] = []
         for _ in range(MAX_STORE_PAGES):
@@ -160,48 +161,48 @@ class Claims:
             after = page.next or ""
             if not after or len(found) == size:
                 break
-        return Seen(Page(found, _encode_marker(after) if after else None), now)
+        return ReadResult(Page(found, _encode_marker(after) if after else None), now)
 
     def renew(self, queue: QueueRef, claim: str, terms: wire.ClaimTerms, fence: Fence | None) -> None:
-        """Restart the ttl and grace of a live claim; omitted terms take the server's defaults (contract 8.3)."""
+        """Restart the ttl and grace of a live claim. Omitted terms take the server's defaults (contract 8.3)."""
         grace = min(max(0, self._grace(terms)), self._limits.max_claim_grace)  # capped, not refused
         lease = Lease(claim, self._ttl(terms), grace)
         self._claims.renew(queue, lease, self._clock.now(), fence)
 
     def release(self, queue: QueueRef, claim: str, delay: int | None) -> None:
-        """Return the claim's messages to the queue after ``delay`` seconds (see ``Release``).
+        """Return the claim's messages to the queue after ``delay`` seconds. Ignore an unknown claim.
 
-        Ignore an unknown claim.
+        If ``delay`` is ``None``, the queue's redelivery delay applies (see ``Release``).
         """
         if delay is not None:
-            within("delay", delay, MIN_DELAY, self._limits.max_message_delay)
+            check_range("delay", delay, MIN_DELAY, self._limits.max_message_delay)
         self._claims.release(queue, claim, self._clock.now(), delay)
 
     def _lease(self, claim: str, terms: wire.ClaimTerms) -> Lease:
         ttl, grace = self._ttl(terms), self._grace(terms)
-        return Lease(claim, ttl, within("grace", grace, MIN_TTL, self._limits.max_claim_grace))
+        return Lease(claim, ttl, check_range("grace", grace, MIN_TTL, self._limits.max_claim_grace))
 
     def _size(self, limit: int | None) -> int:
         if limit is None:
             return DEFAULT_CLAIM
-        return within("limit", limit, 1, self._limits.max_messages_per_claim_or_pop)
+        return check_range("limit", limit, 1, self._limits.max_messages_per_claim_or_pop)
 
     def _ttl(self, terms: wire.ClaimTerms) -> int:
         if terms.ttl is UNSET:
             return self._limits.default_claim_ttl
-        return within("ttl", terms.ttl, MIN_TTL, self._limits.max_claim_ttl)
+        return check_range("ttl", terms.ttl, MIN_TTL, self._limits.max_claim_ttl)
 
     def _grace(self, terms: wire.ClaimTerms) -> int:
         return self._limits.default_claim_grace if terms.grace is UNSET else terms.grace
 
 
 def _encode_marker(after: str) -> str:
-    """Return the store's list position as an opaque marker."""
+    """Encode a list position of the store as an opaque marker."""
     return urlsafe_b64encode(after.encode()).decode().rstrip("=")
 
 
 def _decode_marker(marker: str) -> str:
-    """Return the store's list position for a marker. Raises ``InvalidParameter``."""
+    """Decode a marker to a list position of the store. Raises ``InvalidParameter`` if the marker is not valid."""
     try:
         padded = marker.encode("ascii") + b"=" * (-len(marker) % 4)
         return b64decode(padded, b"-_", validate=True).decode("utf-8", "replace")

@@ -18,13 +18,13 @@ from zq.model import Page, QueueRef, Seconds, Stats
 from zq.model.documents import Document, DocumentRef
 from zq.model.topics import TOPIC, TopicRef
 from zq.storage.api import DocumentController, QueueController, Storage
-from zq.storage.capabilities import Missing
+from zq.storage.capabilities import MissingCapability
 
 NO_METADATA: Final = b"{}"
 
 
 class QueueCreation:
-    """Lookup of queue rules, with creation of missing queues."""
+    """Creation of queues on first use, and lookup of their rules."""
 
     def __init__(
         self, queues: QueueController, quotas: AnyQuotas, rules_cache: RulesCache, followers: Followers
@@ -35,7 +35,7 @@ class QueueCreation:
         self._followers = followers
 
     def rules(self, queue: QueueRef) -> Rules:
-        """Return the queue's current rules from the store; create the queue if it does not exist.
+        """Return the queue's current rules from the store. Create the queue if it does not exist.
 
         Raises ``QuotaExceeded`` if the project has reached its queue limit.
         """
@@ -73,7 +73,7 @@ class TopicRules(Struct, frozen=True):
 
 
 class TopicCreation:
-    """Lookup of topic rules, at most one second old, with creation of missing topics."""
+    """Creation of topics on first use, and lookup of their rules, which are at most one second old."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class TopicCreation:
         self._sealed = ReadThroughCache(self.stored_sealed_since, monotonic)
 
     def rules(self, topic: TopicRef) -> TopicRules:
-        """Return the topic's cached rules; create the topic if it does not exist.
+        """Return the topic's cached rules. Create the topic if it does not exist.
 
         Raises ``QuotaExceeded`` if the project has reached its topic limit.
         """
@@ -103,11 +103,11 @@ class TopicCreation:
         self._sealed.forget(topic)
 
     def sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the cached time since which every body of the topic is encrypted; 0 if bodies may be unencrypted."""
+        """Return the cached time since which all bodies of the topic are encrypted; 0 = not all are."""
         return self._sealed.get(topic)
 
     def stored_sealed_since(self, topic: TopicRef) -> Seconds:
-        """Return the stored time since which every body of the topic is encrypted; 0 if bodies may be unencrypted."""
+        """Read from the store the time since which all bodies of the topic are encrypted; 0 = not all are."""
         stored = self._topics.get(topic)
         return wire.json_object(stored.metadata).get(SEALED) or 0.0 if stored else 0.0
 
@@ -129,7 +129,7 @@ class TopicStore:
     """The store of topics: metadata in documents, messages in the project's log."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
-        missing = isinstance(storage.topics, Missing)
+        missing = isinstance(storage.topics, MissingCapability)
         self._documents = cast(DocumentController, storage.topics) if missing else storage.documents
         self._topics = storage.topics
         self._clock = clock

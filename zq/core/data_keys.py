@@ -52,7 +52,7 @@ class ProjectKeys(Struct, frozen=True, array_like=True):
     keys: dict[int, tuple[str, bytes]]
 
 
-class Rekeyed(Struct, frozen=True):
+class RekeyResult(Struct, frozen=True):
     """The result of ``DataKeys.rekey``.
 
     Attributes:
@@ -91,8 +91,8 @@ class DataKeys:
         """Whether the server has a master key."""
         return bool(self._masters)
 
-    def sealing(self, project: str) -> tuple[str, Any]:
-        """Return the id and cipher of the project's newest usable key; create a key if there is none.
+    def ensure_cipher(self, project: str) -> tuple[str, Any]:
+        """Return the id and cipher of the project's newest usable key. If there is none, create a key.
 
         Raises ``Unavailable`` if the server has no master key.
         """
@@ -104,7 +104,7 @@ class DataKeys:
         newest = max(ciphers)
         return str(newest), ciphers[newest]
 
-    def opening(self, project: str, id: str) -> Any:
+    def find_cipher(self, project: str, id: str) -> Any:
         """Return the cipher of a data key; ``None`` if the key does not exist or cannot be unwrapped."""
         number = int(id) if id.isascii() and id.isdigit() and len(id) < 10 else 0
         if not self._masters or not number:
@@ -116,7 +116,7 @@ class DataKeys:
             ciphers = self._ciphers(project)[1]
         return ciphers.get(number)
 
-    def rekey(self) -> Rekeyed:
+    def rekey(self) -> RekeyResult:
         """Rewrap all data keys with the first master key, and create a new data key for each project.
 
         Raises ``Invalid`` if the server has no master key.
@@ -132,7 +132,7 @@ class DataKeys:
                 first = next(iter(self._masters))
                 projects, left = projects + 1, left + any(master != first for master, _ in held.keys.values())
             if page.next is None or len(page.items) < PAGE_SIZE:
-                return Rekeyed(projects, left)
+                return RekeyResult(projects, left)
             after = page.next
 
     def _ciphers(self, project: str) -> tuple[int, dict[int, Any]]:
@@ -146,7 +146,7 @@ class DataKeys:
 
     def _remember(self, project: str, held: ProjectKeys) -> tuple[int, dict[int, Any]]:
         masters = self._masters
-        opened = {number: self._unwrapped(project, number, *kept) for number, kept in held.keys.items()}
+        opened = {number: self._unwrap(project, number, *kept) for number, kept in held.keys.items()}
         known = held.last, {number: _cipher(key) for number, key in opened.items() if key is not None}
         with self._lock:
             if held.keys and masters is self._masters:
@@ -158,9 +158,9 @@ class DataKeys:
         for _ in range(MAX_ATTEMPTS):
             stored = self._stored(project)
             held = _decoder.decode(stored.value) if stored else ProjectKeys(0, {})
-            keys = {number: self._rewrapped(project, number, *kept) for number, kept in held.keys.items()}
+            keys = {number: self._rewrap(project, number, *kept) for number, kept in held.keys.items()}
             number = held.last + 1
-            keys[number] = self._wrapped(project, number, os.urandom(KEY_SIZE))
+            keys[number] = self._wrap(project, number, os.urandom(KEY_SIZE))
             new = ProjectKeys(number, keys)
             version = stored.version if stored else ""
             ref = DocumentRef("", DATA_KEYS_KIND, project)
@@ -173,19 +173,19 @@ class DataKeys:
     def _stored(self, project: str) -> Document | None:
         return self._documents.get(DocumentRef("", DATA_KEYS_KIND, project), self._clock.now())
 
-    def _wrapped(self, project: str, number: int, key: bytes) -> tuple[str, bytes]:
+    def _wrap(self, project: str, number: int, key: bytes) -> tuple[str, bytes]:
         id, master = next(iter(self._masters.items()))
         nonce = os.urandom(NONCE)
-        return id, nonce + _wrapping(master).encrypt(nonce, key, _associated_data(id, project, number))
+        return id, nonce + _wrapping_cipher(master).encrypt(nonce, key, _associated_data(id, project, number))
 
-    def _unwrapped(self, project: str, number: int, id: str, wrapped: bytes) -> bytes | None:
+    def _unwrap(self, project: str, number: int, id: str, wrapped: bytes) -> bytes | None:
         from cryptography.exceptions import InvalidTag
 
         master = self._masters.get(id)
         if master is None:
             return None
         try:
-            key: bytes = _wrapping(master).decrypt(
+            key: bytes = _wrapping_cipher(master).decrypt(
                 wrapped[:NONCE], wrapped[NONCE:], _associated_data(id, project, number)
             )
         except (InvalidTag, ValueError):
@@ -197,10 +197,10 @@ class DataKeys:
             return None
         return key
 
-    def _rewrapped(self, project: str, number: int, id: str, wrapped: bytes) -> tuple[str, bytes]:
-        """Return the key wrapped with the first master key; unchanged if it cannot be unwrapped."""
-        key = self._unwrapped(project, number, id, wrapped)
-        return (id, wrapped) if key is None else self._wrapped(project, number, key)
+    def _rewrap(self, project: str, number: int, id: str, wrapped: bytes) -> tuple[str, bytes]:
+        """Wrap the key with the first master key. Return it unchanged if it cannot be unwrapped."""
+        key = self._unwrap(project, number, id, wrapped)
+        return (id, wrapped) if key is None else self._wrap(project, number, key)
 
 
 def _cipher(key: bytes) -> Any:
@@ -209,7 +209,7 @@ def _cipher(key: bytes) -> Any:
     return AESGCM(key)
 
 
-def _wrapping(master: bytes) -> Any:
+def _wrapping_cipher(master: bytes) -> Any:
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 

@@ -29,7 +29,7 @@ from zq.core.data_keys import NONCE, DataKeys
 from zq.errors import MessageUnreadable
 from zq.events import NO_EVENTS, Events
 from zq.model import HistoryEntry, Message, Messages, QueueRef, Seconds
-from zq.model.topics import Published, TopicRef
+from zq.model.topics import PublishedMessage, TopicRef
 
 LOG = logging.getLogger(__name__)
 # First byte of an encrypted body: the layout version. JSON begins with white space, a bracket, a quote, a digit, a
@@ -47,7 +47,16 @@ UNREADABLE: Final = "The message body is encrypted and cannot be decrypted with 
 
 
 class Sealing:
-    """Encryption and decryption of message bodies."""
+    """Encryption and decryption of message bodies.
+
+    Args:
+        queue_since: Returns the time since which all bodies of a queue are encrypted; 0 = not all are. It may be
+            cached.
+        topic_since: Like ``queue_since``, for a topic.
+        stored_queue_since: Like ``queue_since``, but read from the store, because another server may have disabled
+            encryption.
+        stored_topic_since: Like ``stored_queue_since``, for a topic.
+    """
 
     def __init__(
         self,
@@ -58,11 +67,6 @@ class Sealing:
         stored_queue_since: Callable[[QueueRef], Seconds] = lambda _queue: 0.0,
         stored_topic_since: Callable[[TopicRef], Seconds] = lambda _topic: 0.0,
     ) -> None:
-        """Initialize with functions that return the time since which all bodies are encrypted (0 = not all are).
-
-        ``queue_since`` and ``topic_since`` may return cached values. ``stored_queue_since`` and ``stored_topic_since``
-        read the store, because another server may have disabled encryption.
-        """
         self.keys = keys
         self._events = events
         self._since_of = queue_since
@@ -74,19 +78,22 @@ class Sealing:
         return self._since_of(queue) if self.keys.enabled else 0.0
 
     def seal(self, project: str, id: str, body: bytes) -> bytes:
-        """Encrypt a body for the message with this id. Raises ``Unavailable`` if the server has no master key."""
-        key, cipher = self.keys.sealing(project)
+        """Encrypt the body of a message. Raises ``Unavailable`` if the server has no master key."""
+        key, cipher = self.keys.ensure_cipher(project)
         nonce = os.urandom(NONCE)
         sealed: bytes = cipher.encrypt(nonce, body, _associated_data(key, project, id))
         return MARK + bytes([len(key)]) + key.encode() + nonce + sealed
 
     def open(self, project: str, id: str, body: bytes) -> bytes:
-        """Decrypt a body; return an unencrypted body unchanged. Raises ``MessageUnreadable``."""
+        """Decrypt a body; return an unencrypted body unchanged.
+
+        Raises ``MessageUnreadable`` if the body cannot be decrypted.
+        """
         if body[:1] != MARK:
             return body
         end = 2 + body[1] if len(body) > 1 else 0
         key = body[2:end].decode("ascii", "replace")
-        cipher = self.keys.opening(project, key)
+        cipher = self.keys.find_cipher(project, key)
         if cipher is None or len(body) < end + NONCE + TAG:
             raise self._report_undecryptable(id, key)
         from cryptography.exceptions import InvalidTag
@@ -98,37 +105,33 @@ class Sealing:
             raise self._report_undecryptable(id, key) from error
         return opened
 
-    def stored(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
-        """Return the body to store and its checksum ("" unless ``checksum`` is set).
-
-        Args:
-            seals: Whether to encrypt the body (contract 7.10).
-        """
+    def encode_body(self, project: str, id: str, body: bytes, *, seals: bool, checksum: bool) -> tuple[bytes, str]:
+        """Return the body to store, encrypted if ``seals`` is set, and its checksum ("" if ``checksum`` is not set)."""
         if not seals:
             return body, wire.checksum(body) if checksum else ""
         sealed = self.seal(project, id, body)
         return sealed, wire.checksum(b'"' + b64encode(sealed) + b'"') if checksum else ""
 
-    def stored_attributes(self, project: str, id: str, attributes: bytes, *, seals: bool) -> bytes:
+    def encode_attributes(self, project: str, id: str, attributes: bytes, *, seals: bool) -> bytes:
         """Return the attributes to store, encrypted if ``seals`` is set. Empty attributes stay empty."""
-        return self.seal(project, attributes_of(id), attributes) if seals and attributes else attributes
+        return self.seal(project, id_of_attributes(id), attributes) if seals and attributes else attributes
 
-    def opened(self, queue: QueueRef, messages: Messages) -> Messages:
-        """Return the decrypted messages, excluding those that cannot be decrypted."""
+    def decrypt_all(self, queue: QueueRef, messages: Messages) -> Messages:
+        """Decrypt messages. Omit messages that cannot be decrypted."""
         marked = [1 for message in messages if message.body[:1] == MARK or message.attributes[:1] == MARK]
         if not marked and not self._queue_since(queue):
             return messages
-        return [shown for message in messages if (shown := self.opened_or_none(queue, message)) is not None]
+        return [shown for message in messages if (shown := self.decrypt_or_none(queue, message)) is not None]
 
-    def opened_or_none(self, queue: QueueRef, message: Message) -> Message | None:
-        """Return the decrypted message, or ``None`` if it cannot be decrypted."""
+    def decrypt_or_none(self, queue: QueueRef, message: Message) -> Message | None:
+        """Decrypt a message. Return ``None`` if it cannot be decrypted."""
         try:
-            return self.opened_one(queue, message)
+            return self.decrypt(queue, message)
         except MessageUnreadable:
             return None
 
-    def opened_one(self, queue: QueueRef, message: Message) -> Message:
-        """Return the decrypted message. Raises ``MessageUnreadable``."""
+    def decrypt(self, queue: QueueRef, message: Message) -> Message:
+        """Decrypt a message. Raises ``MessageUnreadable`` if the message cannot be decrypted."""
         if (
             is_plain(message)
             and _is_later(message.created, self._queue_since(queue))
@@ -139,28 +142,28 @@ class Sealing:
             return message
         project = queue.project
         body = self.open(project, message.id, message.body)
-        attributes = self.open(project, attributes_of(message.id), message.attributes)
+        attributes = self.open(project, id_of_attributes(message.id), message.attributes)
         return structs.replace(message, body=body, attributes=attributes)
 
-    def opened_entries(self, queue: QueueRef, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
-        """Return the decrypted history entries, excluding those that cannot be decrypted."""
+    def decrypt_entries(self, queue: QueueRef, entries: Sequence[HistoryEntry]) -> Sequence[HistoryEntry]:
+        """Decrypt history entries. Omit entries that cannot be decrypted."""
         if not any(is_sealed(entry.message) for entry in entries) and not self._queue_since(queue):
             return entries
-        shown = [(entry, self.opened_or_none(queue, entry.message)) for entry in entries]
+        shown = [(entry, self.decrypt_or_none(queue, entry.message)) for entry in entries]
         return [structs.replace(entry, message=message) for entry, message in shown if message is not None]
 
-    def opened_published(self, project: str, messages: Sequence[Published]) -> Sequence[Published]:
-        """Return the decrypted messages of topics, excluding those that cannot be decrypted."""
+    def decrypt_published(self, project: str, messages: Sequence[PublishedMessage]) -> Sequence[PublishedMessage]:
+        """Decrypt messages of topics. Omit messages that cannot be decrypted."""
         if not self.keys.enabled and not [1 for message in messages if message.entry.body[:1] == MARK]:
             return messages
         shown = []
         for message in messages:
             with suppress(MessageUnreadable):
-                shown.append(self.opened_one_published(project, message))
+                shown.append(self.decrypt_published_message(project, message))
         return shown
 
-    def opened_one_published(self, project: str, message: Published) -> Published:
-        """Return a decrypted message of a topic. Raises ``MessageUnreadable``."""
+    def decrypt_published_message(self, project: str, message: PublishedMessage) -> PublishedMessage:
+        """Decrypt a message of a topic. Raises ``MessageUnreadable`` if the message cannot be decrypted."""
         entry, topic = message.entry, message.topic
         if entry.body[:1] != MARK:
             ref = TopicRef(project, topic)
@@ -191,9 +194,9 @@ class Sealing:
 
 
 def id_in_topic(topic: str, seal: bytes) -> str:
-    """Return the identity that binds the encryption of a topic's body; the message has no id before it is stored.
+    """Return the id that the encryption authenticates with a body in a topic.
 
-    The slash prevents collisions with message ids.
+    A message of a topic has no id before it is stored. The slash prevents collisions with message ids.
 
     Args:
         seal: Random bytes of the entry; b"" in entries of earlier versions.
@@ -202,12 +205,15 @@ def id_in_topic(topic: str, seal: bytes) -> str:
 
 
 def _is_later(created: Seconds, since: Seconds) -> bool:
-    """Return whether a message was posted after every server knew that bodies must be encrypted."""
+    """Return whether a message was posted so long after ``since`` that every server encrypted bodies by then."""
     return bool(since) and created > since + SETTLED
 
 
-def attributes_of(id: str) -> str:
-    """Return the identity that binds the encryption of a message's attributes, so that they cannot replace its body."""
+def id_of_attributes(id: str) -> str:
+    """Return the id that the encryption authenticates with a message's attributes.
+
+    It differs from the id of the body, so an attacker cannot store the attributes as a body.
+    """
     return f"extra/{id}"
 
 

@@ -8,16 +8,16 @@ from msgspec import Struct
 
 
 class ProtocolKey(Struct, frozen=True):
-    """A reserved metadata key that holds a protocol's own attributes of a queue.
+    """A reserved metadata key for queue attributes of another protocol, such as SQS.
 
-    A queue with such a key may be its own dead-letter queue, and may name a dead-letter queue that does not exist yet.
-    Its dead letters take the default ttl of their dead-letter queue.
+    A queue with such a key may be its own dead-letter queue, or name a dead-letter queue that does not exist yet. Its
+    dead letters take the default ttl of the dead-letter queue.
 
     Args:
         name: The metadata key.
         schema: JSON Schema of the value.
         check: Raises ``InvalidBody`` if the other metadata contradicts the value.
-        check_change: Raises ``MetadataConflict`` if the former and the new metadata differ in a fixed attribute.
+        check_change: Raises ``MetadataConflict`` if an update of the metadata changes an immutable attribute.
     """
 
     name: str
@@ -31,7 +31,7 @@ class OwnedDocuments(Struct, frozen=True):
 
     Args:
         kind: Kind of the project's documents.
-        deployment_kinds: Kinds of deployment documents with the same names, which are deleted with them.
+        deployment_kinds: Kinds of deployment documents to delete under the same names.
     """
 
     kind: str

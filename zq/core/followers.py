@@ -11,9 +11,9 @@ from zq.model import Copies, Draft, QueueRef, Seconds
 class Followers:
     """The followers of queues and topics. This base class has none; a feature derives from it.
 
-    The metadata of a queue with followers contains ``MARK``. A post states the metadata that its server has cached, and
-    the store refuses the post if another server has added the mark since. No message is therefore accepted without its
-    copies.
+    The metadata of a queue with followers contains ``MARK``. A server sends its cached metadata with each post. If
+    another server has added the mark in the meantime, the store rejects the post. No message is therefore accepted
+    without its copies.
     """
 
     def mark(self, _queue: QueueRef) -> Metadata:

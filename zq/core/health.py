@@ -115,8 +115,8 @@ class Health:
     def check_ready(self) -> None:
         """Raise ``Unavailable`` with the reason if the server cannot serve requests.
 
-        The server is ready if the store is reachable, the clocks of server and store differ by at most ``MAX_DRIFT``,
-        and the store answers fast enough to measure that difference.
+        The server is ready under three conditions: the store is reachable, the clocks of server and store differ by at
+        most ``MAX_DRIFT``, and round trips are short enough to measure that difference.
         """
         self._storage.ping()
         drift, uncertainty = self._clock.drift(), self._clock.uncertainty()
@@ -177,7 +177,7 @@ def _volume(store: Storage, now: Seconds) -> Volume:
 
 
 class Probe:
-    """One run of all probe operations on a temporary queue. The queue's name encodes the start time."""
+    """A run of all probe operations on a temporary queue, whose name encodes the start time."""
 
     def __init__(self, storage: Storage, clock: Clock) -> None:
         self._storage = storage

@@ -12,10 +12,10 @@ from zq.core.encryption import Sealing, is_sealed
 from zq.core.paging import read_page
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import RulesCache
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import Invalid, InvalidParameter, MessageNotFound
 from zq.events import Events
-from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, each_once, within
+from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, check_count, check_range, check_unique
 from zq.model import Draft, HistoryEntry, Page, QueueRef, Seconds, Span, new_ids
 from zq.storage.api import Storage
 from zq.wire.extensions import ReplayTerms, parse_time
@@ -34,7 +34,7 @@ class ReplayDryRun(Struct, frozen=True):
     Attributes:
         would_replay: Number of messages that the replay would post.
         counted: Number of history entries that were inspected.
-        lost: If ids were requested, the ids without a history entry, in request order.
+        lost: The requested ids without a history entry, in request order; unset if no ids were requested.
     """
 
     would_replay: int
@@ -43,7 +43,7 @@ class ReplayDryRun(Struct, frozen=True):
 
 
 class History:
-    """Use cases of the message history: list finished messages, and post copies of them."""
+    """Use cases of the message history: list finished messages, and replay them."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class History:
         since: str,
         until: str,
         newest_first: bool = False,
-    ) -> Seen[Page[HistoryEntry]]:
+    ) -> ReadResult[Page[HistoryEntry]]:
         """Return a page of history entries, in the order in which the messages finished or, newest first, in reverse.
 
         Args:
@@ -82,14 +82,14 @@ class History:
         size, span = self._page_size(limit), _span(since or None, until or None)
         return self._page(queue, marker, size, span, newest_first)
 
-    def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> Seen[Page[HistoryEntry]]:
+    def list_all(self, queue: QueueRef, marker: int, limit: int | None) -> ReadResult[Page[HistoryEntry]]:
         """Return a page of live and finished messages, ordered by sequence."""
         return self._page(queue, marker, self._page_size(limit), None)
 
     def _page(
         self, queue: QueueRef, marker: int, size: int, span: Span | None, newest_first: bool = False
-    ) -> Seen[Page[HistoryEntry]]:
-        """Return a page of history entries, excluding those that cannot be decrypted."""
+    ) -> ReadResult[Page[HistoryEntry]]:
+        """Return a page of history entries. Omit entries that cannot be decrypted."""
         now = self._clock.now()
 
         def read(marker: int, limit: int, most_bytes: int) -> tuple[Sequence[HistoryEntry], int | None]:
@@ -97,13 +97,19 @@ class History:
             return page.items, None if page.next is None else int(page.next)
 
         items, position = read_page(read, marker, size, self._limits.max_answer_bytes, attrgetter("message.body"))
-        shown = self._sealing.opened_entries(queue, items)
-        return Seen(Page(list(shown), None if position is None else str(position)), now)
+        shown = self._sealing.decrypt_entries(queue, items)
+        return ReadResult(Page(list(shown), None if position is None else str(position)), now)
 
     def replay(self, queue: QueueRef, client: str, terms: ReplayTerms) -> int:
-        """Post copies of finished messages to the queue, with ``client`` as their sender. Return the number of copies.
+        """Post copies of finished messages, with ``client`` as the sender. Return the number of copies.
 
-        Each step of at most ``CHUNK`` copies is atomic. Raises ``Invalid``, ``MessageNotFound``, ``QueuePaused``.
+        Up to ``CHUNK`` copies at a time are posted atomically.
+
+        Raises:
+            Invalid: The terms are out of range or contradict each other.
+            MessageNotFound: The history has no message with any of the requested ids.
+            QueuePaused: Posts to the queue are paused.
+            QuotaExceeded: The project has reached its storage quota.
         """
         self._check(terms)
         if terms.ids is not UNSET:
@@ -112,7 +118,10 @@ class History:
         return self._replay_span(queue, client, terms)
 
     def dry_run(self, queue: QueueRef, terms: ReplayTerms) -> ReplayDryRun:
-        """Return the expected result of ``replay`` without a change. Without a limit, inspect ``MAX_BATCH`` entries."""
+        """Return the expected result of ``replay`` without posting copies.
+
+        Without a limit, up to ``MAX_BATCH`` entries are inspected.
+        """
         self._check(terms)
         if terms.ids is not UNSET:
             self._rules_cache.check_posts(queue)
@@ -134,17 +143,15 @@ class History:
 
     def _count_decryptable(self, queue: QueueRef, records: Sequence[HistoryEntry]) -> int:
         """Return how many of the entries can be decrypted."""
-        return sum(self._sealing.opened_or_none(queue, record.message) is not None for record in records)
+        return sum(self._sealing.decrypt_or_none(queue, record.message) is not None for record in records)
 
     def _pages_of_ids(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[HistoryEntry]]:
-        """Yield the history entries with these ids in pages."""
         for start in range(0, len(ids), MAX_IDS):
             if start:
                 turns.give_way()
             yield self._history.get(queue, ids[start : start + MAX_IDS], self._clock.now())
 
     def _pages_of_span(self, queue: QueueRef, span: Span) -> Iterator[Sequence[HistoryEntry]]:
-        """Yield the history entries of a time span in pages."""
         marker = 0
         while True:
             page = self._history.list(queue, marker, CHUNK, span, self._clock.now(), CHUNK_BYTES)
@@ -160,8 +167,8 @@ class History:
         if (terms.ids is UNSET) == (not spanned):
             raise Invalid("Send either ids, or at least one of since, until and limit.")
         if terms.ids is not UNSET:
-            count_within("ids", len(terms.ids), self._limits.max_messages_per_page)
-            each_once("ids", terms.ids)
+            check_count("ids", len(terms.ids), self._limits.max_messages_per_page)
+            check_unique("ids", terms.ids)
 
     def _replay_ids(self, queue: QueueRef, client: str, ids: Sequence[str]) -> int:
         found = (chunk for page in self._pages_of_ids(queue, ids) for chunk in _chunks(page))
@@ -186,20 +193,20 @@ class History:
     def _post(self, queue: QueueRef, client: str, records: Sequence[HistoryEntry]) -> Sequence[str]:
         """Post copies of the entries that can be decrypted. Return the ids of the copies.
 
-        Encryption is bound to the message id. A copy has a new id, so its body is encrypted again.
+        Encryption is bound to the message id, so the body is encrypted again for the copy's new id.
         """
         rules, now = self._rules_cache.recent(queue), self._clock.now()
         ids, ttl = new_ids(len(records), now), self._rules_cache.ttl(queue, rules)
         drafts = []
         for id, old in zip(ids, (record.message for record in records), strict=True):
-            clear = self._sealing.opened_or_none(queue, old)
+            clear = self._sealing.decrypt_or_none(queue, old)
             if clear is None:
                 continue
             body, checksum, attributes = old.body, old.checksum, old.attributes
             if rules.encrypts or is_sealed(old):
                 summed = bool(checksum)
-                body, checksum = self._sealing.stored(queue.project, id, clear.body, seals=True, checksum=summed)
-                attributes = self._sealing.stored_attributes(queue.project, id, clear.attributes, seals=True)
+                body, checksum = self._sealing.encode_body(queue.project, id, clear.body, seals=True, checksum=summed)
+                attributes = self._sealing.encode_attributes(queue.project, id, clear.attributes, seals=True)
             drafts.append(Draft(id, body, ttl, rules.default_delay, client, checksum, attributes, old.group))
         if not drafts:
             return []
@@ -211,11 +218,11 @@ class History:
         return [draft.id for draft in drafts]
 
     def _page_size(self, limit: int | None) -> int:
-        return DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        return DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
 
 
 def _limit(terms: ReplayTerms, default: int) -> int:
-    return default if terms.limit is UNSET else within("limit", terms.limit, 1, MAX_BATCH)
+    return default if terms.limit is UNSET else check_range("limit", terms.limit, 1, MAX_BATCH)
 
 
 def _given(text: str | UnsetType) -> str | None:
@@ -223,7 +230,7 @@ def _given(text: str | UnsetType) -> str | None:
 
 
 def _span(since: str | None, until: str | None) -> Span:
-    """Parse the bounds of a time span. A missing bound leaves that side of the span open."""
+    """Parse the bounds of a time span; ``None`` = no bound."""
     return Span(_parse_time("since", since, 0.0), _parse_time("until", until, LATEST))
 
 

@@ -32,25 +32,27 @@ BLOCK_LENGTH: Final = 64
 class Markers:
     """Encryption and decryption of page markers.
 
-    Each marker is bound to one listing, which the argument ``about`` identifies.
+    A marker is valid only for the listing that the argument ``about`` identifies.
+
+    Args:
+        max_name_length: Maximum length of the names, which determines the length of the markers.
     """
 
     def __init__(self, documents: DocumentController, clock: Clock, max_name_length: int = MAX_NAME) -> None:
-        """Initialize for names of up to ``max_name_length`` characters, which determines the marker length."""
         self._documents = documents
         self._clock = clock
         self._length = max_name_length
 
     def seal(self, about: str, name: str) -> str:
-        """Return an encrypted marker for a page that continues after ``name``. Raises ``Unavailable``."""
+        """Return the encrypted marker of a page that ends with ``name``."""
         key, plain = self._key(), name.encode().ljust(self._length, b"\0")
         tag = _tag(key, about, plain)
         return SEALED + urlsafe_b64encode(tag + _masked(key, tag, plain)).decode().rstrip("=")
 
     def open(self, about: str, marker: str) -> str:
-        """Return the name after which the listing continues; return an unencrypted marker unchanged.
+        """Return the name at which the previous page ended, decrypted from the marker.
 
-        Raises ``InvalidParameter`` if the marker belongs to another listing, ``Unavailable``.
+        Return an unencrypted marker unchanged. Raises ``InvalidParameter`` if the marker belongs to another listing.
         """
         if not marker.startswith(SEALED):
             return marker

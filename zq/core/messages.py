@@ -16,7 +16,7 @@ from zq.core.followers import Followers
 from zq.core.paging import list_messages
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
-from zq.core.values import Applied, Listed, Seen
+from zq.core.values import MessagePage, ReadResult, WriteResult
 from zq.errors import (
     ClaimNotHeld,
     Invalid,
@@ -36,12 +36,12 @@ from zq.limits import (
     MIN_DELAY,
     MIN_TTL,
     Limits,
-    body_size,
     check_attributes,
-    count_within,
-    free_name,
-    group_name,
-    within,
+    check_body_size,
+    check_count,
+    check_free_name,
+    check_group_name,
+    check_range,
 )
 from zq.model import Copies, Draft, IdempotencyKey, ListFilter, Message, Outcome, Page, QueueRef, Seconds, new_ids
 from zq.model import Messages as MessageList
@@ -95,10 +95,10 @@ class Messages:
         self._events = events
 
     def rules(self, queue: QueueRef, size: int) -> Rules:
-        """Return the rules for a post of ``size`` bytes; create the queue if it does not exist (contract 7.2, step 1).
+        """Return the rules for a post of ``size`` bytes (contract 7.2, step 1). Create the queue if it does not exist.
 
-        Cached rules save a round trip, because the store checks during the post that they are current. If the cached
-        rules would refuse the post, the current rules are read from the store.
+        Cached rules that allow the post are used as they are, because the store checks them during the post. If the
+        cached rules do not allow the post, the current rules are read from the store.
         """
         remembered = self._rules_cache.remembered(queue)
         if remembered is not None and size <= remembered.max_post_size and not remembered.posts_paused:
@@ -114,24 +114,28 @@ class Messages:
         hops: int = 0,
         rules: Rules | None = None,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
-    ) -> Applied[list[str]]:
-        """Post all messages of the JSON body ``raw``, or none, and return their ids in array order (contract 7.2).
+    ) -> WriteResult[list[str]]:
+        """Post all messages of a JSON body atomically and return their ids in order (contract 7.2).
 
         A missing queue is created first. Then the server checks, in this order: JSON, number of messages, size, each
         message. The store looks up the idempotency key last.
 
         Args:
-            hops: Number of zq deliveries in the chain that led to this post.
+            hops: Number of zq subscriptions through which the messages have passed already.
             rules: The result of ``rules`` for this post, if the caller has it.
             trace: Attributes for messages without a trace context of their own.
 
-        Raises ``Invalid``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
+        Raises:
+            Invalid: The body or a message is not valid.
+            KeyReused: The idempotency key was used for a different request.
+            QueuePaused: Posts to the queue are paused.
+            QuotaExceeded: The project has reached its queue or storage quota.
         """
         rules = rules or self.rules(queue, len(raw))
         posted = wire.parse_post(raw)
-        count_within("messages", len(posted), self._limits.max_messages_per_post)
+        check_count("messages", len(posted), self._limits.max_messages_per_post)
         while True:
-            body_size(len(raw), rules.max_post_size)
+            check_body_size(len(raw), rules.max_post_size)
             now = self._clock.now()
             try:
                 drafts = self._drafts(posted, client, queue, rules, now, trace)
@@ -146,10 +150,10 @@ class Messages:
                     self._refuse(queue, drafts, now, refusal, idempotency_key)
                 metadata = self._messages.post(queue, drafts, now, rules.metadata, idempotency_key, copies)
             except Repeated as first:
-                return Applied(first.answer, replayed=True, ignores_delays=rules.ignores_delays(posted))
+                return WriteResult(first.answer, replayed=True, ignores_delays=rules.ignores_delays(posted))
             if metadata is None:
                 self._events.posted(queue, drafts)
-                return Applied([draft.id for draft in drafts], ignores_delays=rules.ignores_delays(posted))
+                return WriteResult([draft.id for draft in drafts], ignores_delays=rules.ignores_delays(posted))
             rules = self._rules_cache.remember(queue, metadata)
 
     def stage(
@@ -161,21 +165,26 @@ class Messages:
         idempotency_key: IdempotencyKey | None = None,
         hops: int = 0,
         trace: Mapping[str, AttributeValue] = NO_TRACE,
-    ) -> Applied[int]:
-        """Store all messages of the JSON body ``raw`` in a stage, or none, and return their number (extensions 9).
+    ) -> WriteResult[int]:
+        """Add all messages of a JSON body to a stage atomically and return their number (extensions 9).
 
         Staged messages are invisible until a commit publishes them. A missing queue is created by the commit.
 
-        Raises ``Invalid``, ``StageFull``, ``KeyReused``, ``QueuePaused``, ``QuotaExceeded``.
+        Raises:
+            Invalid: The body, a message or the name of the stage is not valid.
+            StageFull: The stage would exceed its limit of bytes or messages.
+            KeyReused: The idempotency key was used for a different request.
+            QueuePaused: Posts to the queue are paused.
+            QuotaExceeded: The project has reached a quota.
         """
         posted = wire.parse_post(raw)
-        stage = free_name("stage", stage)
-        count_within("messages", len(posted), self._limits.max_messages_per_post)
+        stage = check_free_name("stage", stage)
+        check_count("messages", len(posted), self._limits.max_messages_per_post)
         rules = self._rules_cache.recent(queue)
         if rules.posts_paused:
             rules = self._rules_cache.fresh(queue)
         self._quotas.check_targets([queue])
-        body_size(len(raw), rules.max_post_size)
+        check_body_size(len(raw), rules.max_post_size)
         now = self._clock.now()
         drafts = self._drafts(posted, client, queue, rules, now, trace)
         try:
@@ -187,10 +196,10 @@ class Messages:
             # If the server that staged the messages has died, it may not have staged the notices.
             again = self._drafts(posted, client, queue, rules, now, trace, first.answer)
             self._stage_copies(queue, stage, again, rules, now, hops, idempotency_key)
-            return Applied(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
+            return WriteResult(len(first.answer), replayed=True, ignores_delays=rules.ignores_delays(posted))
         self._stage_copies(queue, stage, drafts, rules, now, hops, idempotency_key)
         self._events.posted(queue, drafts)
-        return Applied(len(drafts), ignores_delays=rules.ignores_delays(posted))
+        return WriteResult(len(drafts), ignores_delays=rules.ignores_delays(posted))
 
     def _stage_copies(
         self,
@@ -202,10 +211,7 @@ class Messages:
         hops: int,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the followers' notices of staged messages, at most once.
-
-        A commit publishes messages and notices together.
-        """
+        """Stage the copies for the queue's followers, at most once. A commit publishes them with the messages."""
         copies = self.copies(queue, drafts, rules, now, hops)
         if copies is None:
             return
@@ -232,7 +238,7 @@ class Messages:
         refusal: ZqError | None,
         idempotency_key: IdempotencyKey | None,
     ) -> None:
-        """Stage the drafts. Raise ``refusal`` unless the request repeats an earlier one."""
+        """Stage the drafts. If ``refusal`` is set, raise it, except for a repeated request."""
         limits = self._limits
         size = limits.max_stage_bytes if refusal is None else NO_ROOM
         most = limits.max_stage_messages
@@ -256,52 +262,59 @@ class Messages:
         echo: bool = False,
         include_claimed: bool = False,
         include_delayed: bool = False,
-    ) -> Listed:
+    ) -> MessagePage:
         """Return a page of messages after the marker. Without ``echo``, the client's own messages are excluded."""
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         while True:
             now = self._clock.now()
             after = self._after(queue, marker, now)
             if after is None:
-                return Listed(Page([], None), include_delayed, now)
+                return MessagePage(Page([], None), include_delayed, now)
             delayed = include_delayed or not rules.default_delay
             wanted = ListFilter("" if echo else client, include_claimed, delayed)
             most_bytes = self._limits.max_answer_bytes
             page = list_messages(self._messages, queue, after, size, wanted, now, most_bytes, rules.metadata)
             if page.metadata is None:
-                shown = self._sealing.opened(queue, page.items)
-                return Listed(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
+                shown = self._sealing.decrypt_all(queue, page.items)
+                return MessagePage(page if shown is page.items else structs.replace(page, items=shown), delayed, now)
             rules = self._rules_cache.remember(queue, page.metadata)
 
-    def get(self, queue: QueueRef, message: str) -> Seen[Message]:
-        """Return one message. Raises ``MessageNotFound``, ``MessageUnreadable``."""
+    def get(self, queue: QueueRef, message: str) -> ReadResult[Message]:
+        """Return one message.
+
+        Raises:
+            MessageNotFound: The message does not exist.
+            MessageUnreadable: The message cannot be decrypted.
+        """
         now = self._clock.now()
         for found in self._messages.get(queue, [message], now):
-            return Seen(self._sealing.opened_one(queue, found), now)
+            return ReadResult(self._sealing.decrypt(queue, found), now)
         raise MessageNotFound("There is no such message in the queue.")
 
-    def get_many(self, queue: QueueRef, ids: Sequence[str]) -> Seen[MessageList]:
-        """Return the messages with these ids, excluding those that do not exist or cannot be decrypted.
+    def get_many(self, queue: QueueRef, ids: Sequence[str]) -> ReadResult[MessageList]:
+        """Return the messages with these ids. Omit messages that do not exist or cannot be decrypted.
 
-        Raises ``MessageNotFound`` if no message exists, ``MessageUnreadable`` if none of the existing ones can be
-        decrypted.
+        Raises:
+            MessageNotFound: None of the messages exists.
+            MessageUnreadable: None of the existing messages can be decrypted.
         """
-        count_within("ids", len(ids), MAX_IDS)
+        check_count("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = self._messages.get(queue, ids, now)
         if not found:
             raise MessageNotFound("The queue has no message with any of these ids.")
-        shown = self._sealing.opened(queue, found)
+        shown = self._sealing.decrypt_all(queue, found)
         if not shown:
             raise MessageUnreadable(UNREADABLE)
-        return Seen(shown, now)
+        return ReadResult(shown, now)
 
     def delete(self, queue: QueueRef, message: str, claim: str) -> None:
         """Delete one message.
 
-        Raises ``MessageClaimed`` if the message is claimed and ``claim`` is "", and ``ClaimNotHeld`` if ``claim`` does
-        not hold the message.
+        Raises:
+            MessageClaimed: The message is claimed, and ``claim`` is "".
+            ClaimNotHeld: The message does not belong to ``claim``.
         """
         claims = (claim,) if claim else ()
         self._messages.delete(queue, (message,), self._clock.now(), claims, self._rules_cache.recent(queue).history_ttl)
@@ -310,12 +323,16 @@ class Messages:
     def delete_many(self, queue: QueueRef, ids: Sequence[str], claims: Sequence[str]) -> None:
         """Delete messages by id.
 
-        If the server requires claim ids, each message must be held by one of ``claims``. Otherwise, claimed messages
-        are deleted too, and ``claims`` is ignored.
+        If the server does not require claim ids, ``claims`` is ignored and claimed messages are deleted too.
 
-        Raises ``Invalid``, ``ClaimNotHeld``.
+        Args:
+            claims: Ids of claims. If the server requires claim ids, each message must belong to one of these claims.
+
+        Raises:
+            Invalid: There are no ids or too many, or the server requires claim ids and ``claims`` is empty.
+            ClaimNotHeld: The server requires claim ids, and a message does not belong to one of ``claims``.
         """
-        count_within("ids", len(ids), self._limits.max_messages_per_page)
+        check_count("ids", len(ids), self._limits.max_messages_per_page)
         if self._delete_with_claim_id and not claims:
             raise Invalid("claim_ids is missing: this server requires claim ids to delete messages.")
         holders = claims if self._delete_with_claim_id else None
@@ -329,26 +346,29 @@ class Messages:
             raise ClaimNotHeld from None
         self._events.finished(queue, Outcome.DELETED, len(ids))
 
-    def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> Seen[MessageList]:
-        """Delete and return up to ``limit`` ready messages, up to the size limit of an answer.
+    def pop(self, queue: QueueRef, limit: int, claims: Sequence[str]) -> ReadResult[MessageList]:
+        """Delete and return up to ``limit`` ready messages, as many as fit in a response.
 
-        Messages that cannot be decrypted are posted again. If the queue keeps a history, they stay in the history
-        instead and can be replayed.
+        A message that cannot be decrypted is posted again, unless the queue keeps a history: then the message stays in
+        the history and can be replayed.
+
+        Args:
+            claims: Ids of claims. If the server requires claim ids for deletions, any id raises ``Invalid``.
         """
-        within("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
+        check_range("pop", limit, 1, self._limits.max_messages_per_claim_or_pop)
         if self._delete_with_claim_id and claims:
             raise Invalid("claim_ids cannot be combined with pop.")
         rules, now, popped = self._popped(queue, limit)
         if popped:
             self._events.popped(queue, popped, now)
-        shown = self._sealing.opened(queue, popped)
+        shown = self._sealing.decrypt_all(queue, popped)
         if len(shown) < len(popped) and not rules.history_ttl:
             read = {message.id for message in shown}
             self._put_back(queue, [message for message in popped if message.id not in read], now)
-        return Seen(shown, now)
+        return ReadResult(shown, now)
 
     def _popped(self, queue: QueueRef, limit: int) -> tuple[Rules, Seconds, MessageList]:
-        """Pop messages and return the rules, the time and the messages; return no messages while claims are paused."""
+        """Pop messages, or none while claims are paused. Return the rules, the time and the messages."""
         rules = self._rules_cache.remembered(queue) or self._rules_cache.recent(queue)
         if rules.claims_paused:
             rules = self._rules_cache.fresh(queue)
@@ -361,10 +381,7 @@ class Messages:
         return rules, self._clock.now(), []
 
     def _put_back(self, queue: QueueRef, messages: MessageList, now: Seconds) -> None:
-        """Repost popped messages that could not be decrypted, with their ids and bodies.
-
-        They are delayed, so that the next pops do not return them.
-        """
+        """Repost popped messages that cannot be decrypted, with a delay that keeps them out of the next pops."""
         drafts = []
         for message in messages:
             ttl = max(1, int(message.expires - now))
@@ -376,7 +393,7 @@ class Messages:
     def _after(self, queue: QueueRef, marker: str, now: Seconds) -> int | None:
         """Return the sequence after which a page starts, or ``None`` if the marker is not valid.
 
-        A marker is a sequence, or a message id for openstacksdk.
+        A marker is a sequence. openstacksdk sends a message id instead.
         """
         if MESSAGE_ID.fullmatch(marker):
             return next((found.sequence for found in self._messages.get(queue, [marker], now)), None)
@@ -390,7 +407,7 @@ class Messages:
         refusal: ZqError,
         idempotency_key: IdempotencyKey | None,
     ) -> NoReturn:
-        """Raise ``refusal``, or ``Repeated`` if the store has recorded the post's idempotency key."""
+        """Raise ``refusal``, or ``Repeated`` if the store knows the post's idempotency key."""
         if idempotency_key is not None:
             self._messages.post(queue, drafts, now, NO_METADATA, idempotency_key)
         raise refusal
@@ -398,12 +415,13 @@ class Messages:
     def reserve_storage(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules) -> ZqError | None:
         """Reserve storage quota for the drafts.
 
-        Return the error if posts are paused or the quota is exceeded, otherwise ``None``.
+        Returns:
+            The error if posts are paused or the quota is exceeded; otherwise ``None``.
         """
         return QueuePaused.of(queue.name) if rules.posts_paused else self._quotas.reserve_storage(queue.project, drafts)
 
     def copies(self, queue: QueueRef, drafts: Sequence[Draft], rules: Rules, now: Seconds, hops: int) -> Copies | None:
-        """Return the copies for the queue's followers, or ``None`` if the queue has no followers."""
+        """Return the copies for the queue's followers, or ``None`` if there are no followers."""
         return self._followers.copies(queue, drafts, rules, now, hops) if rules.subscribed else None
 
     def _drafts(
@@ -428,24 +446,24 @@ class Messages:
             for message, id in part:
                 ttl, delay, body, checksum = default_ttl, default_delay, bytes(message.body), ""
                 if message.ttl is not UNSET:
-                    ttl = within("ttl", message.ttl, MIN_TTL, limits.max_message_ttl)
+                    ttl = check_range("ttl", message.ttl, MIN_TTL, limits.max_message_ttl)
                 if delay and (own := wire.parse_delay(message.delay)) is not None:
-                    delay = within("delay", own, MIN_DELAY, limits.max_message_delay)
+                    delay = check_range("delay", own, MIN_DELAY, limits.max_message_delay)
                 if not is_plain:
-                    body, checksum = self._sealing.stored(
+                    body, checksum = self._sealing.encode_body(
                         queue.project, id, body, seals=rules.encrypts, checksum=self._checksum
                     )
-                group = "" if message.group is UNSET else group_name(message.group)
+                group = "" if message.group is UNSET else check_group_name(message.group)
                 attributes = b""
                 if trace or message.attributes is not UNSET:
                     attributes = _attributes(message, trace)
-                    attributes = self._sealing.stored_attributes(queue.project, id, attributes, seals=rules.encrypts)
+                    attributes = self._sealing.encode_attributes(queue.project, id, attributes, seals=rules.encrypts)
                 drafts.append(Draft(id, body, ttl, delay, client, checksum, attributes, group))
         return drafts
 
 
 def _attributes(posted: wire.Posted, trace: Mapping[str, AttributeValue]) -> bytes:
-    """Return the stored attributes of a posted message. Raises ``Invalid``."""
+    """Encode the attributes of a posted message for storage. Raises ``Invalid`` if an attribute is not valid."""
     values: Mapping[str, AttributeValue] = {}
     if posted.attributes is not UNSET:
         values = attribute_values(posted.attributes)

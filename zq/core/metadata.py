@@ -20,8 +20,8 @@ from zq.limits import (
     MIN_TTL,
     QUEUE_RULE,
     Limits,
+    check_nesting,
     is_long_queue_name,
-    nesting,
 )
 from zq.model import Grouping
 from zq.model.hidden import MARK
@@ -103,7 +103,7 @@ class MetadataSchema:
         Raises ``InvalidBody`` for the first invalid reserved key, ``NotBuilt`` for a key that this server does not
         support.
         """
-        nesting("metadata", metadata)
+        check_nesting("metadata", metadata)
         for key in OWN.intersection(metadata):
             raise InvalidBody(f"metadata must not contain {key}, which is reserved for internal use.")
         retry_policy = metadata.get("_retry_policy")
@@ -139,13 +139,13 @@ class MetadataSchema:
 
 
 def check_operations(operations: Sequence[wire.Operation]) -> None:
-    """Raise ``InvalidBody`` for an invalid operation. The check needs no lookup of the queue (contract 6.5)."""
+    """Raise ``InvalidBody`` if an operation is not valid in itself, without a lookup of the queue (contract 6.5)."""
     for operation in operations:
         _key(operation)
 
 
-def set_values(operations: Sequence[wire.Operation], key: str) -> list[object]:
-    """Return the values that the operations assign to this key, in order."""
+def find_assigned_values(operations: Sequence[wire.Operation], key: str) -> list[object]:
+    """Return the values that the operations assign to the key, in the order of the operations."""
     return [operation.value for operation in operations if operation.op != "remove" and _key(operation) == key]
 
 
@@ -235,7 +235,7 @@ def check_retry_policy(policy: object, field: str) -> None:
 
 
 def _check_retry_span(policy: Metadata, field: str = "_retry_policy") -> None:
-    """Raise ``InvalidBody`` unless the maximum delay exceeds the minimum by at least ten seconds (contract 6.1)."""
+    """Raise ``InvalidBody`` if the maximum delay is less than ten seconds above the minimum (contract 6.1)."""
     if policy.get("maximum_delay", 30) - policy.get("minimum_delay", 5) < 10:
         raise InvalidBody(f"{field}: maximum_delay must be at least 10 above minimum_delay (defaults 30 and 5).")
 

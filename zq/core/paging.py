@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pagination over many messages, which are read from the store in slices so that other requests run in between."""
+"""Pages of many messages, read from the store in slices so that other requests run in between."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
@@ -55,7 +55,7 @@ def list_messages(
     most_bytes: int,
     expected: bytes | None,
 ) -> Page[Message]:
-    """Return the page that ``MessageController.list`` would return, read in slices."""
+    """List messages like ``MessageController.list``, but in slices."""
     if size <= turns.SLICE:
         return messages.list(queue, after, size, wanted, now, most_bytes, expected)
     others: list[bytes] = []

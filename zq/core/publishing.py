@@ -15,18 +15,18 @@ from zq.core.creation import TopicCreation, TopicRules
 from zq.core.encryption import SEAL, UNREADABLE, Sealing, id_in_topic
 from zq.core.streams import Gap, lost_end
 from zq.core.tails import RECHECK, Tails
-from zq.core.values import Applied, Seen
-from zq.core.waiting import Check, Polled, Waiters
+from zq.core.values import ReadResult, WriteResult
+from zq.core.waiting import Check, PollResult, Waiters
 from zq.errors import Invalid, MessageNotFound, MessageUnreadable, Repeated
 from zq.events import Events
-from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, count_within, within
-from zq.model import IdempotencyKey, Seconds, portion
-from zq.model.topics import Entry, Pattern, Published, Retention, TopicRef
+from zq.limits import DEFAULT_PAGE, MAX_IDS, MIN_TTL, Limits, check_count, check_range
+from zq.model import IdempotencyKey, Seconds, take_portion
+from zq.model.topics import Entry, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.api import Storage
 from zq.turns import slices
 
 
-class Listed(Struct, frozen=True):
+class TopicPage(Struct, frozen=True):
     """A page of a topic's messages as of ``now``.
 
     Attributes:
@@ -34,14 +34,14 @@ class Listed(Struct, frozen=True):
         gap: Messages after the client's marker that are no longer in the log.
     """
 
-    messages: Sequence[Published]
+    messages: Sequence[PublishedMessage]
     position: int
     now: Seconds
     gap: Gap | None = None
 
 
 class Readers(Struct, frozen=True):
-    """The log tails and slots that long polls of topics use."""
+    """The log tails and wait slots for long polls of topics."""
 
     tails: Tails
     waiters: Waiters
@@ -78,93 +78,102 @@ class Publishing:
         self._retention = retention
 
     def max_post_size(self, topic: TopicRef) -> int:
-        """Return the maximum size of a request body in bytes; create the topic if it does not exist."""
+        """Return the topic's maximum request size in bytes. Create the topic if it does not exist."""
         return self._topics.rules(topic).max_post_size
 
     def publish(
         self, topic: TopicRef, raw: bytes, idempotency_key: IdempotencyKey | None = None, hops: int = 0
-    ) -> Applied[range]:
-        """Append all messages of the JSON body ``raw`` to the log, or none, and return their sequences.
+    ) -> WriteResult[range]:
+        """Append all messages of a JSON body to the log atomically and return their sequences.
 
-        A missing topic is created first. The checks have the order of ``Messages.post``.
+        A missing topic is created first. The checks run in the same order as in ``Messages.post``.
 
         Args:
-            hops: Number of zq deliveries in the chain that led to this post.
+            hops: Number of zq subscriptions through which the messages have passed already.
 
-        Raises ``Invalid``, ``KeyReused``, ``QuotaExceeded``.
+        Raises:
+            Invalid: The body or a message is not valid.
+            KeyReused: The idempotency key was used for a different request.
+            QuotaExceeded: The project has reached its topic quota.
         """
         rules = self._topics.rules(topic)
         posted = wire.parse_post(raw)
-        count_within("messages", len(posted), self._limits.max_messages_per_post)
+        check_count("messages", len(posted), self._limits.max_messages_per_post)
         entries = [self._entry(topic, message, rules, hops) for part in slices(posted) for message in part]
         if idempotency_key is not None:  # the topics of a project share one log and its idempotency keys
             idempotency_key = structs.replace(idempotency_key, key=f"{topic.name}:{idempotency_key.key}")
         try:
             first = self._log.publish(topic, entries, self._clock.now(), self._retention, idempotency_key)
         except Repeated as earlier:
-            return Applied(range(earlier.answer, earlier.answer + len(entries)), replayed=True)
+            return WriteResult(range(earlier.answer, earlier.answer + len(entries)), replayed=True)
         self._events.published(topic, entries)
-        return Applied(range(first, first + len(entries)))
+        return WriteResult(range(first, first + len(entries)))
 
-    def look(
-        self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, listening: "Listening | None" = None
-    ) -> "Polled[Listed] | Listening":
-        """Return a page of the messages after ``marker`` ("" = from the start), ordered by sequence.
+    def poll(
+        self, topic: TopicRef, marker: str, limit: int | None, wait: int | None, topic_poll: "TopicPoll | None" = None
+    ) -> "PollResult[TopicPage] | TopicPoll":
+        """Return a page of messages, or a ``TopicPoll`` if the caller must wait for messages.
 
-        If no message is available and ``wait`` seconds have not passed, return a ``Listening`` instead. The caller
-        waits with it and then calls this method again with it. It is closed when this method returns a page or raises.
+        The caller waits with the ``TopicPoll`` and then calls this method again with it. When this method returns a
+        page or raises an error, it closes the ``TopicPoll``.
 
-        Raises ``Invalid`` if no listing or stream can have returned the marker.
+        Args:
+            marker: Sequence after which the page starts; "" = start of the log.
+            wait: Maximum seconds to wait for messages.
+
+        Raises ``Invalid`` if the log has never assigned the marker.
         """
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
-        seconds = within("wait", wait or 0, 0, self._limits.max_wait)
-        after = as_marker(marker)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
+        seconds = check_range("wait", wait or 0, 0, self._limits.max_wait)
+        after = parse_marker(marker)
         ask = partial(self._page, topic, Pattern(topic.name), after, size)
-        if listening is None:
+        if topic_poll is None:
             page = ask()
             if _has_news(page, after) or not seconds:
-                return Polled(page)
-            if not self._waiters.take_slot(topic.project):
+                return PollResult(page)
+            if not self._waiters.acquire_slot(topic.project):
                 self._events.turned_away()
-                return Polled(page, turned_away=True)
-            listening = self._listen(topic, after, time.monotonic() + seconds)
+                return PollResult(page, turned_away=True)
+            topic_poll = self._open_poll(topic, after, time.monotonic() + seconds)
         try:
-            page = listening.look(ask)
+            page = topic_poll.poll(ask)
         except BaseException:
-            listening.close()
+            topic_poll.close()
             raise
-        if _has_news(page, after) or listening.over:
-            listening.close()
-            return Polled(page)
-        return listening
+        if _has_news(page, after) or topic_poll.over:
+            topic_poll.close()
+            return PollResult(page)
+        return topic_poll
 
-    def get(self, topic: TopicRef, ids: Sequence[str]) -> Seen[Sequence[Published]]:
-        """Return the topic's messages with these ids, each message once.
+    def get(self, topic: TopicRef, ids: Sequence[str]) -> ReadResult[Sequence[PublishedMessage]]:
+        """Return the topic's messages with these ids, without duplicates.
 
-        Raises ``MessageNotFound`` if no message exists, ``MessageUnreadable`` if no message can be decrypted.
+        Raises:
+            MessageNotFound: None of the messages exists.
+            MessageUnreadable: None of the existing messages can be decrypted.
         """
-        count_within("ids", len(ids), MAX_IDS)
+        check_count("ids", len(ids), MAX_IDS)
         now = self._clock.now()
         found = [message for id in dict.fromkeys(ids) for message in self._find(topic, id, now)]
         if not found:
             raise MessageNotFound("There is no such message in the topic.")
         if len(found) == 1:
-            return Seen([self._sealing.opened_one_published(topic.project, found[0])], now)
-        shown = self._sealing.opened_published(topic.project, found)
+            return ReadResult([self._sealing.decrypt_published_message(topic.project, found[0])], now)
+        shown = self._sealing.decrypt_published(topic.project, found)
         if not shown:
             raise MessageUnreadable(UNREADABLE)
-        return Seen(shown, now)
+        return ReadResult(shown, now)
 
-    def _listen(self, topic: TopicRef, after: int | None, deadline: float) -> "Listening":
+    def _open_poll(self, topic: TopicRef, after: int | None, deadline: float) -> "TopicPoll":
         try:
-            return Listening(topic, after, deadline, Readers(self._tails, self._waiters))
+            return TopicPoll(topic, after, deadline, Readers(self._tails, self._waiters))
         except BaseException:
-            self._waiters.give_back_slot(topic.project)
+            self._waiters.release_slot(topic.project)
             raise
 
-    def _page(self, topic: TopicRef, pattern: Pattern, after: int | None, size: int) -> Listed:
+    def _page(self, topic: TopicRef, pattern: Pattern, after: int | None, size: int) -> TopicPage:
         now, position, gap = self._clock.now(), after or 0, None
-        found: list[Published] = []
+        found: list[PublishedMessage] = []
         while True:
             reading = self._log.read(topic.project, position, size - len(found), pattern)
             missing = lost_end(position, reading)
@@ -174,12 +183,12 @@ class Publishing:
             fresh = (message for batch in reading.batches for message in batch.messages(position, now))
             found += islice(fresh, size - len(found))
             position = max(position, reading.position)
-            shown = list(portion(found, self._limits.max_answer_bytes, lambda message: message.entry.body))
+            shown = list(take_portion(found, self._limits.max_answer_bytes, lambda message: message.entry.body))
             if len(shown) == size or len(shown) < len(found) or not reading.more:
                 end = shown[-1].sequence if shown else position
-                return Listed(self._sealing.opened_published(topic.project, shown), end, now, gap)
+                return TopicPage(self._sealing.decrypt_published(topic.project, shown), end, now, gap)
 
-    def _find(self, topic: TopicRef, id: str, now: Seconds) -> Iterator[Published]:
+    def _find(self, topic: TopicRef, id: str, now: Seconds) -> Iterator[PublishedMessage]:
         if len(id) <= 19 and id.isascii() and id.isdigit() and id == str(int(id)) and 0 < int(id) < 2**63:
             sequence = int(id)
             for batch in self._log.read(topic.project, sequence - 1, 1, Pattern(topic.name)).batches:
@@ -190,30 +199,29 @@ class Publishing:
         if posted.attributes is not UNSET:
             raise Invalid("attributes must not be given: only messages of queues have them.")
         if posted.ttl is not UNSET:
-            ttl = within("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
+            ttl = check_range("ttl", posted.ttl, MIN_TTL, self._limits.max_message_ttl)
         seal = os.urandom(SEAL) if rules.encrypts else b""
         id = id_in_topic(topic.name, seal)
-        body, checksum = self._sealing.stored(
+        body, checksum = self._sealing.encode_body(
             topic.project, id, bytes(posted.body), seals=rules.encrypts, checksum=self._checksum
         )
         return Entry(body, ttl, checksum, hops, seal)
 
 
-class Listening:
-    """A long poll for a topic's messages, which occupies a slot.
+class TopicPoll:
+    """A long poll of a topic. It occupies a slot until it is closed.
+
+    Args:
+        after: The client's marker.
+        deadline: Monotonic time at which the poll ends.
 
     Attributes:
         position: Log position after which the poll waits.
+
+    Raises ``Unavailable`` if the log cannot be read.
     """
 
     def __init__(self, topic: TopicRef, after: int | None, deadline: float, readers: Readers) -> None:
-        """Initialize a poll from the client's marker ``after``.
-
-        Args:
-            deadline: End of the poll on the monotonic clock.
-
-        Raises ``Unavailable``.
-        """
         self._topic = topic
         self._after = after
         self._deadline = deadline
@@ -230,11 +238,11 @@ class Listening:
         return self._tail.closed or time.monotonic() >= self._deadline
 
     def left(self) -> float:
-        """Return the seconds until the next poll without a notification."""
+        """Return the seconds until the caller must poll again, even without a notification."""
         return max(0.0, min(self._deadline - time.monotonic(), RECHECK))
 
-    def look(self, ask: Callable[[], Listed]) -> Listed:
-        """Return the page that ``ask`` returns; call ``ask`` again if the tail has newer messages than the page."""
+    def poll(self, ask: Callable[[], TopicPage]) -> TopicPage:
+        """Call ``ask`` for a page. If the page is empty and the log's tail has newer messages, call ``ask`` again."""
         page = ask()
         self.position = page.position
         if not _has_news(page, self._after) and self._has_new():
@@ -246,7 +254,7 @@ class Listening:
     def _has_new(self) -> bool:
         """Return whether the tail has messages of the topic after ``position``.
 
-        Advance ``position`` past the messages of other topics.
+        Messages of other topics are skipped by advancing ``position``.
         """
         while batches := self._tail.after(self.position, 0):
             if any(batch.topic == self._topic.name for batch in batches):
@@ -255,7 +263,10 @@ class Listening:
         return False
 
     def sleep(self, check: Check | None = None) -> None:
-        """Block until a message may be available or the deadline has passed. If ``check`` raises, close and reraise."""
+        """Block until a message may be available or the deadline has passed.
+
+        If ``check`` raises an error, close the poll and raise the error.
+        """
         self._events.waiting(1)
         try:
             if check is None:
@@ -270,13 +281,13 @@ class Listening:
             self._events.waiting(-1)
 
     def begin(self, callback: Callable[[], object]) -> None:
-        """Begin to wait without a thread; ``callback`` is called when a message may be available."""
+        """Wait without blocking: ``callback`` is called when a message may be available."""
         self._events.waiting(1)
         self._callback = callback
         self._tail.notify_when(self.position, self._topic.name.__eq__, callback)
 
     def end(self) -> None:
-        """Cancel the notification."""
+        """Cancel the callback of ``begin``."""
         self._events.waiting(-1)
         if self._callback is not None:
             self._tail.cancel_notify(self._callback)
@@ -286,19 +297,19 @@ class Listening:
         if self._open:
             self._open = False
             self._readers.tails.leave(self._topic.project, self._tail)
-            self._readers.waiters.give_back_slot(self._topic.project)
+            self._readers.waiters.release_slot(self._topic.project)
 
 
-def _has_news(page: Listed, after: int | None) -> bool:
-    """Return whether to answer now.
+def _has_news(page: TopicPage, after: int | None) -> bool:
+    """Return whether the page has messages or a gap before later messages.
 
-    A gap at the end of the log is not sufficient, because the next answer would report it again.
+    A gap at the end of the log does not count, because every following response would report it again.
     """
     return bool(page.messages) or (page.gap is not None and page.position > (after or 0))
 
 
-def as_marker(text: str) -> int | None:
-    """Parse a log position; ``None`` if the text is "". Raises ``Invalid``."""
+def parse_marker(text: str) -> int | None:
+    """Parse a log position; return ``None`` for "". Raises ``Invalid`` if the text is not a sequence."""
     if not text:
         return None
     if not text.isascii() or not text.isdigit() or len(text) > 19:

@@ -21,7 +21,7 @@ from zq.core.metadata import (
 from zq.core.quotas import AnyQuotas
 from zq.core.resources import DEAD_LETTERS, READ_AHEAD, MetadataResource
 from zq.core.rules import ReadThroughCache, RulesCache
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.core.waiting import Waiters
 from zq.errors import InvalidBody, MetadataConflict, QueueNotFound
 from zq.limits import MAX_LONG_NAME, Limits, check_target
@@ -30,14 +30,18 @@ from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.hidden import HIDDEN
 from zq.model.stats import Depth
 from zq.storage.api import Storage
-from zq.storage.capabilities import Missing
+from zq.storage.capabilities import MissingCapability
 
 # A character that sorts after all characters that names may contain.
 LAST: Final = "\x7f"
 
 
 class Queues(MetadataResource[QueueRef, Queue]):
-    """Use cases of queues: create, list, update, count, purge and delete."""
+    """Use cases of queues: create, list, update, count, purge and delete.
+
+    Args:
+        max_counted: Largest count per state that ``depth`` returns.
+    """
 
     def __init__(
         self,
@@ -52,9 +56,8 @@ class Queues(MetadataResource[QueueRef, Queue]):
         max_counted: int,
         protocol_keys: Sequence[ProtocolKey],
     ) -> None:
-        """Initialize; ``max_counted`` is the largest count that ``depth`` returns per state."""
         history = storage.history
-        unbuilt = {"_history_ttl": history.sentence} if isinstance(history, Missing) else {}
+        unbuilt = {"_history_ttl": history.sentence} if isinstance(history, MissingCapability) else {}
         if not keys.enabled:
             unbuilt[ENCRYPTS] = NOT_ENCRYPTED
         schema = MetadataSchema(
@@ -73,11 +76,11 @@ class Queues(MetadataResource[QueueRef, Queue]):
 
     @property
     def max_counted(self) -> int:
-        """Largest count that ``depth`` returns per state."""
+        """Largest count per state that ``depth`` returns."""
         return self._max_counted
 
     def configure(self, max_counted: int) -> None:
-        """Set the largest count that ``depth`` returns per state."""
+        """Set the largest count per state that ``depth`` returns."""
         self._max_counted = max_counted
 
     def change(
@@ -87,7 +90,10 @@ class Queues(MetadataResource[QueueRef, Queue]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Change the metadata and wake the queue's long polls, because the change may have ended a pause."""
+        """Change the metadata like ``MetadataResource.change``.
+
+        Then wake the queue's long polls, because the change may end a pause.
+        """
         shown = super().change(ref, edit, named, allowance)
         self._waiters.wake(ref)
         return shown
@@ -115,12 +121,12 @@ class Queues(MetadataResource[QueueRef, Queue]):
         for key in self._protocol_keys:
             key.check_change(former, metadata)
 
-    def depth(self, ref: QueueRef) -> Seen[Depth]:
-        """Return the message count of each state, at most one second old; zeros if the queue does not exist.
+    def depth(self, ref: QueueRef) -> ReadResult[Depth]:
+        """Return the message count of each state, at most one second old.
 
-        No count exceeds ``max_counted``.
+        No count exceeds ``max_counted``. If the queue does not exist, all counts are 0.
         """
-        return Seen(self._depths.get(ref), self._clock.now())
+        return ReadResult(self._depths.get(ref), self._clock.now())
 
     def _count_states(self, ref: QueueRef) -> Depth:
         most = self._max_counted
@@ -128,13 +134,13 @@ class Queues(MetadataResource[QueueRef, Queue]):
         return Depth(min(depth.ready, most), min(depth.delayed, most), min(depth.claimed, most), 0, depth.oldest_ready)
 
     def states(self, ref: QueueRef) -> Depth:
-        """Return the current message count of each state, without the cache that ``depth`` uses."""
+        """Return the current message count of each state. Unlike ``depth``, read the store every time."""
         return self._count_states(ref)
 
     def named(self, project: str, after: str = "", prefix: str = "") -> Iterator[Queue]:
-        """Yield the queues whose names begin with ``prefix`` and are greater than ``after``, ordered by name.
+        """Yield the queues after ``after`` whose names begin with ``prefix``, ordered by name.
 
-        The queues are read page by page. ``prefix`` may contain only characters that are allowed in names.
+        Queues are read page by page. ``prefix`` may contain only characters that are allowed in names.
         """
         marker = max(after, prefix[:-1] + chr(ord(prefix[-1]) - 1) + LAST) if prefix else after
         while True:
@@ -151,8 +157,8 @@ class Queues(MetadataResource[QueueRef, Queue]):
         """Return the number of the project's queues.
 
         Args:
-            visible: Returns whether to count the queue of a given name. If set, at most ``max_metadata_walk`` queues
-                are read.
+            visible: Returns whether to count a queue, given its name; ``None`` = count all. If set, at most
+                ``max_metadata_walk`` queues are read.
         """
         if visible is None:
             return self._queues.count(project) - self._count_hidden(project)

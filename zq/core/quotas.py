@@ -18,9 +18,9 @@ from msgspec import structs
 
 from zq.clock import Clock
 from zq.core.rates import Account, Rates
-from zq.core.stored import FRESH, MAX_PROJECTS, RETRY, LargeMetadata, Stored, beyond_free, exceeded
+from zq.core.stored import FRESH, MAX_PROJECTS, RETRY, MetadataQuotas, StorageQuotas, beyond_free, exceeded
 from zq.errors import MetadataConflict, NotAuthorized, NotBuilt, QuotaExceeded, Unavailable
-from zq.limits import project_id, within
+from zq.limits import check_range, project_id
 from zq.model import Draft, Page, QueueRef
 from zq.model.documents import Document, DocumentRef
 from zq.model.quotas import OVERHEAD, PROJECT, QUOTA, Project, Quota, State, Usage, Work
@@ -49,7 +49,7 @@ _decoder: Final = msgspec.json.Decoder(Project)
 
 
 class Allotment(msgspec.Struct, frozen=True):
-    """The quota, state and rate limiter of one project.
+    """The cached quota, state and rate limiter of one project.
 
     Attributes:
         until: Monotonic time at which the allotment expires.
@@ -62,7 +62,7 @@ class Allotment(msgspec.Struct, frozen=True):
 
 
 class NoQuotas:
-    """The absent quotas of a server without authentication. See ``Quotas`` for the methods."""
+    """The quotas of a server without authentication, which limit nothing. For the methods, see ``Quotas``."""
 
     are_enforced = False
 
@@ -101,7 +101,10 @@ class NoQuotas:
 
 
 class Quotas:
-    """The quotas and states of all projects. ``defaults`` apply to projects without settings of their own."""
+    """The quotas and states of all projects.
+
+    ``defaults`` apply to projects without settings of their own.
+    """
 
     are_enforced = True
 
@@ -117,9 +120,9 @@ class Quotas:
         # Expiry of the knowledge that a queue, stage, fence, producer or list entry of a project exists.
         self._existing: FIFOCache[tuple[str, ...], float] = FIFOCache(MAX_PROJECTS)
         self.now = rates.now
-        self.visits = rates.visits
-        self._stored = Stored(storage, clock, rates.now)
-        self._metadata = LargeMetadata(self._measure_metadata, rates.now)
+        self.recent_projects = rates.recent_projects
+        self._storage_quotas = StorageQuotas(storage, clock, rates.now)
+        self._metadata_quotas = MetadataQuotas(self._measure_metadata, rates.now)
 
     def configure(self, defaults: Quota) -> None:
         """Apply new defaults and drop cached allotments."""
@@ -127,11 +130,11 @@ class Quotas:
             self.defaults = defaults
             self._known.clear()
 
-    def of(self, project: str, moment: float | None = None) -> Allotment:
-        """Return the project's allotment, at most ten seconds old; the last known one while the store is unavailable.
+    def allotment(self, project: str, moment: float | None = None) -> Allotment:
+        """Return the project's allotment, cached for ten seconds.
 
-        Raises ``Unavailable`` if the store is unavailable and no allotment is cached, because the project may be
-        suspended.
+        While the store is unavailable, the last known allotment stays valid. If none is known, ``Unavailable`` is
+        raised, because the project may be suspended.
 
         Args:
             moment: Current monotonic time, if the caller has read the clock.
@@ -166,7 +169,10 @@ class Quotas:
         return _decoder.decode(document.value) if document else Project()
 
     def write(self, project: str, change: Callable[[Project], Project]) -> Project:
-        """Change the project's settings atomically and return the new settings. Raises ``MetadataConflict``."""
+        """Change the project's settings atomically and return the new settings.
+
+        Raises ``MetadataConflict`` if concurrent changes make every attempt fail.
+        """
         ref = DocumentRef("", QUOTA, project_id(project))
         for _ in range(10):
             now = self._clock.now()
@@ -190,11 +196,14 @@ class Quotas:
         """Drop the project's cached settings and usage."""
         with self._lock:
             self._known.pop(project, None)
-        self._stored.forget(project)
+        self._storage_quotas.forget(project)
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Project]]:
-        """Return a page of the projects that have created something or have settings, ordered by id."""
-        size = PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
+        """Return a page of projects, ordered by id.
+
+        A project is listed if it has settings or has created something.
+        """
+        size = PAGE if limit is None else check_range("limit", limit, 1, MAX_PAGE)
         now = self._clock.now()
         registered, written = (self._documents.list("", kind, "", marker, size, now).items for kind in (PROJECT, QUOTA))
         settings = {each.ref.name: _decoder.decode(each.value) for each in written}
@@ -207,20 +216,21 @@ class Quotas:
     def admit_queue(self, queue: QueueRef, dead_letters: object = None) -> AbstractContextManager[None]:
         """Reserve quota for a queue and its dead-letter queue while the caller creates the queue.
 
-        Queues that exist need no quota. Raises ``QuotaExceeded``.
+        Existing queues need no quota. Raises ``QuotaExceeded`` if the project has reached its queue limit.
         """
         return self._reserve_queues([queue, *_dead_letter_ref(queue, dead_letters)])
 
     def admit_targets(self, queues: Collection[QueueRef]) -> AbstractContextManager[None]:
         """Reserve quota for missing target queues while the caller moves messages to them.
 
-        A cache of existing queues saves the round trip and the lock for most moves. Raises ``QuotaExceeded``.
+        For most moves, a cache of existing queues saves the round trip and the lock. Raises ``QuotaExceeded`` if the
+        project has reached its queue limit.
         """
         missing = self._missing(queues)
         return self._reserve_queues(missing) if missing else NOTHING
 
     def check_targets(self, queues: Collection[QueueRef]) -> None:
-        """Raise ``QuotaExceeded`` if the project has no quota for the queues that do not exist yet."""
+        """Raise ``QuotaExceeded`` if the project has no quota for the queues that are missing."""
         if missing := self._missing(queues):
             self._register(missing[0].project)
             self._check_queues(missing)
@@ -228,7 +238,7 @@ class Quotas:
     def check_dead_letters(self, queue: QueueRef, name: object) -> None:
         """Raise ``QuotaExceeded`` if the project has no quota for the queue's dead-letter queue.
 
-        The quota is checked when the metadata names the queue, because a later claim creates it without a check.
+        The check takes place when the metadata names the queue, because a later claim creates the queue unchecked.
         """
         self.check_targets(_dead_letter_ref(queue, name))
 
@@ -236,7 +246,7 @@ class Quotas:
     def _reserve_queues(self, queues: Sequence[QueueRef]) -> Iterator[None]:
         project = queues[0].project
         self._register(project)
-        if not self.of(project).quota.queues:
+        if not self.allotment(project).quota.queues:
             yield
             return
         with self._creation_locks.locked((project, "queues")):
@@ -249,16 +259,19 @@ class Quotas:
     def _check_queues(self, missing: Sequence[QueueRef]) -> None:
         if missing:
             project = missing[0].project
-            most = self.of(project).quota.queues
-            if most and self._storage.queues.count(project) + len(missing) > most:
-                raise exceeded("queues", most)
+            limit = self.allotment(project).quota.queues
+            if limit and self._storage.queues.count(project) + len(missing) > limit:
+                raise exceeded("queues", limit)
 
     def _exists(self, queue: QueueRef) -> bool:
-        """Return whether the queue exists, from a cache if possible; ``True`` if the project has no queue limit."""
+        """Return whether the queue exists, from a cache if possible.
+
+        Without a queue limit, return ``True``.
+        """
         known, now = (queue.project, "queues", queue.name), self.now()
         if self._existing.get(known, 0.0) > now:
             return True
-        if self.of(queue.project).quota.queues and self._storage.queues.get(queue) is None:
+        if self.allotment(queue.project).quota.queues and self._storage.queues.get(queue) is None:
             return False
         self._remember_existing(known, now)
         return True
@@ -276,23 +289,26 @@ class Quotas:
 
     @contextmanager
     def admit_topic(self, topic: TopicRef) -> Iterator[None]:
-        """Reserve quota for a topic while the caller creates the topic. Raises ``QuotaExceeded``."""
+        """Reserve quota for a topic while the caller creates the topic.
+
+        Raises ``QuotaExceeded`` if the project has reached its topic limit.
+        """
         self._register(topic.project)
         with self._creation_locks.locked((topic.project, TOPIC)):
-            most = self.of(topic.project).quota.topics
-            if most and self._count(topic.project, TOPIC, most) >= most and not self._has_topic(topic):
-                raise exceeded("topics", most)
+            limit = self.allotment(topic.project).quota.topics
+            if limit and self._count(topic.project, TOPIC, limit) >= limit and not self._has_topic(topic):
+                raise exceeded("topics", limit)
             yield
 
     def admit_metadata(self, project: str, size: int, former: int) -> None:
         """Reserve metadata quota for a queue or topic whose metadata grows from ``former`` to ``size`` bytes.
 
-        Raises ``QuotaExceeded``.
+        Raises ``QuotaExceeded`` if the project would exceed its metadata limit.
         """
-        self._metadata.take(project, size, former, self.of(project).quota.metadata_bytes)
+        self._metadata_quotas.take(project, size, former, self.allotment(project).quota.metadata_bytes)
 
     def _measure_metadata(self, project: str) -> int:
-        """Return the project's metadata size in bytes as counted against the quota, read from the store."""
+        """Read the project's metadata from the store and return its size in bytes, as counted against the quota."""
         total, after = 0, ""
         while True:
             page = self._storage.queues.list(project, after, DOCUMENT_PAGE)
@@ -306,27 +322,27 @@ class Quotas:
         return self._documents.get(DocumentRef(topic.project, TOPIC, topic.name), self._clock.now()) is not None
 
     def max_subscriptions(self, project: str) -> int:
-        """Return the project's subscription limit (0 = none), and add the project to the list of projects."""
+        """Return the project's subscription limit (0 = no limit). Add the project to the list of projects."""
         self._register(project)
-        return self.of(project).quota.subscriptions
+        return self.allotment(project).quota.subscriptions
 
     @contextmanager
     def admit_work(self, project: str, work: Work, name: str) -> Iterator[QuotaExceeded | None]:
         """Reserve quota for a stage, fence or producer while the caller uses it.
 
-        The context manager yields ``QuotaExceeded`` if the name is new and the project has reached its limit, otherwise
-        ``None``.
+        The context manager yields ``QuotaExceeded`` if the name is new and the project has reached its limit. If not,
+        it yields ``None``.
         """
-        most = getattr(self.of(project).quota, work)
+        limit = getattr(self.allotment(project).quota, work)
         known = (project, work, name)
         self._register(project)
-        if not most or self._existing.get(known, 0.0) > self.now():
+        if not limit or self._existing.get(known, 0.0) > self.now():
             yield None
             return
         with self._creation_locks.locked((project, work)):
             found = self._storage.transactions.count(project, work, name, self._clock.now())
             if not found.known:
-                yield exceeded(work, most) if found.total >= most else None
+                yield exceeded(work, limit) if found.total >= limit else None
                 return
         self._remember_existing(known, self.now())
         yield None
@@ -338,16 +354,16 @@ class Quotas:
 
     def share_of(self, project: str) -> int:
         """Return the percentage of a process's long-poll slots and streams that the project may use."""
-        return self.of(project).quota.share
+        return self.allotment(project).quota.share
 
     def reserve_storage(self, project: str, drafts: Sequence[Draft]) -> QuotaExceeded | None:
         """Reserve storage quota for the drafts. Return the error if the quota is exceeded, otherwise ``None``."""
-        quota = self.of(project).quota
+        quota = self.allotment(project).quota
         if not quota.stored_messages and not quota.stored_bytes:
             return None
         sizes = [draft.size for draft in drafts]  # a list is faster than a generator
         size = sum(sizes) + OVERHEAD * len(drafts)
-        return self._stored.take(project, len(drafts), size, quota)
+        return self._storage_quotas.take(project, len(drafts), size, quota)
 
     def stored(self, project: str) -> Usage | None:
         """Return the project's storage usage, or ``None`` if the store does not report it."""
@@ -365,9 +381,9 @@ class Quotas:
             used |= {work.value: count(project, work, "", now).total for work in Work}
         return used
 
-    def _count(self, project: str, kind: str, most: int) -> int:
-        """Return the number of the project's documents of one kind, counted up to ``most``."""
-        return sum(1 for _ in islice(self._documents_of(project, kind), most))
+    def _count(self, project: str, kind: str, limit: int) -> int:
+        """Return the number of the project's documents of one kind, counted up to ``limit``."""
+        return sum(1 for _ in islice(self._documents_of(project, kind), limit))
 
     def _documents_of(self, project: str, kind: str) -> Iterator[Document]:
         now, marker = self._clock.now(), ""

@@ -23,7 +23,7 @@ from zq.errors import TooManyRequests, Unavailable
 from zq.model.documents import DocumentRef
 from zq.model.quotas import Quota
 from zq.storage.api import DocumentController
-from zq.turns import Company
+from zq.turns import Contention
 
 LOG = logging.getLogger(__name__)
 # Names of the rates in [quota], in the order of all tuples with one number per rate.
@@ -44,11 +44,11 @@ REPORT_TTL: Final = 5.0
 NEAR_FRACTION: Final = 1 / 16
 # Maximum number of concurrent heavy requests of a project in one process.
 MAX_HEAVY: Final = 2
-# Maximum seconds that another heavy request waits for its turn.
+# Maximum seconds that a further heavy request waits for a slot.
 HEAVY_WAIT: Final = 1.0
-# Seconds after a request of another project in which heavy requests make longer pauses.
-LATELY_SECONDS: Final = 0.1
-# Seconds after a request of a second project in which a process counts as serving several projects.
+# Seconds after another project's request during which heavy requests pause longer.
+CONTENTION_SECONDS: Final = 0.1
+# Seconds after a second project's request during which the process counts as serving several projects.
 RECENT_SECONDS: Final = 1.0
 # Kind of the documents that hold the reports of processes.
 REPORT_KIND: Final = "rate"
@@ -58,7 +58,7 @@ MAX_PROCESSES: Final = 256
 _decoder: Final = msgspec.json.Decoder(dict[str, tuple[float, float, float]])
 
 
-class Left(NamedTuple):
+class RemainingRate(NamedTuple):
     """The remainder of a project's scarcest rate.
 
     Attributes:
@@ -72,8 +72,13 @@ class Left(NamedTuple):
     seconds: int
 
 
-class Visits:
-    """Recent activity by project: light requests in progress, and the two latest projects."""
+class RecentProjects:
+    """The projects that this process has served recently.
+
+    These are all projects with light requests in progress, and the two projects with the latest requests.
+
+    ``zq.http.weight`` defines light and heavy requests.
+    """
 
     def __init__(self) -> None:
         self.busy: set[Account] = set()
@@ -82,27 +87,30 @@ class Visits:
         self._last_at = self._other_at = -RECENT_SECONDS
 
     def note(self, account: "Account", now: float) -> None:
-        """Record a request. Without a lock, threads may overwrite each other's record; the next request corrects it."""
+        """Record a request of a project.
+
+        No lock is held. If threads overwrite each other's record, the next request corrects it.
+        """
         if self._last is not account:
             self._other_at, self._last = self._last_at, account
         self._last_at = now
 
-    def are_of_several(self, now: float) -> bool:
-        """Return whether several projects sent requests in the last ``RECENT_SECONDS`` seconds."""
+    def has_several(self, now: float) -> bool:
+        """Return whether requests of several projects arrived within the last ``RECENT_SECONDS`` seconds."""
         return now - self._other_at < RECENT_SECONDS
 
-    def company(self, account: "Account", now: float) -> Company:
-        """Return whether other projects compete with a heavy request of this project, now or a moment ago."""
+    def contention(self, account: "Account", now: float) -> Contention:
+        """Return how recently another project sent light requests, which this heavy request would delay."""
         if self.busy:
-            return Company.NOW
+            return Contention.NOW
         latest = self._other_at if self._last is account else self._last_at
-        return Company.LATELY if now - latest < LATELY_SECONDS else Company.NONE
+        return Contention.RECENT if now - latest < CONTENTION_SECONDS else Contention.NONE
 
 
 class Account:
     """The rate limiter of one project in one process: three buckets and a count of requests in progress.
 
-    A heavy request (see ``zq.http.weight``) occupies one of ``MAX_HEAVY`` places and is charged an estimated cost in
+    A heavy request (see ``zq.http.weight``) occupies one of ``MAX_HEAVY`` slots and is charged an estimated cost in
     advance.
     """
 
@@ -112,29 +120,29 @@ class Account:
         "_bytes",
         "_full",
         "_heavy",
+        "_heavy_slots",
         "_lock",
         "_mean",
         "_messages",
         "_most",
-        "_places",
         "_policy",
         "_quota",
         "_rates",
+        "_recent_projects",
         "_refusals",
         "_requests",
         "_running",
         "_sent",
         "_size",
         "_steps",
-        "_visits",
     )
 
-    def __init__(self, quota: Quota, threads: int, visits: "Visits | None" = None) -> None:
-        self._visits = Visits() if visits is None else visits
-        self._busy = self._visits.busy
+    def __init__(self, quota: Quota, threads: int, recent_projects: "RecentProjects | None" = None) -> None:
+        self._recent_projects = RecentProjects() if recent_projects is None else recent_projects
+        self._busy = self._recent_projects.busy
         self._heavy = 0
-        """Number of heavy requests that wait for a place or occupy one."""
-        self._places = threading.Semaphore(MAX_HEAVY)
+        """Number of heavy requests that occupy a slot or wait for one."""
+        self._heavy_slots = threading.Semaphore(MAX_HEAVY)
         self._lock = threading.Lock()
         """Acquired without ``with`` on the path of every request, because ``with`` takes twice as long."""
         self._requests, self._messages, self._bytes = 0.0, 0.0, 0.0
@@ -153,7 +161,7 @@ class Account:
         self._quota = quota
         self._most = max(1, threads * quota.share // 100)
         self._policy = _policy(quota)
-        self.share(rates_of(quota))
+        self.set_rates(rates_of(quota))
 
     @property
     def quota(self) -> Quota:
@@ -161,7 +169,7 @@ class Account:
         return self._quota
 
     def enter(self, now: float) -> None:
-        """Admit a request or raise ``TooManyRequests``. Each admitted request must end with ``leave``."""
+        """Admit a request, or raise ``TooManyRequests``. After an admission, ``leave`` must be called."""
         limit = now + ALLOWED
         self._lock.acquire()
         try:
@@ -174,35 +182,35 @@ class Account:
             self._running += 1
             if self._running - self._heavy == 1:
                 self._busy.add(self)
-            self._visits.note(self, now)
+            self._recent_projects.note(self, now)
         finally:
             self._lock.release()
 
     def resume(self) -> None:
-        """Resume a suspended request that was admitted earlier. It must end with ``leave``."""
+        """Resume a suspended request that was admitted earlier. ``leave`` must be called afterwards."""
         with self._lock:
             self._running += 1
             self._update_busy()
 
     def begin_heavy(self, now: Callable[[], float], messages: int, size: int) -> None:
-        """Wait for a place for a heavy request and charge an estimated cost. ``end_heavy`` must follow.
+        """Wait for a slot for a heavy request and charge an estimated cost. ``end_heavy`` must be called afterwards.
 
-        Raises ``TooManyRequests`` if no place becomes free in time, or if the project is in debt by then.
+        Raises ``TooManyRequests`` if no slot becomes free in time, or if the project is in debt by then.
         """
         with self._lock:
             self._heavy += 1
             self._update_busy()
-        has_place = self._places.acquire(timeout=HEAVY_WAIT)
+        has_slot = self._heavy_slots.acquire(timeout=HEAVY_WAIT)
         with self._lock:
             limit = now() + ALLOWED
             late = self._messages - limit, self._bytes - limit
-            if has_place and max(late) <= 0:
+            if has_slot and max(late) <= 0:
                 self._charge(now(), messages, size)
                 return
             self._heavy -= 1
             self._update_busy()
-            if has_place:
-                self._places.release()
+            if has_slot:
+                self._heavy_slots.release()
                 raise self._refuse(0.0, *late)
             self._refusals += 1
         raise TooManyRequests(
@@ -210,12 +218,12 @@ class Account:
         )
 
     def end_heavy(self, now: float, messages: int, size: int) -> None:
-        """Release the place and refund the estimated cost. ``leave`` charges the actual cost."""
+        """Release the slot and refund the estimated cost. ``leave`` charges the actual cost."""
         with self._lock:
             self._heavy -= 1
             self._update_busy()
             self._charge(now, -messages, -size)
-        self._places.release()
+        self._heavy_slots.release()
 
     def leave(self, now: float, messages: int, size: int) -> None:
         """End or suspend a request and charge its messages and bytes."""
@@ -238,7 +246,7 @@ class Account:
         """Return the seconds until the project has paid its debt of messages and bytes; negative if it has no debt."""
         return max(self._messages, self._bytes) - now - ALLOWED
 
-    def left(self, now: float) -> Left | None:
+    def left(self, now: float) -> RemainingRate | None:
         """Return the remainder of the scarcest rate, or ``None`` if no rate is limited."""
         debt, scarcest = -1.0, -1
         for rate, paid in enumerate((self._requests, self._messages, self._bytes)):
@@ -248,10 +256,10 @@ class Account:
             return None
         bound = self._rates[scarcest]
         rest = min(int(bound), max(0, int((ALLOWED - debt) * bound)))
-        return Left(RATES[scarcest], rest, max(1, ceil(debt)))
+        return RemainingRate(RATES[scarcest], rest, max(1, ceil(debt)))
 
     def headers(self, now: float) -> dict[str, str]:
-        """Return the rate-limit headers of an answer, with names in lower case; empty if no rate is limited.
+        """Return the rate-limit headers of a response, with names in lower case; empty if no rate is limited.
 
         The headers follow draft-ietf-httpapi-ratelimit-headers-10.
         """
@@ -266,7 +274,10 @@ class Account:
         return self._full[1 if messages > requests and messages > now else 0]
 
     def demand(self) -> tuple[float, float, float]:
-        """Return requests, messages and bytes since the last call. A refused request counts like an average one."""
+        """Return the demand since the last call: requests, messages and bytes.
+
+        A rejected request counts as many messages and bytes as an average admitted request.
+        """
         with self._lock:
             asked, refusals = self._asked, self._refusals
             # Refunded estimates may exceed the costs charged since the last call.
@@ -276,8 +287,8 @@ class Account:
             self._mean = messages / granted, size / granted
         return asked, messages + refusals * self._mean[0], size + refusals * self._mean[1]
 
-    def share(self, rates: Sequence[float]) -> None:
-        """Limit this process to its share of the project's rates."""
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """Set this process's share of the project's rates."""
         self._rates = list(rates)
         requests, messages, size = (1 / rate if rate else 0.0 for rate in rates)
         self._steps = requests or -ALLOWED, messages, size
@@ -304,7 +315,7 @@ class Account:
         self._bytes = (paid if paid > now else now) + size * byte
 
     def _refuse(self, *late: float) -> TooManyRequests:
-        """Count a refusal and return the error.
+        """Count a rejected request and return the error.
 
         Args:
             late: Seconds until each bucket admits a request.
@@ -332,7 +343,7 @@ class Rates:
         self._threads = threads
         self.now = monotonic
         self._accounts: LRUCache[str, Account] = LRUCache(MAX_PROJECTS)
-        self.visits = Visits()
+        self.recent_projects = RecentProjects()
         self._lock = threading.Lock()
 
     def account(self, project: str, quota: Quota) -> Account:
@@ -340,7 +351,7 @@ class Rates:
         with self._lock:
             account = self._accounts.get(project)
             if account is None:
-                self._accounts[project] = account = Account(quota, self._threads, self.visits)
+                self._accounts[project] = account = Account(quota, self._threads, self.recent_projects)
         if account.quota is not quota and account.quota != quota:
             account.configure(quota, self._threads)
         return account
@@ -359,7 +370,6 @@ class Exchange:
         self._documents = documents
         self._clock = clock
         self._ref = DocumentRef("", REPORT_KIND, uuid4().hex)
-        self._heard = 0.0
         self._divided: set[str] = set()
 
     def start(self) -> None:
@@ -367,9 +377,9 @@ class Exchange:
         threading.Thread(target=self._run, name="zq-rates", daemon=True).start()
 
     def round(self) -> None:
-        """Publish this process's demand, read the other reports, and divide the rates. Raises ``Unavailable``.
+        """Publish this process's demand, read the reports of the other processes, and divide the rates.
 
-        The store is not accessed while no project is near its rates.
+        If no project is near its rates, the store is not accessed.
         """
         accounts = self._rates.accounts()
         demands = {project: account.demand() for project, account in accounts.items()}
@@ -377,15 +387,17 @@ class Exchange:
         others = self._exchange(near) if near else []
         for project in self._divided - near.keys():
             if project in accounts:
-                accounts[project].share(rates_of(accounts[project].quota))
+                accounts[project].set_rates(rates_of(accounts[project].quota))
         self._divided = set(near)
         for project in near:
             reported = [report[project] for report in others if project in report]
             rates = rates_of(accounts[project].quota)
-            accounts[project].share([divided(rate, (each[i] for each in reported)) for i, rate in enumerate(rates)])
+            accounts[project].set_rates(
+                [fair_share(rate, (each[i] for each in reported)) for i, rate in enumerate(rates)]
+            )
 
     def _exchange(self, near: Mapping[str, tuple[float, float, float]]) -> list[dict[str, tuple[float, float, float]]]:
-        """Write this process's report and return the reports of the other processes."""
+        """Store this process's report and return the reports of the other processes."""
         now = self._clock.now()
         self._documents.put(self._ref, msgspec.json.encode(near), now, expires=now + REPORT_TTL)
         page = self._documents.list("", REPORT_KIND, "", "", MAX_PROCESSES, now)
@@ -400,8 +412,13 @@ class Exchange:
                 LOG.debug("Rates are currently not divided among processes: %s", absence)
 
 
-def divided(limit: float, demands: Iterable[float]) -> float:
-    """Return the max-min fair share of a consumer with unlimited demand, next to consumers with these demands."""
+def fair_share(limit: float, demands: Iterable[float]) -> float:
+    """Return the max-min fair share of this process, assuming that its own demand is unlimited.
+
+    Args:
+        limit: Rate to divide.
+        demands: Demands of the other processes.
+    """
     left, sharing = limit, sorted(demands)
     for at, demand in enumerate(sharing):
         share = left / (len(sharing) - at + 1)

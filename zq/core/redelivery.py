@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from zq.model import MAX_LOOKS, Claimed, ClaimRequest, Move, QueueRef, Seconds
+from zq.model import MAX_CLAIM_ATTEMPTS, ClaimRequest, ClaimResult, Move, QueueRef, Seconds
 from zq.storage.api import Storage
 
 # Number of doublings after which a delay exceeds every possible cap.
@@ -19,7 +19,7 @@ MAX_CLAIM_COUNT: Final = "max_claim_count"
 
 
 class Redelivery(Struct, frozen=True):
-    """The delay before a message is redelivered after its claim has lapsed or was released without a delay.
+    """The delay before a message is redelivered after its claim has expired or was released without a delay.
 
     Attributes:
         delay: Delay in seconds after the first claim.
@@ -31,14 +31,14 @@ class Redelivery(Struct, frozen=True):
     exponential: bool = False
     cap: int = 0
 
-    def waits(self) -> tuple[int, ...]:
-        """Return the delay in seconds after the first, second, … claim, for ``ClaimRequest.waits``."""
+    def delays(self) -> tuple[int, ...]:
+        """Return the delays in seconds after the first, second, … claim, for ``ClaimRequest.redelivery_delays``."""
         if not self.delay:
             return ()
-        waits = [min(self.delay, self.cap)]
-        while self.exponential and waits[-1] < self.cap and len(waits) <= MAX_DOUBLINGS:
-            waits.append(min(self.delay << len(waits), self.cap))
-        return tuple(waits)
+        delays = [min(self.delay, self.cap)]
+        while self.exponential and delays[-1] < self.cap and len(delays) <= MAX_DOUBLINGS:
+            delays.append(min(self.delay << len(delays), self.cap))
+        return tuple(delays)
 
 
 AT_ONCE: Final = Redelivery()
@@ -50,7 +50,7 @@ class DeadLetters(Struct, frozen=True):
     Attributes:
         max_claims: Number of claims after which a message is moved to the dead-letter queue.
         ttl: Ttl in seconds of a dead letter; ``None`` = the message's own ttl, restarted.
-        history: Seconds for which the source queue keeps a history entry; 0 = no entry.
+        history: Seconds for which the source queue keeps a history entry of a moved message; 0 = no entry.
     """
 
     queue: QueueRef
@@ -66,16 +66,16 @@ def claim(
     dead_letters: DeadLetters | None,
     now: Seconds,
     before_move: Callable[[QueueRef, Sequence[Move], Seconds], object] | None = None,
-) -> Claimed:
+) -> ClaimResult:
     """Claim messages, and move messages that reached the claim limit to the dead-letter queue.
 
-    A message is moved only if it is still ready, so several servers may do this concurrently. If a claim finds only
-    such messages, it is repeated.
+    Several servers may do this concurrently, because only ready messages are moved. If a claim finds only messages to
+    move, it is repeated.
 
     Args:
         before_move: Called before each move with the queue, the moves and ``now``.
     """
-    for _ in range(MAX_LOOKS):
+    for _ in range(MAX_CLAIM_ATTEMPTS):
         claimed = storage.claims.create(queue, request, now)
         if dead_letters is not None and claimed.spent:
             moves = [

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dead-letter use cases: redrive and its preview (extensions 4)."""
+"""Redrive of dead letters, and its dry run (extensions 4)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -13,7 +13,16 @@ from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
 from zq.errors import Invalid, QueuePaused
 from zq.events import Events
-from zq.limits import DEFAULT_BATCH, MAX_BATCH, MAX_NAMED, check_target, count_within, each_once, queue_name, within
+from zq.limits import (
+    DEFAULT_BATCH,
+    MAX_BATCH,
+    MAX_NAMED,
+    check_count,
+    check_queue_name,
+    check_range,
+    check_target,
+    check_unique,
+)
 from zq.model import ListFilter, Message, Move, Outcome, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
@@ -24,18 +33,18 @@ from zq.wire.extensions import RedriveTerms
 CHUNK: Final = 100
 # Body bytes that a dry run reads at a time.
 CHUNK_BYTES: Final = 4_000_000
-# Policy rule that authorizes a move to a target, like a post to it.
+# Policy rule for moves to a queue. It is the rule for posts.
 MOVE_RULE: Final = "messages:create"
 NO_ORIGIN: Final = "to is missing: a message of the queue has no origin to which it could be moved back."
 
 
-class Redriven(Struct, frozen=True):
+class RedriveResult(Struct, frozen=True):
     """The result of a redrive.
 
     Attributes:
         moved: Number of messages moved.
         remaining: Number of messages that are still ready, counted up to ``MAX_BATCH``.
-        lost: If ids were requested, the ids of messages that are not ready any more, in request order.
+        lost: The requested ids without a ready message, in request order; unset if no ids were requested.
     """
 
     moved: int
@@ -43,7 +52,7 @@ class Redriven(Struct, frozen=True):
     lost: list[str] | UnsetType = UNSET
 
 
-class DryRun(Struct, frozen=True):
+class RedriveDryRun(Struct, frozen=True):
     """The expected result of a redrive.
 
     Attributes:
@@ -52,7 +61,7 @@ class DryRun(Struct, frozen=True):
         without_origin: Number of messages without an origin.
         missing_origin: Number of messages per missing origin queue, which the redrive would create.
         counted: Number of ready messages that were inspected.
-        lost: If ids were requested, the ids of messages that are not ready any more, in request order.
+        lost: The requested ids without a ready message, in request order; unset if no ids were requested.
     """
 
     would_move: int
@@ -107,7 +116,7 @@ class Routes:
 
 
 class Redriving:
-    """Use cases of dead letters: move them back, and preview the moves."""
+    """Redrive of dead letters: move them back, or count the moves in a dry run."""
 
     def __init__(
         self, storage: Storage, clock: Clock, rules_cache: RulesCache, events: Events, quotas: AnyQuotas
@@ -118,15 +127,15 @@ class Redriving:
         self._events = events
         self._quotas = quotas
 
-    def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> Redriven:
-        """Move ready messages to ``terms.to``, or to the queues from which they came.
+    def redrive(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveResult:
+        """Move ready messages to ``terms.to``, or back to their origin queues.
 
-        The messages are those with ``terms.ids``, or the oldest ones. ``terms.origin`` selects those from one queue. A
-        message without an origin, or whose origin the caller may not post to, is not moved.
+        Without ``terms.ids``, the oldest messages are moved; with ``terms.origin``, only those from that queue. A
+        message without an origin stays in the queue, and so does a message to whose origin the caller may not post.
 
         Raises:
             NotAuthorized: The caller may not post to ``terms.to``.
-            Invalid: No message was moved, and one has no origin.
+            Invalid: No message was moved, and a message has no origin.
             QueuePaused: No message was moved, and posts to a target are paused.
         """
         routes = self._routes(queue, terms, allowance)
@@ -139,12 +148,13 @@ class Redriving:
         if not moved:
             routes.check_paused()
         self._events.finished(queue, Outcome.MOVED, moved)
-        return Redriven(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
+        return RedriveResult(moved, self._storage.queues.ready(queue, MAX_BATCH, self._clock.now()).count, lost)
 
-    def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> DryRun:
-        """Return the expected result of ``redrive`` without a change. Without a limit, inspect ``MAX_BATCH`` messages.
+    def dry_run(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance = EVERYTHING) -> RedriveDryRun:
+        """Return the expected result of ``redrive`` without moving messages.
 
-        Without ids, a redrive stops at the first message that has no target. The counts include the messages after it.
+        Without a limit, up to ``MAX_BATCH`` messages are inspected. Without ids, a redrive stops at the first message
+        that has no target, but ``counted`` and ``origins`` include later messages.
         """
         routes = self._routes(queue, terms, allowance)
         limit = MAX_BATCH if terms.limit is UNSET else terms.limit
@@ -168,24 +178,30 @@ class Redriving:
         known = {name: count for name, count in origins.items() if name in there}
         missing = {name: count for name, count in origins.items() if name not in there}
         lost = UNSET if terms.ids is UNSET else [id for id in terms.ids if id not in seen]
-        return DryRun(would_move, known, without, missing, counted, lost)
+        return RedriveDryRun(would_move, known, without, missing, counted, lost)
 
     def _routes(self, queue: QueueRef, terms: RedriveTerms, allowance: Allowance) -> Routes:
-        """Check the terms and return the routes. Raises ``Invalid``, ``NotAuthorized``, ``QueuePaused``."""
+        """Check the terms and return the routes.
+
+        Raises:
+            Invalid: The terms are out of range or contradict each other.
+            NotAuthorized: The caller may not post to ``terms.to``, or the caller's roles do not permit posts.
+            QueuePaused: Posts to ``terms.to`` are paused.
+        """
         if terms.limit is not UNSET:
-            within("limit", terms.limit, 1, MAX_BATCH)
+            check_range("limit", terms.limit, 1, MAX_BATCH)
         if terms.ids is not UNSET:
             for name in ("limit", "origin"):
                 if getattr(terms, name) is not UNSET:
                     raise Invalid(f"{name} cannot be combined with ids.")
-            count_within("ids", len(terms.ids), MAX_NAMED)
-            each_once("ids", terms.ids)
-        to = None if terms.to is UNSET else queue_name("to", terms.to)
+            check_count("ids", len(terms.ids), MAX_NAMED)
+            check_unique("ids", terms.ids)
+        to = None if terms.to is UNSET else check_queue_name("to", terms.to)
         if to == queue.name:
             raise Invalid("to must not name the queue that is redriven.")
-        origin = None if terms.origin is UNSET else queue_name("origin", terms.origin)
+        origin = None if terms.origin is UNSET else check_queue_name("origin", terms.origin)
         if to is not None or not allowance.permits(MOVE_RULE):
-            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
+            allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, to or queue.name)
         if to is not None:
             target = QueueRef(queue.project, to)
             check_target("to", target, self._storage.queues.get)
@@ -213,7 +229,7 @@ class Redriving:
         return moved
 
     def _move_named(self, queue: QueueRef, routes: Routes, ids: Sequence[str]) -> tuple[int, list[str]]:
-        """Move the messages with these ids. Return the number of moved messages, and the lost ids."""
+        """Move the messages with these ids. Return the number of moved messages, and the ids that were not ready."""
         went: set[str] = set()
         stay: set[str] = set()
         homeless = False
@@ -237,7 +253,7 @@ class Redriving:
             return self._storage.messages.move(queue, moves, now, history)
 
     def _oldest(self, queue: QueueRef) -> Iterator[Sequence[Message]]:
-        """Yield the ready messages in pages."""
+        """Yield the ready messages in pages, oldest first."""
         marker = 0
         while True:
             page = self._storage.messages.list(queue, marker, CHUNK, ListFilter(), self._clock.now(), CHUNK_BYTES)
@@ -250,7 +266,7 @@ class Redriving:
     def _named(self, queue: QueueRef, ids: Sequence[str]) -> Iterator[Sequence[Message]]:
         """Yield the ready messages with these ids in pages.
 
-        ``claim`` is checked because a message that a commit settles stays claimed after its claim has ended.
+        A message that a running commit settles stays claimed after its claim has expired, so ``claim`` is checked too.
         """
         for start in range(0, len(ids), CHUNK):
             if start:
@@ -260,5 +276,4 @@ class Redriving:
             yield [message for message in found if message.available <= now and not message.claim]
 
     def _existing(self, project: str, names: Collection[str]) -> set[str]:
-        """Return the names of the queues that exist."""
         return {name for name in names if self._storage.queues.get(QueueRef(project, name)) is not None}

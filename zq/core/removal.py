@@ -35,10 +35,10 @@ TOKEN_KINDS: Final = (TOKEN, "token-used")
 
 
 class Removal:
-    """The deletion of projects in steps, which any server may resume.
+    """Deletion of projects in steps. Any server may continue a deletion.
 
-    The project is suspended first, so that its clients cannot create anything. The document that suspends it is deleted
-    last. Stages, fences and producers expire by themselves.
+    The project is suspended first, so that its clients cannot create anything. The document that suspends the project
+    is deleted last. Stages, fences and producers expire without a step.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Removal:
         self.step(quotas, project)
 
     def step(self, quotas: Quotas, project: str) -> bool:
-        """Delete one more part of the project. Return whether more may be left."""
+        """Run one step of the deletion. Return whether more steps may be needed."""
         steps = self._followers.remove, self._step_queues, self._step_topics, self._step_flavors
         owned = self._owned_documents
         if any(step(project) for step in steps) or any(self._step_documents(project, each) for each in owned):
@@ -79,7 +79,7 @@ class Removal:
         return False
 
     def resume(self, quotas: Quotas | None) -> None:
-        """Resume deletions that any server has begun. Call once a second."""
+        """Continue all deletions in progress. Must be called once a second."""
         if quotas is None or time.monotonic() - self._polled < POLL_INTERVAL:
             return
         self._polled = time.monotonic()

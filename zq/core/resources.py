@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use cases common to queues and topics, the resources with metadata (contract 6, 13)."""
+"""Use cases that queues and topics share (contract 6, 13)."""
 
 import logging
 import time
@@ -13,11 +13,11 @@ from zq import turns, wire
 from zq.clock import Clock
 from zq.core.followers import Followers
 from zq.core.markers import Markers
-from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, set_values
+from zq.core.metadata import ENCRYPTS, OWN, SEALED, Metadata, MetadataSchema, find_assigned_values
 from zq.core.quotas import AnyQuotas
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import InvalidBody, NotFound, ZqError
-from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, Seconds, Stats
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.hidden import HIDDEN
@@ -34,14 +34,14 @@ READ_BYTES: Final = 1 << 18
 MAX_DECODED: Final = 1 << 20
 # Bytes of metadata after which a request yields to other threads.
 DECODED_SLICE: Final = 1 << 16
-# Maximum processor seconds of one request before its page ends early.
+# Maximum processor time in seconds of one request before its page ends early.
 MAX_WALK_SECONDS: Final = 0.05
 
 # Metadata key that names a queue's dead-letter queue.
 DEAD_LETTERS: Final = "_dead_letter_queue"
 
 # A resource's name and stored metadata.
-Listed = tuple[str, Metadata]
+NamedMetadata = tuple[str, Metadata]
 
 
 class Listing(Struct, frozen=True):
@@ -52,34 +52,34 @@ class Listing(Struct, frozen=True):
         cut: Whether the page ended early. Such a page may be empty.
     """
 
-    items: list[Listed]
+    items: list[NamedMetadata]
     next: str | None
     cut: bool = False
 
 
-class Walk:
-    """Work budget of one filtered listing. The listing yields to other threads between slices.
+class ListingBudget:
+    """The work budget of one filtered listing.
 
     Args:
-        most: Maximum number of resources to inspect.
+        max_resources: Maximum number of resources to inspect.
     """
 
-    def __init__(self, most: int) -> None:
-        self._left = most
+    def __init__(self, max_resources: int) -> None:
+        self._left = max_resources
         self._bytes = MAX_DECODED
         self._ends = time.thread_time() + MAX_WALK_SECONDS
         self._slice = 0
 
-    def read(self, size: int) -> None:
-        """Charge ``size`` bytes of decoded metadata."""
+    def charge_bytes(self, size: int) -> None:
+        """Charge ``size`` bytes of decoded metadata. Yield to other threads after each slice."""
         self._bytes -= size
         self._slice += size
         if self._slice >= DECODED_SLICE:
             self._slice = 0
             turns.give_way()
 
-    def ends_with_next(self) -> bool:
-        """Charge one resource. Return whether the budget is used up."""
+    def charge_resource(self) -> bool:
+        """Charge one resource and return whether the budget is used up. Yield to other threads after each slice."""
         self._left -= 1
         if not self._left % turns.SLICE:
             turns.give_way()
@@ -87,7 +87,7 @@ class Walk:
 
 
 class Name(Protocol):
-    """The full name of a resource, a ``QueueRef`` or ``TopicRef``."""
+    """The full name of a resource: a ``QueueRef`` or ``TopicRef``."""
 
     @property
     def project(self) -> str: ...
@@ -96,8 +96,8 @@ class Name(Protocol):
     def name(self) -> str: ...
 
 
-class Stored(Protocol):
-    """A resource as stored."""
+class StoredResource(Protocol):
+    """A stored queue or topic."""
 
     @property
     def ref(self) -> Name: ...
@@ -108,11 +108,11 @@ class Stored(Protocol):
 
 R = TypeVar("R", bound=Name)
 Given = TypeVar("Given", bound=Name, contravariant=True)
-T = TypeVar("T", bound=Stored)
+T = TypeVar("T", bound=StoredResource)
 
 
 class ResourceStore(Protocol[Given, T]):
-    """The store of one kind of resource. The methods have the contract of ``storage.api.QueueController``."""
+    """The store of queues or topics. For its methods, see ``storage.api.QueueController``."""
 
     def create(self, ref: Given, metadata: bytes, /) -> bool: ...
 
@@ -130,7 +130,7 @@ class ResourceStore(Protocol[Given, T]):
 
 
 class MetadataResource(Generic[R, T]):
-    """Use cases of one kind of resource with metadata.
+    """The use cases that queues and topics share.
 
     Args:
         changed: Called with each resource whose metadata may have changed.
@@ -167,12 +167,13 @@ class MetadataResource(Generic[R, T]):
         filters: Mapping[str, object] | None = None,
         visible: Callable[[str], bool] | None = None,
     ) -> Listing:
-        """Return a page of the resources whose name contains ``name`` and whose stored metadata matches every filter.
+        """Return a page of resources, ordered by name.
 
-        The number of resources that are inspected for a page is limited, so a filtered page may be short or empty even
-        if more follow. ``next`` reveals no name that the client may not see.
+        Each request inspects a limited number of resources, so a filtered page may be short or empty although more
+        resources follow. ``next`` reveals no name that the client may not see.
 
         Args:
+            name: Text that the names must contain.
             filters: Required values by metadata key.
             visible: Returns whether the client may see a name; ``None`` = all names are visible.
 
@@ -180,9 +181,9 @@ class MetadataResource(Generic[R, T]):
         """
         about = f"{self._schema.kind} {project}"
         marker = self._markers.open(about, marker)
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_queues_per_page)
-        walk = Walk(self._limits.max_metadata_walk)
-        found: list[Listed] = []
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_queues_per_page)
+        budget = ListingBudget(self._limits.max_metadata_walk)
+        found: list[NamedMetadata] = []
         filtered = bool(name or filters or visible)
         chunk = FIRST_READ if filtered else size
         while True:
@@ -192,12 +193,12 @@ class MetadataResource(Generic[R, T]):
                     return Listing(found, found[-1][0] if found else None)
                 if name in stored.ref.name and (visible is None or visible(stored.ref.name)):
                     metadata = _parse(stored.metadata)
-                    walk.read(len(stored.metadata))
+                    budget.charge_bytes(len(stored.metadata))
                     if _matches(metadata, filters or {}):
                         found.append((stored.ref.name, metadata))
                 if len(found) == size:
                     return Listing(found, stored.ref.name)
-                if walk.ends_with_next() and filtered:
+                if budget.charge_resource() and filtered:
                     hidden = visible is not None and not visible(stored.ref.name)
                     end = self._markers.seal(about, stored.ref.name) if hidden else stored.ref.name
                     return Listing(found, end, cut=True)
@@ -206,25 +207,31 @@ class MetadataResource(Generic[R, T]):
             marker, chunk = page.next, _next_read(chunk, page.items) if filtered else chunk
 
     def shown(self, name: str, metadata: Metadata) -> Metadata:
-        """Return the metadata as clients see it, with defaults of reserved keys."""
+        """Return the metadata as clients see it, including the defaults of unset reserved keys."""
         return self._schema.shown(name, metadata)
 
     def metadata(self, ref: R) -> Metadata:
-        """Return the resource's metadata as clients see it; the defaults if the resource does not exist."""
+        """Return the resource's metadata as clients see it.
+
+        If the resource does not exist, return the defaults.
+        """
         stored = self._store.get(ref)
         return self.shown(ref.name, _parse(stored.metadata) if stored else {})
 
     def create(self, ref: R, raw: bytes, allowance: Allowance = EVERYTHING) -> bool:
-        """Create the resource. Return ``False`` if it exists; it is not changed then.
+        """Create the resource. If it exists, leave it unchanged and return ``False``.
 
         Args:
             raw: Metadata as a JSON object; b"" = no metadata.
 
-        Raises ``InvalidBody``, ``NotAuthorized``, ``QuotaExceeded``.
+        Raises:
+            InvalidBody: The metadata is not valid.
+            NotAuthorized: The caller may not post to the dead-letter queue in the metadata.
+            QuotaExceeded: The project has reached a quota.
         """
         metadata = wire.json_object(raw) if raw else {}
         self._check(ref, metadata)
-        self._judge_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
+        self._authorize_dead_letters(allowance, [metadata.get(DEAD_LETTERS)])
         counts = self._quotas.are_enforced and self._store.get(ref) is None
         with self._admitted(ref, metadata) if counts else nullcontext():
             sealed = {SEALED: self._clock.now()} if metadata.get(ENCRYPTS) else {}
@@ -238,10 +245,15 @@ class MetadataResource(Generic[R, T]):
     def patch(self, ref: R, operations: Sequence[wire.Operation], allowance: Allowance = EVERYTHING) -> Metadata:
         """Apply the operations atomically and return the new metadata as clients see it.
 
-        After an error, the metadata is unchanged. Raises ``NotAuthorized``, ``NotFound``, ``MetadataConflict``,
-        ``InvalidBody``.
+        If an error is raised, the metadata is unchanged.
+
+        Raises:
+            InvalidBody: An operation or the new metadata is not valid.
+            NotAuthorized: The caller may not post to a dead-letter queue that an operation names.
+            NotFound: The resource does not exist.
+            MetadataConflict: An operation names a missing key, or concurrent changes make every attempt fail.
         """
-        named = set_values(operations, DEAD_LETTERS)
+        named = find_assigned_values(operations, DEAD_LETTERS)
         return self.change(ref, lambda metadata: self._schema.patched(metadata, operations), named, allowance)
 
     def change(
@@ -251,17 +263,17 @@ class MetadataResource(Generic[R, T]):
         named: Sequence[object] = (),
         allowance: Allowance = EVERYTHING,
     ) -> Metadata:
-        """Replace the metadata atomically by the result of ``edit`` and return it as clients see it.
+        """Replace the metadata atomically with the result of ``edit``. Return it as clients see it.
 
-        If other clients change the metadata concurrently, ``edit`` is called again. After an error, the metadata is
-        unchanged.
+        If other clients change the metadata concurrently, ``edit`` is called again. If an error is raised, the metadata
+        is unchanged.
 
         Args:
             named: Dead-letter queues that ``edit`` may set.
 
         Raises the errors of ``patch`` and of ``edit``.
         """
-        self._judge_dead_letters(allowance, named)
+        self._authorize_dead_letters(allowance, named)
         while True:
             stored = self._store.get(ref)
             if stored is None:
@@ -287,7 +299,10 @@ class MetadataResource(Generic[R, T]):
         return self._store.create(ref, raw)
 
     def _admitted(self, ref: R, metadata: Metadata) -> AbstractContextManager[None]:
-        """Reserve quota for the resource and its dead-letter queue. Raises ``QuotaExceeded``."""
+        """Reserve quota for the resource and its dead-letter queue.
+
+        Raises ``QuotaExceeded`` if the project has reached its limit.
+        """
         raise NotImplementedError
 
     def _own_metadata(self, _ref: R) -> Metadata:
@@ -304,15 +319,19 @@ class MetadataResource(Generic[R, T]):
     def _check_fixed(self, former: Metadata, metadata: Metadata) -> None:
         """Raise ``MetadataConflict`` if a key has changed that can only be set on creation."""
 
-    def _judge_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
-        """Raise ``NotAuthorized`` unless the client may post to the dead-letter queues."""
+    def _authorize_dead_letters(self, allowance: Allowance, named: Iterable[object]) -> None:
+        """Raise ``NotAuthorized`` if the client may not post to one of the dead-letter queues."""
         if self._schema.kind == Kind.QUEUE:
             for target in named:
                 if isinstance(target, str):
-                    allowance.judge("messages:create", Verb.PRODUCE, Kind.QUEUE, target)
+                    allowance.authorize("messages:create", Verb.PRODUCE, Kind.QUEUE, target)
 
     def delete(self, ref: R) -> int | None:
-        """Delete the resource with its messages. Return the message count, or ``None`` if it is unknown."""
+        """Delete the resource and its messages.
+
+        Returns:
+            The number of deleted messages, or ``None`` if they could not be counted.
+        """
         held = self._count_messages(ref)
         self._store.delete(ref)
         self._changed(ref)
@@ -325,9 +344,9 @@ class MetadataResource(Generic[R, T]):
             types: "messages" and "subscriptions"; ``None`` = both.
 
         Returns:
-            The number of deleted messages, or ``None`` if it is unknown.
+            The number of deleted messages, or ``None`` if they could not be counted.
 
-        Raises ``InvalidBody`` for another type.
+        Raises ``InvalidBody`` for an unknown type.
         """
         for kind in types or ():
             if kind not in ("messages", "subscriptions"):
@@ -349,14 +368,14 @@ class MetadataResource(Generic[R, T]):
             LOG.warning("The messages of %s cannot be counted before their deletion: %s", ref.name, error)
             return None
 
-    def stats(self, ref: R) -> Seen[Stats]:
+    def stats(self, ref: R) -> ReadResult[Stats]:
         """Return the message counts, and the oldest and newest message."""
         now = self._clock.now()
-        return Seen(self._store.stats(ref, now), now)
+        return ReadResult(self._store.stats(ref, now), now)
 
 
-def _next_read(count: int, read: Sequence[Stored]) -> int:
-    """Return the number of resources to read after a read of ``count`` resources."""
+def _next_read(count: int, read: Sequence[StoredResource]) -> int:
+    """Return how many resources to read next, given the size of the last read."""
     mean = 1 + sum(len(stored.metadata) for stored in read) // len(read)
     return max(1, min(2 * count, READ_AHEAD, READ_BYTES // mean))
 

@@ -74,7 +74,7 @@ def _finder(default: int, by_name: Patterns) -> Callable[[str], int]:
 class ReadThroughCache(Generic[K, V]):
     """A read-through cache of the results of ``ask``, at most ``CACHE_TTL`` seconds old. Thread-safe.
 
-    A change by this server is visible at once, because the server calls ``forget`` after it.
+    The server calls ``forget`` after its own changes, so it sees them at once.
     """
 
     def __init__(self, ask: Callable[[K], V], monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -108,9 +108,9 @@ class ReadThroughCache(Generic[K, V]):
 
 
 class Rules(Struct, frozen=True):
-    """The rules of a queue's messages, parsed from ``metadata``, with defaults applied.
+    """The rules of a queue's messages, parsed from ``metadata``.
 
-    The exception is the ttl, see ``RulesCache.ttl``.
+    Defaults are applied, except for the default ttl (see ``RulesCache.ttl``).
     """
 
     metadata: bytes
@@ -120,7 +120,7 @@ class Rules(Struct, frozen=True):
     dead_letter_queue: str
     dead_letter_ttl: int | None
     max_claim_count: int | None
-    waits: tuple[int, ...]
+    redelivery_delays: tuple[int, ...]
     history_ttl: int
     encrypts: bool = False
     subscribed: int = 0
@@ -133,7 +133,7 @@ class Rules(Struct, frozen=True):
     """Whether the queue has attributes of a protocol. If so, its dead letters take the default ttl of their queue."""
 
     def ignores_delays(self, posted: Sequence[wire.Posted]) -> bool:
-        """Return whether a message has a delay other than 0 although the queue ignores delays."""
+        """Return whether the queue ignores delays and a message has a delay other than 0."""
         if not self.default_delay:
             for one in posted:
                 if one.delay is not UNSET and bytes(one.delay) != b"0":
@@ -141,7 +141,7 @@ class Rules(Struct, frozen=True):
         return False
 
     def dead_letters(self, queue: QueueRef) -> DeadLetters | None:
-        """Return the queue's dead-letter queue with its conditions, or ``None`` if it has none (contract 8.6).
+        """Return the queue's dead-letter queue and claim limit; ``None`` if messages are never moved (contract 8.6).
 
         A queue with attributes of a protocol may be its own dead-letter queue. Its messages are not moved, because a
         move would reset their claim counts.
@@ -176,9 +176,9 @@ class RulesCache:
         self._recent = ReadThroughCache(self._stored, monotonic)
 
     def remembered(self, queue: QueueRef) -> Rules | None:
-        """Return the rules that this server read last, or ``None``.
+        """Return the last rules of the queue that this server has read, or ``None``.
 
-        They may be stale, so the caller must let the store check them (``expected`` metadata).
+        The rules may be stale, so the caller must let the store check them (``expected`` metadata).
         """
         try:
             return self._remembered[queue]
@@ -193,14 +193,14 @@ class RulesCache:
         return rules
 
     def recent(self, queue: QueueRef) -> Rules:
-        """Return the queue's rules, at most ``CACHE_TTL`` seconds old; the default rules if the queue does not exist.
+        """Return the queue's rules, at most ``CACHE_TTL`` seconds old.
 
-        The cache saves a round trip on each delete and pop.
+        If the queue does not exist, return the default rules. The cache saves a round trip on each delete and pop.
         """
         return self._recent.get(queue)
 
     def fresh(self, queue: QueueRef) -> Rules:
-        """Return the queue's current rules from the store; the default rules if the queue does not exist."""
+        """Return the queue's current rules from the store. If the queue does not exist, return the default rules."""
         return self.remember(queue, self._stored(queue).metadata)
 
     def check_posts(self, queue: QueueRef) -> None:
@@ -209,7 +209,10 @@ class RulesCache:
             raise QueuePaused.of(queue.name)
 
     def admit_moves(self, source: QueueRef, moves: Sequence[Move], now: Seconds) -> None:
-        """Make the targets accept unencrypted bodies of ready messages. Raises ``MetadataConflict``."""
+        """Make the target queues accept unencrypted bodies if the moves bring them a ready, unencrypted message.
+
+        Raises ``MetadataConflict`` if concurrent changes to a target make every attempt fail.
+        """
         by_id = self._moves_to_sealed(source, moves)
         if by_id:
             found = self._messages.get(source, list(by_id), now)
@@ -217,9 +220,10 @@ class RulesCache:
             self.admit_plain(_plain_targets(source, ready, by_id))
 
     def plain_targets(self, source: QueueRef, claim: str, moves: Sequence[Move], now: Seconds) -> Collection[QueueRef]:
-        """Return the targets that accept only encrypted bodies and would get plain ones by moves of claimed messages.
+        """Return the targets that accept only encrypted bodies, but would receive unencrypted bodies.
 
-        Only messages that ``claim`` holds count, because other moves are refused and must not change their targets.
+        Only messages of ``claim`` count. The store rejects moves of other messages, so such moves must not change the
+        target queues.
         """
         by_id = self._moves_to_sealed(source, moves)
         if not by_id:
@@ -231,9 +235,9 @@ class RulesCache:
         return _plain_targets(source, held, by_id)
 
     def _moves_to_sealed(self, source: QueueRef, moves: Sequence[Move]) -> Mapping[str, Move]:
-        """Return the moves, by message id, to queues that accept only encrypted bodies.
+        """Return the moves to queues that accept only encrypted bodies, by message id.
 
-        Return none if the source queue holds only encrypted bodies.
+        If the source queue accepts only encrypted bodies too, return no moves.
         """
         names = {move.to for move in moves}
         sealed = {name for name in names if self.recent(QueueRef(source.project, name)).sealed_since}
@@ -242,9 +246,10 @@ class RulesCache:
         return {move.id: move for move in moves if move.to in sealed}
 
     def admit_plain(self, targets: Iterable[QueueRef]) -> None:
-        """Make the queues accept unencrypted bodies, because the next step moves such bodies into them.
+        """Make the queues accept unencrypted bodies, before such bodies are moved into them.
 
-        Drivers move messages without inspecting bodies. Raises ``MetadataConflict``.
+        Drivers move messages without inspecting bodies. Raises ``MetadataConflict`` if concurrent changes to a queue
+        make every attempt fail.
         """
         for target in targets:
             for _ in range(MAX_ATTEMPTS):
@@ -265,7 +270,7 @@ class RulesCache:
         self._recent.forget(queue)
 
     def dead_letters(self, queue: QueueRef, rules: Rules) -> DeadLetters | None:
-        """Return the queue's dead-letter queue with the ttl of its messages, or ``None`` if it has none."""
+        """Return the queue's dead-letter queue, claim limit and ttl; ``None`` if messages are never moved."""
         letters = rules.dead_letters(queue)
         if letters is None or letters.ttl is not None or not rules.uses_protocol:
             return letters
@@ -291,7 +296,7 @@ class RulesCache:
             dead_letter_queue=target if is_long_queue_name(target) else "",
             dead_letter_ttl=metadata.get("_dead_letter_queue_messages_ttl"),
             max_claim_count=None if count is None or count < 0 else count,
-            waits=self._redelivery(metadata).waits(),
+            redelivery_delays=self._redelivery(metadata).delays(),
             history_ttl=metadata.get("_history_ttl") or 0,
             subscribed=metadata.get(MARK) or 0,
             sealed_since=metadata.get(SEALED) or 0.0,
@@ -311,7 +316,11 @@ class RulesCache:
 
 
 def _plain_targets(source: QueueRef, messages: Iterable[Message], by_id: Mapping[str, Move]) -> Collection[QueueRef]:
-    """Return the targets of those moves, by message id, that bring plain bodies."""
+    """Return the target queues that would receive an unencrypted body.
+
+    Args:
+        by_id: Moves by message id.
+    """
     plain = set()
     for message in messages:
         move = by_id.get(message.id)
@@ -323,8 +332,5 @@ def _plain_targets(source: QueueRef, messages: Iterable[Message], by_id: Mapping
 
 
 def post_size(metadata: Metadata, limits: Limits) -> int:
-    """Return the maximum size of a post to the queue in bytes.
-
-    The server's limit also caps metadata that was stored under a larger limit.
-    """
+    """Return the maximum size of a post to the queue in bytes, capped by the server's current limit."""
     return min(metadata.get("_max_messages_post_size") or limits.max_messages_post_size, limits.max_messages_post_size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Use case: settle the messages of a claim (extensions 3)."""
+"""Settlement of a claim's messages (extensions 3)."""
 
 from contextlib import suppress
 from typing import Final
@@ -10,7 +10,7 @@ from zq.clock import Clock
 from zq.core.encryption import Sealing
 from zq.core.quotas import AnyQuotas
 from zq.core.rules import Rules, RulesCache
-from zq.core.values import Applied
+from zq.core.values import WriteResult
 from zq.errors import ClaimNotFound, Invalid, Repeated
 from zq.events import Events
 from zq.limits import (
@@ -18,27 +18,27 @@ from zq.limits import (
     MIN_DELAY,
     MIN_TTL,
     Limits,
+    check_count,
+    check_queue_name,
+    check_range,
     check_target,
-    count_within,
-    each_once,
-    queue_name,
-    within,
+    check_unique,
 )
-from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Seconds, Settled, Settlement
+from zq.model import Fence, IdempotencyKey, Move, Outcome, QueueRef, Release, Seconds, Settlement, SettleResult
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
 from zq.wire import extensions
 
-# Policy rule that authorizes a move to a target, like a post to it.
+# Policy rule for moves to a queue. It is the rule for posts.
 MOVE_RULE = "messages:create"
-# The id of a claim that does not exist, because the names of claims contain no tilde. A settlement of it changes
-# nothing; the store only looks up the idempotency key and checks the fence.
+# Id of a claim that cannot exist, because claim names contain no tilde. A settlement of this claim changes nothing: the
+# store only looks up the idempotency key and checks the fence.
 NO_CLAIM: Final = "~none"
 
 
 class Settling:
-    """The use case that deletes, releases, moves or buries the messages of a claim."""
+    """Settlement of claims: delete, release, move or bury their messages."""
 
     def __init__(
         self,
@@ -68,22 +68,29 @@ class Settling:
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
         allowance: Allowance = EVERYTHING,
-    ) -> Applied[Settled]:
+    ) -> WriteResult[SettleResult]:
         """Delete, release, move or bury messages of the claim atomically.
 
-        After an error, nothing has changed. Raises ``Invalid``, ``NotAuthorized``, ``ClaimNotFound``, ``KeyReused``,
-        ``Fenced``, ``QuotaExceeded``.
+        If an error is raised, nothing has changed.
+
+        Raises:
+            Invalid: The terms are not valid.
+            NotAuthorized: The caller may not post to a target queue.
+            ClaimNotFound: The claim does not exist or has expired.
+            KeyReused: The idempotency key was used for a different request.
+            Fenced: The epoch of ``fence`` is outdated.
+            QuotaExceeded: A target queue does not exist, and the project has reached its queue limit.
         """
         self._check(terms)
         targets = {move.queue for move in terms.move}
         for target in targets:
-            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, target)
+            allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, target)
             check_target("queue", QueueRef(queue.project, target), self._storage.queues.get)
         rules = self._rules_cache.recent(queue)
         if terms.bury:
             if rules.dead_letter_queue in ("", queue.name):
                 raise Invalid("bury: the queue has no _dead_letter_queue other than itself.")
-            allowance.judge(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
+            allowance.authorize(MOVE_RULE, Verb.PRODUCE, Kind.QUEUE, rules.dead_letter_queue)
             targets.add(rules.dead_letter_queue)
         settlement = self._settlement(queue.project, terms, rules)
         refs = [QueueRef(queue.project, target) for target in targets]
@@ -93,11 +100,11 @@ class Settling:
                 self._admit_plain(queue, claim, settlement, now, idempotency_key, fence)
                 settled = self._storage.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
         except Repeated as first:
-            return Applied(first.answer, replayed=True)
+            return WriteResult(first.answer, replayed=True)
         self._events.finished(queue, Outcome.DELETED, settled.deleted)
         self._events.finished(queue, Outcome.MOVED, settled.moved)
         self._events.finished(queue, Outcome.DEAD_LETTERED, settled.buried)
-        return Applied(settled)
+        return WriteResult(settled)
 
     def _admit_plain(
         self,
@@ -108,9 +115,14 @@ class Settling:
         idempotency_key: IdempotencyKey | None,
         fence: Fence | None,
     ) -> None:
-        """Make the targets accept the unencrypted bodies that the claim's messages bring.
+        """Make the target queues accept unencrypted bodies if the settlement moves such bodies to them.
 
-        Raises ``Repeated``, ``KeyReused`` or ``Fenced`` if the settlement will change nothing; then no target changes.
+        Before a target changes, the store checks the idempotency key and the fence.
+
+        Raises:
+            Repeated: The request repeats an earlier request.
+            KeyReused: The idempotency key was used for a different request.
+            Fenced: The epoch of ``fence`` is outdated.
         """
         targets = self._rules_cache.plain_targets(queue, claim, settlement.move, now)
         if targets and (idempotency_key is not None or fence is not None):
@@ -119,7 +131,7 @@ class Settling:
         self._rules_cache.admit_plain(targets)
 
     def _settlement(self, project: str, terms: extensions.SettleTerms, rules: Rules) -> Settlement:
-        """Convert the request's terms to a settlement of the store."""
+        """Build the store's settlement from the request."""
         buried = (rules.dead_letter_queue, rules.dead_letter_ttl)
         return Settlement(
             delete=() if isinstance(terms.delete, str) else terms.delete,
@@ -131,28 +143,28 @@ class Settling:
         )
 
     def _check(self, terms: extensions.SettleTerms) -> None:
-        """Check all terms that do not depend on the rules of queues. Raises ``Invalid``."""
+        """Raise ``Invalid`` if the terms are not valid, regardless of the queue's rules."""
         limits, fields = self._limits, "delete, release, move and bury"
         ids = [] if isinstance(terms.delete, str) else list(terms.delete)
         ids += [released.id for released in terms.release]
         ids += [moved.id for moved in terms.move]
         ids += [buried.id for buried in terms.bury]
         if terms.delete != "*" or ids:
-            count_within(fields, len(ids), limits.max_messages_per_claim_or_pop)
-        each_once(fields, ids)
+            check_count(fields, len(ids), limits.max_messages_per_claim_or_pop)
+        check_unique(fields, ids)
         for delay in [*(released.delay for released in terms.release), *(moved.delay for moved in terms.move)]:
             if delay is not UNSET:
-                within("delay", delay, MIN_DELAY, limits.max_message_delay)
+                check_range("delay", delay, MIN_DELAY, limits.max_message_delay)
         for move in terms.move:
-            queue_name("queue", move.queue)
+            check_queue_name("queue", move.queue)
             if move.ttl is not UNSET:
-                within("ttl", move.ttl, MIN_TTL, limits.max_message_ttl)
+                check_range("ttl", move.ttl, MIN_TTL, limits.max_message_ttl)
         for buried in terms.bury:
             if not 1 <= len(buried.reason) <= MAX_REASON:
                 raise Invalid(f"reason must be 1 to {MAX_REASON} characters; it has {len(buried.reason)}.")
 
     def _move(self, project: str, given: extensions.Moved, encrypts: bool) -> Move:
-        """Convert one move of the request. A new body is encrypted if the source or target queue encrypts."""
+        """Build the store's move from the request. Encrypt a new body if the source or target queue encrypts."""
         rules = self._rules_cache.recent(QueueRef(project, given.queue))
         body = None if given.body is UNSET else bytes(given.body)
         if body is not None and len(body) > rules.max_post_size:
@@ -160,7 +172,7 @@ class Settling:
         checksum = ""
         if body is not None:
             seals = encrypts or rules.encrypts
-            body, checksum = self._sealing.stored(project, given.id, body, seals=seals, checksum=self._checksum)
+            body, checksum = self._sealing.encode_body(project, given.id, body, seals=seals, checksum=self._checksum)
         return Move(
             id=given.id,
             to=given.queue,

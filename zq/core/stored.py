@@ -14,16 +14,16 @@ from zq.storage.api import Storage
 
 # Seconds for which a project's settings and usage are cached.
 FRESH: Final = 10.0
-# Seconds after which usage is read again if the store did not answer or the project is near a quota.
+# Seconds after which usage is read again if the last read failed or the project is near a quota.
 RETRY: Final = 1.0
-# Number of metadata bytes per queue or topic that are not counted.
+# Metadata bytes per queue or topic that do not count against the quota.
 FREE_METADATA: Final = 4096
 # Maximum number of projects in a cache.
 MAX_PROJECTS: Final = 10_000
 
 
 class StoredUsage:
-    """A project's usage at the monotonic time ``moment``, plus the writes that this process has admitted since."""
+    """A project's usage at the monotonic time ``moment``, plus later writes that this process has admitted."""
 
     __slots__ = ("bytes", "messages", "moment", "until")
 
@@ -45,7 +45,7 @@ class StoredUsage:
         return None
 
 
-class Stored:
+class StorageQuotas:
     """Enforcement of storage quotas in one process.
 
     Usage is read from the store periodically. In between, each process counts its own writes only, so a project may
@@ -60,7 +60,7 @@ class Stored:
         self._held: FIFOCache[str, StoredUsage] = FIFOCache(MAX_PROJECTS)
 
     def take(self, project: str, messages: int, size: int, quota: Quota) -> QuotaExceeded | None:
-        """Add messages and bytes to the project's usage. Return the error if they exceed the quota, otherwise ``None``.
+        """Reserve quota for messages and bytes. Return the error if the quota is exceeded, otherwise ``None``.
 
         If the store does not report usage, no quota is enforced.
         """
@@ -93,39 +93,41 @@ class Stored:
             self._held.pop(project, None)
 
 
-class LargeMetadata:
+class MetadataQuotas:
     """Enforcement of the metadata quota of projects in one process.
 
-    Only metadata beyond the first ``FREE_METADATA`` bytes of a queue or topic is counted. The total is checked when the
-    counted size of a queue or topic grows. It is cached like the usage in ``Stored``.
+    Only metadata beyond the first ``FREE_METADATA`` bytes of a queue or topic counts. The quota is checked when the
+    counted size of a queue or topic grows. The project's total is cached like the usage in ``StorageQuotas``.
+
+    Args:
+        measure: Reads a project's counted metadata size from the store.
     """
 
     def __init__(self, measure: Callable[[str], int], monotonic: Callable[[], float]) -> None:
-        """Initialize with ``measure``, which reads a project's counted metadata size from the store."""
         self._measure = measure
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._known: FIFOCache[str, tuple[float, int]] = FIFOCache(MAX_PROJECTS)
 
-    def take(self, project: str, size: int, former: int, most: int) -> None:
-        """Record that metadata grows from ``former`` to ``size`` bytes.
+    def take(self, project: str, size: int, former: int, limit: int) -> None:
+        """Reserve quota for metadata that grows from ``former`` to ``size`` bytes.
 
-        Raises ``QuotaExceeded`` if the project would exceed ``most`` bytes (0 = no limit).
+        Raises ``QuotaExceeded`` if the project would exceed ``limit`` bytes (0 = no limit).
         """
         more = beyond_free(size) - beyond_free(former)
-        if not most or more <= 0:
+        if not limit or more <= 0:
             return
         now = self._monotonic()
         moment, total = self._known.get(project, (-FRESH, 0))
         measured = None
-        if now - moment >= FRESH or (now - moment >= RETRY and total + more > most):
+        if now - moment >= FRESH or (now - moment >= RETRY and total + more > limit):
             measured = now, self._measure(project)
         with self._lock:
             moment, total = measured or self._known.get(project, (-FRESH, 0))
-            fits = total + more <= most
+            fits = total + more <= limit
             self._known[project] = moment, total + more if fits else total
         if not fits:
-            raise exceeded("bytes of metadata", most)
+            raise exceeded("bytes of metadata", limit)
 
 
 def beyond_free(size: int) -> int:
@@ -133,6 +135,11 @@ def beyond_free(size: int) -> int:
     return max(0, size - FREE_METADATA)
 
 
-def exceeded(name: str, most: int) -> QuotaExceeded:
-    """Return the error for a project that has reached the limit of ``most`` for ``name``."""
-    return QuotaExceeded(f"The project may have {most} {name}.")
+def exceeded(name: str, limit: int) -> QuotaExceeded:
+    """Return the error of a project that has reached a limit.
+
+    Args:
+        name: Plural name of the limited objects.
+        limit: Value of the limit.
+    """
+    return QuotaExceeded(f"The project may have {limit} {name}.")

@@ -4,7 +4,7 @@
 A stream may start at any position in the log. A slow reader does not delay publishers, because unsent messages stay in
 the log. A reader that receives no data for ``STALL_TIMEOUT`` seconds is disconnected and may resume.
 
-On an edge without asynchronous streams each stream occupies a thread, so the number of streams is limited.
+The number of streams is limited, because each stream occupies a thread on an edge without asynchronous streams.
 """
 
 import logging
@@ -47,7 +47,7 @@ class Gap(Struct, frozen=True):
 
 
 class EventData(Struct, frozen=True):
-    """Rendered server-sent events and their count."""
+    """The encoded server-sent events for a reader, and their count."""
 
     data: bytes = b""
     count: int = 0
@@ -59,7 +59,7 @@ NO_EVENTS: Final = EventData()
 
 
 class Stream:
-    """A reader's stream and its position in the log.
+    """A reader's stream and its position in the log. ``Streams.open`` creates it.
 
     Attributes:
         position: Sequence up to which the reader has received all messages.
@@ -76,7 +76,6 @@ class Stream:
         visible: Callable[[str], bool] | None = None,
         disconnect: Callable[[], None] | None = None,
     ) -> None:
-        """Initialize; see ``Streams.open`` for ``visible`` and ``disconnect``."""
         self._matches = pattern.matches if visible is None else _both(pattern.matches, visible)
         self._owner = owner
         self._project = project
@@ -92,7 +91,7 @@ class Stream:
         self._disconnect = disconnect
 
     def next(self, seconds: float) -> Portion:
-        """Return the next events or a gap; no events if no message is published within ``seconds``."""
+        """Return the next events or a gap. If no message is published within ``seconds``, return no events."""
         self._failed = False
         try:
             return self._next(seconds)
@@ -161,7 +160,7 @@ class Stream:
         return self._render(batches, batches[-1].last) if batches else NO_EVENTS
 
     def _lost_tail(self) -> Gap | None:
-        """Return the gap if the log has lost its tail since the last call and the reader's position is in it."""
+        """Return the gap if the log has lost its end since the last call and the reader was in the lost range."""
         lost = self._tail.lost
         if lost is None or lost == self._lost or self.position < lost[0]:
             return None
@@ -193,8 +192,8 @@ class Streams:
     """The streams of one server.
 
     Args:
-        most: Maximum number of streams.
-        share: Percentage of ``most`` that one project may use.
+        max_streams: Maximum number of streams.
+        share: Percentage of ``max_streams`` that one project may use.
     """
 
     def __init__(
@@ -203,7 +202,7 @@ class Streams:
         clock: Clock,
         tails: Tails,
         sealing: Sealing,
-        most: int,
+        max_streams: int,
         events: Events,
         share: int = SHARE,
         quotas: AnyQuotas = NO_QUOTAS,
@@ -212,11 +211,11 @@ class Streams:
         self.topics = storage.topics
         self._clock = clock
         self._tails = tails
-        self._most = most
+        self._max_streams = max_streams
         self.events = events
         self._lock = threading.Lock()
         self._streams: set[Stream] = set()
-        self._slots = Slots(most, share)
+        self._slots = Slots(max_streams, share)
         self._quotas = quotas
         self._watchdog: threading.Thread | None = None
         self.closing = False
@@ -238,17 +237,20 @@ class Streams:
         Args:
             after: Log position; ``None`` = the end of the log.
             visible: Returns whether the reader may see the messages of a topic; ``None`` = all topics are visible.
-            disconnect: Closes the connection of a stalled reader; ``None`` = the edge closes it.
+            disconnect: Closes the connection of a stalled reader; ``None`` if the edge does so.
 
-        Raises ``Crowded``, ``Unavailable``, and ``Invalid`` if ``after`` is beyond the end of the log.
+        Raises:
+            Crowded: No slot is free.
+            Invalid: The log has never assigned the position ``after``.
+            Unavailable: The log cannot be read.
         """
         own = self._quotas.share_of(project)
         with self._lock:
-            if self.closing or not self._slots.take(project, own):
+            if self.closing or not self._slots.acquire(project, own):
                 self.events.stream_refused()
                 raise Crowded(
-                    f"This server serves at most {self._most} concurrent streams, and {self._slots.share(own)} for one "
-                    "project. Try again later."
+                    f"This server serves at most {self._max_streams} concurrent streams, and {self._slots.share(own)} "
+                    "for one project. Try again later."
                 )
         tail = None
         try:
@@ -260,7 +262,7 @@ class Streams:
             if tail is not None:
                 self._tails.leave(project, tail)
             with self._lock:
-                self._slots.give_back(project)
+                self._slots.release(project)
             raise
         self._enter(stream)
         return stream
@@ -269,12 +271,12 @@ class Streams:
         """Release the slot of a stream that has ended."""
         with self._lock:
             self._streams.discard(stream)
-            self._slots.give_back(project)
+            self._slots.release(project)
         self._tails.leave(project, tail)
         self.events.streams(-1)
 
     def close(self) -> None:
-        """End all streams and refuse new ones. Idempotent."""
+        """End all streams and reject new ones. Idempotent."""
         self.closing = True
         self._tails.close()
 
@@ -292,7 +294,7 @@ class Streams:
         self.events.streams(1)
 
     def _run(self) -> None:
-        """Disconnect stalled readers, whose own threads are blocked while sending."""
+        """Disconnect stalled readers. A stalled reader's own thread is blocked while sending."""
         while not self.closing or self._streams:
             time.sleep(CHECK_INTERVAL)
             with self._lock:
@@ -306,9 +308,9 @@ def _both(one: Callable[[str], bool], other: Callable[[str], bool]) -> Callable[
 
 
 def lost_end(marker: int, reading: LogSlice) -> Gap | None:
-    """Return the gap for a reader whose marker is past the end of a log that has lost its tail; ``None`` if none.
+    """Return the gap if the log has lost its end and the marker is in the lost range, otherwise ``None``.
 
-    Raises ``Invalid`` if the log has never assigned the marker, because messages up to it would be skipped silently.
+    Raises ``Invalid`` if the log has never assigned the marker: the reader would miss all messages up to the marker.
     """
     if marker <= reading.last:
         return None

@@ -49,8 +49,8 @@ ALL: Final = Pattern(EVERYTHING)
 Callback = Callable[[], object]
 
 
-class Rendered(Struct, frozen=True):
-    """The rendered events of a batch at one age.
+class RenderedBatch(Struct, frozen=True):
+    """The rendered events of a batch, whose messages all have the same age.
 
     Attributes:
         age: Age of the batch in whole seconds.
@@ -76,20 +76,20 @@ class Renderings:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: dict[int, Rendered] = {}
+        self._kept: dict[int, RenderedBatch] = {}
         self._size = 0
 
-    def render(self, project: str, batch: Batch, now: Seconds, sealing: Sealing) -> Rendered:
+    def render(self, project: str, batch: Batch, now: Seconds, sealing: Sealing) -> RenderedBatch:
         """Return the events of the batch as of ``now``. Concurrent callers share one rendering."""
         seconds = age(batch.created, now)
         with self._lock:
             kept = self._kept.get(batch.sequence)
             if kept is None or kept.age != seconds or kept.batch != batch:
-                kept = _rendered(project, batch, now, seconds, sealing)
+                kept = _render_batch(project, batch, now, seconds, sealing)
                 self._keep(kept)
             return kept
 
-    def _keep(self, rendered: Rendered) -> None:
+    def _keep(self, rendered: RenderedBatch) -> None:
         former = self._kept.pop(rendered.batch.sequence, None)
         self._size += len(rendered.data) - (len(former.data) if former else 0)
         self._kept[rendered.batch.sequence] = rendered
@@ -108,14 +108,14 @@ class Tail:
         self._weight = 0
         self._purges = 0
         self.renderings = Renderings()
-        """Rendered events of the log, shared by its streams."""
+        """RenderedBatch events of the log, shared by its streams."""
         self._stale = False
         self._fetching = False
         self._callbacks: dict[Callback, Callable[[str], bool]] = {}
         self._fetched_at = time.monotonic()
         self.closed = False
         self.lost: tuple[int, int] | None = None
-        """The latest range that the log lost at its end: the sequences above the first number, up to the second."""
+        """The latest loss at the end of the log: sequences after the first number, up to and including the second."""
         self.start = self.position = -1
         self.begun = threading.Event()
         """Set when ``start`` is known; ``start`` is -1 if the end of the log could not be read."""
@@ -124,7 +124,7 @@ class Tail:
         """Cancels the subscription to the store's notifications."""
 
     def begin(self) -> None:
-        """Read the end of the log. Later batches are notified or fetched. Raises ``Unavailable``."""
+        """Start the tail at the current end of the log, which is read from the store."""
         last = self._topics.read(self._project, BEYOND, 1, ALL).last
         with self._changed:
             self.start = self.position = last
@@ -149,9 +149,10 @@ class Tail:
             self._notify(None)
 
     def after(self, position: int, seconds: float) -> list[Batch] | None:
-        """Return the batches after ``position``; an empty list if no batch is published within ``seconds``.
+        """Return the batches after ``position``. If there is none, wait up to ``seconds`` for one.
 
-        Return ``None`` if ``position`` is older than the tail. The caller must then read from the store.
+        Return an empty list if no batch is published in time. Return ``None`` if ``position`` is older than the tail:
+        the caller must read from the store.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -179,9 +180,12 @@ class Tail:
             position = batches[-1].last
 
     def notify_when(self, position: int, wanted: Callable[[str], bool], callback: Callback) -> None:
-        """Call ``callback`` once when ``after`` may find a batch of a ``wanted`` topic or must read from the store.
+        """Call ``callback`` once when ``after`` may return without waiting.
 
         The callback may be called immediately and on any thread. It must not block.
+
+        Args:
+            wanted: Returns whether the reader wants the batches of a topic.
         """
         with self._changed:
             if self.closed or position < self.position or self._must_fetch():
@@ -196,14 +200,14 @@ class Tail:
 
     @property
     def unsure(self) -> bool:
-        """Whether batches are missing because the store did not answer.
+        """Whether batches may be missing because the last read of the store failed.
 
         The store is read again after ``RETRY`` seconds.
         """
         return self._stale
 
     def close(self) -> None:
-        """Wake all readers and refuse further waiting."""
+        """Wake all readers and let no reader wait any more."""
         with self._changed:
             self.closed = True
             self._notify(None)
@@ -224,7 +228,7 @@ class Tail:
         return since > RECHECK or (self._stale and since >= 0)
 
     def _fetch(self) -> None:
-        """Read the next batches from the store. Only one thread does so at a time."""
+        """Read the next batches from the store. Only one thread at a time may call this method."""
         position, purges, reading = self.position, self._purges, None
         try:
             reading = self._topics.read(self._project, position, FETCH, ALL)
@@ -243,7 +247,7 @@ class Tail:
                 self._notify(None)
 
     def _append_read(self, reading: LogSlice) -> None:
-        """Append the batches that were read, except for those that were published in between."""
+        """Append batches that were read from the store. Skip those that a notification has appended in the meantime."""
         if reading.dropped > self.position:
             self._reset(reading.dropped)
         for batch in reading.batches:
@@ -298,7 +302,7 @@ class Tails:
 
     @contextmanager
     def following(self, project: str) -> Iterator[Tail]:
-        """Acquire the tail of a project's log for the duration of a context. Raises ``Unavailable``."""
+        """Acquire the tail of a project's log, and release the tail on exit; a context manager."""
         tail = self.join(project)
         try:
             yield tail
@@ -306,9 +310,9 @@ class Tails:
             self.leave(project, tail)
 
     def join(self, project: str) -> Tail:
-        """Acquire the tail of a project's log; release it with ``leave``. Raises ``Unavailable``.
+        """Acquire the tail of a project's log. ``leave`` releases the tail.
 
-        The first caller initializes the tail. Concurrent callers wait for it and share the outcome.
+        The first caller initializes the tail. Concurrent callers wait for the initialization and share its outcome.
         """
         with self._lock:
             tail = self._tails.get(project)
@@ -327,14 +331,14 @@ class Tails:
         return tail
 
     def leave(self, project: str, tail: Tail) -> None:
-        """Release the tail. The last reader's release drops it."""
+        """Release the tail. The tail is dropped when its last reader leaves."""
         with self._lock:
             tail.users -= 1
             if not tail.users:
                 self._drop(project, tail)
 
     def close(self) -> None:
-        """Wake all readers and refuse further waiting. Idempotent."""
+        """Wake all readers and let no reader wait any more. Idempotent."""
         with self._lock:
             self._closed = True
             for tail in self._tails.values():
@@ -353,7 +357,7 @@ class Tails:
             tail.begun.set()
 
     def _drop(self, project: str, tail: Tail) -> None:
-        """Remove the tail. The caller holds the lock, so a new subscription for the project begins only afterwards."""
+        """Remove the tail and end its subscription. The caller holds the lock."""
         if self._tails.get(project) is tail:
             del self._tails[project]
             tail.unsubscribe()
@@ -363,11 +367,11 @@ def _weight(batch: Batch) -> int:
     return batch.size + OVERHEAD * len(batch.entries)
 
 
-def _rendered(project: str, batch: Batch, now: Seconds, seconds: int, sealing: Sealing) -> Rendered:
-    messages = sealing.opened_published(project, list(batch.messages(0, now)))
+def _render_batch(project: str, batch: Batch, now: Seconds, seconds: int, sealing: Sealing) -> RenderedBatch:
+    messages = sealing.decrypt_published(project, list(batch.messages(0, now)))
     events = publishing.events(messages, now)
     ends, end = [], 0
     for event in events:
         end += len(event)
         ends.append(end)
-    return Rendered(batch, seconds, b"".join(events), [message.sequence for message in messages], ends)
+    return RenderedBatch(batch, seconds, b"".join(events), [message.sequence for message in messages], ends)

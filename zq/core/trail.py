@@ -19,10 +19,10 @@ from typing import Final
 import msgspec
 from msgspec import structs
 
-from zq.audit import Entry, encoded
+from zq.audit import Entry, encode
 from zq.clock import Clock
 from zq.errors import InvalidParameter
-from zq.limits import DEFAULT_PAGE, within
+from zq.limits import DEFAULT_PAGE, check_range
 from zq.model import Page
 from zq.model.documents import DocumentRef
 from zq.storage.api import DocumentController
@@ -52,10 +52,13 @@ _decode: Final = msgspec.json.Decoder(Entry).decode
 
 
 class Trail:
-    """The audit entries of all projects. Thread-safe. ``put`` never raises, even if the store fails."""
+    """The audit entries of all projects. Thread-safe. ``put`` never raises, even if the store fails.
+
+    Args:
+        ttl: Retention of entries in seconds.
+    """
 
     def __init__(self, documents: DocumentController, clock: Clock, ttl: float = TTL) -> None:
-        """Initialize; ``ttl`` is the retention of entries in seconds."""
         self._ttl = ttl
         self._documents = documents
         self._clock = clock
@@ -74,7 +77,7 @@ class Trail:
         self._ttl = ttl
 
     def put(self, entry: Entry) -> None:
-        """Queue the entry for writing, or only count it if its project exceeds ``MAX_PER_SECOND``."""
+        """Queue the entry for writing. If its project exceeds ``MAX_PER_SECOND``, only count it."""
         with self._changed:
             self._append_counts(int(time.monotonic()))
             count = self._counts[entry.project] = self._counts.get(entry.project, 0) + 1
@@ -101,11 +104,11 @@ class Trail:
             project: Project id; "" = all projects.
             since: Earliest time in ISO 8601; "" = no bound.
 
-        Raises ``InvalidParameter``.
+        Raises ``InvalidParameter`` if ``marker`` or ``since`` is not valid.
         """
         if marker and not _NAME.fullmatch(marker):
             raise InvalidParameter("marker is not valid; use the marker in the link to the next page.")
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_PAGE)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, MAX_PAGE)
         bound = _since(since)
         page = self._documents.list(project, AUDIT_KIND, "", marker, size + 1, self._clock.now())
         found = [document for document in page.items if document.ref.name < bound]
@@ -119,7 +122,13 @@ class Trail:
             self._dropped += 1
 
     def _append_counts(self, second: int | None) -> None:
-        """Append an entry for each project with its number of unwritten entries before ``second`` (``None`` = now)."""
+        """If a new second has begun, append the counts of changes that were skipped in the previous second.
+
+        Each project with skipped changes gets one entry.
+
+        Args:
+            second: Current second; ``None`` = append the counts although the second is not over.
+        """
         if second == self._second:
             return
         counts, self._counts, self._second = self._counts, {}, second
@@ -129,7 +138,7 @@ class Trail:
                 self._append(Entry(project=project, outcome="counted", why=why))
 
     def _start(self) -> None:
-        """Start the writer thread if it is not running. If that fails, the next entry starts it."""
+        """Start the writer thread if it is not running. If that fails, the next entry tries again."""
         if self._writer is None or not self._writer.is_alive():
             writer = threading.Thread(target=self._run, name="zq-trail", daemon=True)
             try:
@@ -145,7 +154,7 @@ class Trail:
             self._write(entry)
 
     def _next(self) -> Entry | None:
-        """Return the next entry to write; ``None`` if there was none for ``IDLE`` seconds and the thread must end."""
+        """Return the next entry to write. Return ``None`` after ``IDLE`` seconds without one: the thread must end."""
         entry = None
         with self._changed:
             self._append_counts(int(time.monotonic()))
@@ -166,7 +175,7 @@ class Trail:
             now = self._clock.now()
             self._last = max(self._last + 1, int(now * 1_000_000))
             name = f"{END - self._last:018d}.{urandom(4).hex()}"
-            value = encoded(structs.replace(entry, time=timestamp(int(now * 1000) / 1000)))
+            value = encode(structs.replace(entry, time=timestamp(int(now * 1000) / 1000)))
             for project in dict.fromkeys((entry.project, "")):
                 self._documents.put(DocumentRef(project, AUDIT_KIND, name), value, now, expires=now + self._ttl)
         except BaseException:  # the thread must survive every failure, even a panic of a native extension
@@ -180,7 +189,10 @@ def _truncate(entry: Entry) -> Entry:
 
 
 def _since(given: str) -> str:
-    """Return the exclusive upper bound for the names of entries at or after this time."""
+    """Return the exclusive upper bound of the names that entries since this time have.
+
+    Raises ``InvalidParameter`` if the time is not valid.
+    """
     if not given:
         return "~"
     since = parse_time(given)

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from zq.clock import Clock
-from zq.core.carrying import Carrier
+from zq.core.carrying import CommitExecutor
 from zq.core.markers import Markers
 from zq.core.quotas import AnyQuotas
 from zq.core.resources import READ_AHEAD
 from zq.core.rules import RulesCache
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import Invalid
 from zq.events import Events
 from zq.limits import (
@@ -20,18 +20,18 @@ from zq.limits import (
     MAX_FREE_NAME,
     MAX_WORK_PAGE,
     Limits,
-    free_name,
+    check_free_name,
+    check_range,
     project_id,
     reachable_queue_ref,
-    within,
 )
-from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, KnownWork, Outcome, Page, QueueRef
+from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, KnownWork, Outcome, Page, QueueRef
 from zq.model.allowance import EVERYTHING, Allowance
 from zq.model.hidden import HIDDEN, copies_of
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
 from zq.storage.api import Storage
-from zq.storage.capabilities import Missing
+from zq.storage.capabilities import MissingCapability
 from zq.wire.extensions import CommitTerms, HeldClaim
 from zq.wire.numbers import MAX_BODY_NUMBER
 
@@ -39,7 +39,11 @@ T = TypeVar("T")
 
 
 class Transactions:
-    """Use cases of restartable batch jobs: fences, stages and commits."""
+    """Use cases of restartable batch jobs: fences, stages and commits.
+
+    Args:
+        patience: Seconds to wait for a large commit before the server replies that the commit is still running.
+    """
 
     def __init__(
         self,
@@ -51,11 +55,10 @@ class Transactions:
         patience: float,
         quotas: AnyQuotas,
     ) -> None:
-        """Initialize; after ``patience`` seconds a large commit is answered as still running."""
         self._transactions = storage.transactions
         bounds = Bounds(limits.commit_slice, limits.max_commit_messages)
-        self._resumes = not isinstance(storage.transactions, Missing)
-        self._carrier = Carrier(storage.transactions, clock, bounds, patience)
+        self._resumes = not isinstance(storage.transactions, MissingCapability)
+        self._executor = CommitExecutor(storage.transactions, clock, bounds, patience)
         self._clock = clock
         self._limits = limits
         self._markers = Markers(storage.documents, clock, MAX_FREE_NAME)
@@ -64,35 +67,46 @@ class Transactions:
         self._quotas = quotas
 
     def advance_fence(self, project: str, name: str) -> int:
-        """Advance the fence and return its new epoch. Older epochs are fenced off. Raises ``QuotaExceeded``."""
-        project, name = project_id(project), free_name("fence", name)
+        """Advance the fence and return its new epoch. Requests with older epochs are rejected from then on.
+
+        Raises ``QuotaExceeded`` if the fence is new and the project has reached its fence limit.
+        """
+        project, name = project_id(project), check_free_name("fence", name)
         with self._admitted(project, Work.FENCE, name):
             return self._transactions.advance_fence(project, name, self._clock.now())
 
     def drop_stage(self, project: str, stage: str) -> None:
-        """Delete the stage unless a commit refers to it. Ignore an unknown stage."""
-        project, stage = project_id(project), free_name("stage", stage)
+        """Delete the stage if it exists and no commit uses it."""
+        project, stage = project_id(project), check_free_name("stage", stage)
         self._transactions.drop_stage(project, stage)
         self._transactions.drop_stage(project, copies_of(stage))
         self._quotas.forget_work(project, Work.STAGE, stage)
 
     def commit(
         self, project: str, terms: CommitTerms, fence: Fence | None, allowance: Allowance = EVERYTHING
-    ) -> Committed:
+    ) -> CommitResult:
         """Publish stages and delete the messages of claims atomically.
 
-        The result is ``open`` if the commit is decided but not yet applied. After an error, nothing has changed.
+        The result is ``open`` if the commit is decided but not yet applied. If an error is raised, nothing has changed.
 
-        Raises ``Invalid``, ``NotAuthorized``, ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed``, ``CommitTooLarge``,
-        ``CommitRunning``, ``Fenced``, ``QuotaExceeded``.
+        Raises:
+            Invalid: The terms are not valid.
+            NotAuthorized: The caller may not use a queue, a stage or the producer.
+            StageNotFound: A stage does not exist.
+            StageDiffers: A stage does not have the expected number of messages.
+            ClaimLapsed: A claim has expired or holds no messages.
+            CommitTooLarge: The commit exceeds the message limit.
+            CommitRunning: Another commit of the producer, or with one of the stages, is still running.
+            Fenced: The epoch of ``fence`` is outdated.
+            QuotaExceeded: The producer is new, and the project has reached its producer limit.
         """
-        _judge(allowance, terms)
+        _authorize(allowance, terms)
         held = _each_once("settle", [_named(project, each) for each in terms.settle])
-        publish = _each_once("publish", [free_name("publish", stage) for stage in terms.stages])
+        publish = _each_once("publish", [check_free_name("publish", stage) for stage in terms.stages])
         commit = Commit(
             project=project_id(project),
-            producer=free_name("producer", terms.producer),
-            batch=within("batch", terms.batch, 0, MAX_BODY_NUMBER),
+            producer=check_free_name("producer", terms.producer),
+            batch=check_range("batch", terms.batch, 0, MAX_BODY_NUMBER),
             publish=publish,
             beside=[copies_of(stage) for stage in publish],
             settle=[ClaimRef(queue, claim, self._rules_cache.recent(queue).history_ttl) for queue, claim in held],
@@ -100,7 +114,7 @@ class Transactions:
             fence=fence,
             expected={stage: _count(count) for stage, count in terms.expected.items()},
         )
-        committed = self._carrier.commit(commit, self._admitted(commit.project, Work.PRODUCER, commit.producer))
+        committed = self._executor.commit(commit, self._admitted(commit.project, Work.PRODUCER, commit.producer))
         for stage in commit.publish:
             self._quotas.forget_work(commit.project, Work.STAGE, stage)
         if not committed.replayed:
@@ -117,9 +131,12 @@ class Transactions:
                 raise refusal
             yield
 
-    def last(self, project: str, producer: str) -> Committed:
-        """Return the producer's last batch, which is ``open`` until it is applied. Raises ``ProducerNotFound``."""
-        return self._carrier.last(project_id(project), free_name("producer", producer))
+    def last(self, project: str, producer: str) -> CommitResult:
+        """Return the producer's last commit, which is ``open`` until it is applied.
+
+        Raises ``ProducerNotFound`` if the producer has not committed or has expired.
+        """
+        return self._executor.last(project_id(project), check_free_name("producer", producer))
 
     def list(
         self,
@@ -128,20 +145,20 @@ class Transactions:
         marker: str,
         limit: int | None,
         visible: Callable[[str], bool] | None = None,
-    ) -> Seen[Page[KnownWork]]:
+    ) -> ReadResult[Page[KnownWork]]:
         """Return a page of the project's stages, fences or producers, ordered by name.
 
-        The number of names that are read for a page is limited, so a filtered page may be short or empty even if more
+        Each request reads a limited number of names, so a filtered page may be short or empty although more names
         follow. ``next`` reveals no name that the client may not see, and is ``None`` on the last page.
 
         Args:
             visible: Returns whether the client may see a name; ``None`` = all names are visible.
 
-        Raises ``Invalid``, ``InvalidParameter``.
+        Raises ``Invalid`` if ``limit`` is out of range, ``InvalidParameter`` if ``marker`` is not valid.
         """
         about, now = f"{work} {project_id(project)}", self._clock.now()
         after = self._markers.open(about, marker)
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, MAX_WORK_PAGE)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, MAX_WORK_PAGE)
         walk = self._limits.max_metadata_walk
         chunk = size if visible is None else min(READ_AHEAD, walk)
         found: list[KnownWork] = []
@@ -150,33 +167,33 @@ class Transactions:
             for one in page.items:
                 after = one.name
                 if after.startswith(HIDDEN):
-                    return Seen(Page(found, None), now)
+                    return ReadResult(Page(found, None), now)
                 found += [one] if visible is None or visible(after) else []
                 if len(found) == size:
-                    return Seen(Page(found, after), now)
+                    return ReadResult(Page(found, after), now)
             if len(page.items) < chunk:
-                return Seen(Page(found, None), now)
+                return ReadResult(Page(found, None), now)
         is_hidden = visible is not None and not visible(after)
-        return Seen(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
+        return ReadResult(Page(found, self._markers.seal(about, after) if is_hidden else after), now)
 
     def resume(self) -> None:
-        """Resume commits of servers that have died. Call once a second."""
+        """Resume commits whose server has died. Must be called once a second."""
         if self._resumes:
-            self._carrier.resume()
+            self._executor.resume()
 
 
-def _judge(allowance: Allowance, terms: CommitTerms) -> None:
-    """Raise ``NotAuthorized`` unless the client may use all queues, stages and the producer of the commit."""
+def _authorize(allowance: Allowance, terms: CommitTerms) -> None:
+    """Raise ``NotAuthorized`` if the client may not use a queue, a stage or the producer of the commit."""
     for queue in {held.queue for held in terms.settle}:
-        allowance.judge("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
+        allowance.authorize("claims:update", Verb.CONSUME, Kind.QUEUE, queue)
     verb = Verb.CONSUME if terms.settle and not terms.stages else Verb.PRODUCE
-    allowance.judge("messages:create", verb, Kind.WORK, terms.producer)
+    allowance.authorize("messages:create", verb, Kind.WORK, terms.producer)
     for stage in set(terms.stages):
-        allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
+        allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
 
 
 def _count(count: int) -> int:
-    return within("messages", count, 0, MAX_BODY_NUMBER)
+    return check_range("messages", count, 0, MAX_BODY_NUMBER)
 
 
 def _named(project: str, held: HeldClaim) -> tuple[QueueRef, str]:

@@ -10,8 +10,8 @@ from zq.model import Message, Page, Seconds
 T = TypeVar("T")
 
 
-class Seen(Struct, Generic[T], frozen=True):
-    """A value from the store, and the time at which it was read."""
+class ReadResult(Struct, Generic[T], frozen=True):
+    """A value read from the store, and the time of the read."""
 
     value: T
     now: Seconds
@@ -22,11 +22,11 @@ class Seen(Struct, Generic[T], frozen=True):
         return bool(self.value)
 
 
-class Applied(Struct, Generic[T], frozen=True):
+class WriteResult(Struct, Generic[T], frozen=True):
     """The result of a write.
 
     Attributes:
-        replayed: Whether the result was stored by an earlier request with the same idempotency key.
+        replayed: Whether the request repeated an earlier one and ``value`` is the earlier result.
         ignores_delays: Whether the queue ignored the delay of a message.
     """
 
@@ -35,7 +35,7 @@ class Applied(Struct, Generic[T], frozen=True):
     ignores_delays: bool = False
 
 
-class Listed(Struct, frozen=True):
+class MessagePage(Struct, frozen=True):
     """A page of a queue's messages as of ``now``.
 
     Attributes:

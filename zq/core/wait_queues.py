@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slots that long polls and streams occupy, shared fairly among projects, and wait queues of long polls."""
+"""Slots for long polls and streams, shared fairly among projects, and the wait queues of long polls."""
 
 import threading
 from collections import Counter, deque
@@ -8,16 +8,16 @@ from typing import Final
 
 # Default percentage of a server's slots that one project may occupy; at least one slot.
 SHARE: Final = 25
-# Maximum number of concurrent polls by woken read-only requests of one project.
-MAX_LOOKING: Final = 4
+# Maximum number of woken read-only requests of one project that poll concurrently.
+MAX_CONCURRENT_POLLS: Final = 4
 
 
 class Slots:
     """The slots of one server for long polls or streams. Not thread-safe: the caller holds a lock."""
 
-    def __init__(self, most: int, share: int = SHARE) -> None:
-        """Create ``most`` slots, of which one project may occupy ``share`` percent by default."""
-        self._free = self._most = most
+    def __init__(self, count: int, share: int = SHARE) -> None:
+        """Create ``count`` slots, of which one project may occupy ``share`` percent by default."""
+        self._free = self._count = count
         self._share = share
         self._taken: Counter[str] = Counter()
 
@@ -25,11 +25,11 @@ class Slots:
         """Return the number of slots that a project may occupy.
 
         Args:
-            own: Percentage for this project; ``None`` = the default.
+            own: The project's own percentage; ``None`` = the default.
         """
-        return max(1, self._most * (self._share if own is None else own) // 100)
+        return max(1, self._count * (self._share if own is None else own) // 100)
 
-    def take(self, project: str, own: int | None = None) -> bool:
+    def acquire(self, project: str, own: int | None = None) -> bool:
         """Acquire a slot for the project. Return ``False`` if no slot is free or the project has used its share."""
         if self._free <= 0 or self._taken[project] >= self.share(own):
             return False
@@ -37,7 +37,7 @@ class Slots:
         self._taken[project] += 1
         return True
 
-    def give_back(self, project: str) -> None:
+    def release(self, project: str) -> None:
         """Release a slot of the project."""
         self._free += 1
         self._taken[project] -= 1
@@ -46,13 +46,13 @@ class Slots:
 
 
 class Wakeup(threading.Event):
-    """An event that wakes a thread, or calls a function if the request waits without a thread."""
+    """An event that wakes a waiting thread, or calls a function for a request that waits without a thread."""
 
     def __init__(self) -> None:
         super().__init__()
         self._callback: Callable[[], object] | None = None
 
-    def notify(self, callback: Callable[[], object] | None) -> None:
+    def set_callback(self, callback: Callable[[], object] | None) -> None:
         """Set the function that is called when the event is set; ``None`` = no function."""
         self._callback = callback
 
@@ -67,65 +67,65 @@ class Waiter:
     """A waiting request and its slot.
 
     Attributes:
-        takes: Whether the request claims or pops messages instead of only reading them.
-        in_vain: Whether the last poll at the deadline found no message.
+        takes: Whether the request claims or pops messages. If not, it is read-only.
+        found_nothing: Whether the last poll at the deadline found no message.
     """
 
-    __slots__ = ("has_left", "in_vain", "is_called", "places", "slots", "takes", "wakeup")
+    __slots__ = ("found_nothing", "has_left", "is_called", "poll_slots", "slots", "takes", "wakeup")
 
     def __init__(self, takes: bool, slots: Slots) -> None:
         self.takes = takes
         self.slots = slots
         self.wakeup = Wakeup()
-        self.in_vain = self.has_left = False
+        self.found_nothing = self.has_left = False
         self.is_called = False
         """Whether the request was notified and has not polled since."""
-        self.places = 0
-        """Number of places that the request occupies in ``Lookers``."""
+        self.poll_slots = 0
+        """Number of poll slots that the request occupies in ``PollQueue``."""
 
-    def begin_look(self) -> None:
-        """Begin a poll. Later notifications may be about messages that this poll misses."""
+    def begin_poll(self) -> None:
+        """Clear the notification before a poll, so that a message that arrives during the poll notifies again."""
         self.wakeup.clear()
         self.is_called = False
 
-    def end_in_vain(self) -> None:
+    def record_empty_poll(self) -> None:
         """Record that the last poll found no message."""
-        self.in_vain = True
+        self.found_nothing = True
 
     def leave(self) -> None:
         """Mark the request as finished, so that it is not woken again."""
         self.has_left = True
 
 
-class Lookers:
-    """The notified read-only requests of one project, of which at most ``MAX_LOOKING`` poll concurrently."""
+class PollQueue:
+    """The notified read-only requests of one project. At most ``MAX_CONCURRENT_POLLS`` of them poll concurrently."""
 
-    __slots__ = ("looking", "pending")
+    __slots__ = ("pending", "polling")
 
     def __init__(self) -> None:
-        self.looking = 0
+        self.polling = 0
         self.pending: deque[Waiter] = deque()
 
     def call(self, waiter: Waiter) -> None:
-        """Queue a waiter to poll, unless it is queued already."""
+        """Queue the waiter for a poll. Ignore a waiter that is already queued."""
         if not waiter.is_called:
             waiter.is_called = True
             self.pending.append(waiter)
 
     def wake_next(self) -> bool:
         """Wake as many waiters as may poll. Return ``False`` if no waiter is polling or queued."""
-        while self.pending and self.looking < MAX_LOOKING:
+        while self.pending and self.polling < MAX_CONCURRENT_POLLS:
             waiter = self.pending.popleft()
             if not waiter.has_left:
-                waiter.places += 1
-                self.looking += 1
+                waiter.poll_slots += 1
+                self.polling += 1
                 waiter.wakeup.set()
-        return self.looking > 0
+        return self.polling > 0
 
     def free(self, waiter: Waiter) -> None:
-        """Release the places of a waiter that has polled or left."""
-        self.looking -= waiter.places
-        waiter.places = 0
+        """Release the poll slots of a waiter that has polled or left."""
+        self.polling -= waiter.poll_slots
+        waiter.poll_slots = 0
 
 
 class WaitQueue:
@@ -138,7 +138,6 @@ class WaitQueue:
         self.timer = 0.0
 
     def set_timer(self, moment: float) -> None:
-        """Set the timer to a monotonic time."""
         self.timer = moment
 
     def notify_taker(self) -> None:

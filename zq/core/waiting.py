@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Long polls: requests that wait until a message is available (extensions 2).
 
-Each queue has a wait queue. The store notifies every server of queues that received messages. A timer covers messages
-that become ready later, and lost notifications. A waiting request reads the store only after it was woken.
+Each queue has a wait queue. The store notifies every server of queues that received messages. A timer covers lost
+notifications and messages that become ready later. A waiting request reads the store only after it was woken.
 
 A notification wakes one of the requests that claim or pop. If that request finds a message, it wakes the next one. A
-notification wakes all read-only requests, but only a few of each project at a time.
+notification also wakes the read-only requests, but only a few of each project at a time.
 """
 
 import threading
@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from zq.clock import Clock
 from zq.core.quotas import NO_QUOTAS, AnyQuotas
-from zq.core.wait_queues import SHARE, Lookers, Slots, Waiter, WaitQueue
+from zq.core.wait_queues import SHARE, PollQueue, Slots, Waiter, WaitQueue
 from zq.events import NO_EVENTS, Events
-from zq.limits import Limits, within
+from zq.limits import Limits, check_range
 from zq.model import QueueRef, Seconds
 from zq.storage.api import Storage
 
@@ -39,7 +39,7 @@ RESERVED: Final = 4
 RESERVE_WAIT: Final = 1.0
 
 
-class Polled(Struct, Generic[T], frozen=True):
+class PollResult(Struct, Generic[T], frozen=True):
     """The result of a poll.
 
     Attributes:
@@ -54,8 +54,8 @@ class Waiters:
     """The waiting requests of one server.
 
     Args:
-        most: Maximum number of waiting requests.
-        share: Percentage of ``most`` that one project may use.
+        max_waiters: Maximum number of waiting requests.
+        share: Percentage of ``max_waiters`` that one project may use.
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class Waiters:
         storage: Storage,
         clock: Clock,
         limits: Limits,
-        most: int,
+        max_waiters: int,
         events: Events = NO_EVENTS,
         share: int = SHARE,
         quotas: AnyQuotas = NO_QUOTAS,
     ) -> None:
         self._queues = storage.queues
         self._limits = limits
-        self._slots = Slots(most, share)
-        self._reserve = Slots(max(1, most // RESERVED), share)
+        self._slots = Slots(max_waiters, share)
+        self._reserve = Slots(max(1, max_waiters // RESERVED), share)
         self._quotas = quotas
         self._lock = threading.Lock()
         self._wait_queues: dict[QueueRef, WaitQueue] = {}
-        self._lookers: dict[str, Lookers] = {}
+        self._poll_queues: dict[str, PollQueue] = {}
         self._timers: list[tuple[float, QueueRef]] = []
         self._timer_set = threading.Condition(self._lock)
         self.closing = False
@@ -86,7 +86,7 @@ class Waiters:
 
     def enter(
         self, queue: QueueRef, wait: int | None, *, takes: bool, check: Check | None = None, paused: bool = False
-    ) -> "Visit":
+    ) -> "QueuePoll":
         """Register a request that may wait up to ``wait`` seconds without a thread.
 
         Raises ``Invalid`` if ``wait`` is out of range.
@@ -94,22 +94,22 @@ class Waiters:
         Args:
             takes: Whether the request claims or pops messages. A message wakes one such request, and all read-only
                 requests.
-            check: Called at least every ``RECHECK`` seconds during the wait, and before each poll. If it raises an
-                error, the wait ends.
-            paused: Whether a refused client would poll again at once. Such a request may wait for ``RESERVE_WAIT``
-                seconds in the reserve, if the reserve has a free slot.
+            check: Called before each poll, and at least every ``RECHECK`` seconds. If it raises an error, the long poll
+                ends.
+            paused: Whether a client without a slot would poll again at once, so that its response should be delayed. If
+                the reserve has a free slot, the request waits there for up to ``RESERVE_WAIT`` seconds.
         """
-        if not within("wait", wait or 0, 0, self._limits.max_wait):
-            return Visit(self, queue, None, 0.0)
+        if not check_range("wait", wait or 0, 0, self._limits.max_wait):
+            return QueuePoll(self, queue, None, 0.0)
         began = time.monotonic()
-        deadline, waiter = began + (wait or 0), self._take_slot(queue, takes, self._slots)
-        if waiter is None and paused and (waiter := self._take_slot(queue, takes, self._reserve)):
+        deadline, waiter = began + (wait or 0), self._acquire_slot(queue, takes, self._slots)
+        if waiter is None and paused and (waiter := self._acquire_slot(queue, takes, self._reserve)):
             deadline = min(deadline, began + RESERVE_WAIT)
             self.events.turned_away()
-        return Visit(self, queue, waiter, deadline, check)
+        return QueuePoll(self, queue, waiter, deadline, check)
 
     def wake(self, queue: QueueRef) -> None:
-        """Wake requests after messages have arrived in the queue. It never blocks."""
+        """Wake requests after messages have arrived in the queue. Never blocks on the store."""
         if queue in self._wait_queues:
             with self._lock:
                 wait_queue = self._wait_queues.get(queue)
@@ -117,28 +117,28 @@ class Waiters:
                     self._notify(queue.project, wait_queue)
 
     def _notify(self, project: str, wait_queue: WaitQueue) -> None:
-        """Wake a few read-only requests, and the first request that claims or pops. The caller holds the lock."""
+        """Wake some read-only requests, and the first request that claims or pops. The caller holds the lock."""
         for waiter in wait_queue.waiters:
             if not waiter.takes:
-                self._lookers.setdefault(project, Lookers()).call(waiter)
-        self._wake_lookers(project)
+                self._poll_queues.setdefault(project, PollQueue()).call(waiter)
+        self._wake_next(project)
         wait_queue.notify_taker()
 
-    def _wake_lookers(self, project: str) -> None:
-        lookers = self._lookers.get(project)
-        if lookers is not None and not lookers.wake_next():
-            del self._lookers[project]
+    def _wake_next(self, project: str) -> None:
+        poll_queue = self._poll_queues.get(project)
+        if poll_queue is not None and not poll_queue.wake_next():
+            del self._poll_queues[project]
 
-    def looked(self, queue: QueueRef, waiter: Waiter) -> None:
+    def record_poll(self, queue: QueueRef, waiter: Waiter) -> None:
         """Record that the waiter has polled, and let the next notified request poll."""
-        if waiter.places:
+        if waiter.poll_slots:
             with self._lock:
-                self._free(queue.project, waiter)
+                self._free_poll(queue.project, waiter)
 
-    def _free(self, project: str, waiter: Waiter) -> None:
-        if waiter.places:
-            self._lookers[project].free(waiter)
-            self._wake_lookers(project)
+    def _free_poll(self, project: str, waiter: Waiter) -> None:
+        if waiter.poll_slots:
+            self._poll_queues[project].free(waiter)
+            self._wake_next(project)
 
     def recheck(self) -> None:
         """Wake all waiting requests after a clock jump, because messages may have become ready."""
@@ -147,7 +147,7 @@ class Waiters:
                 self._notify(queue.project, wait_queue)
 
     def close(self) -> None:
-        """Answer all waiting requests and refuse further waiting. Idempotent."""
+        """Wake all waiting requests so that they are answered, and let no request wait any more. Idempotent."""
         with self._lock:
             self.closing = True
             for wait_queue in self._wait_queues.values():
@@ -155,25 +155,22 @@ class Waiters:
                     waiter.wakeup.set()
             self._timer_set.notify()
 
-    def take_slot(self, project: str) -> bool:
-        """Acquire a slot for a request that waits for something other than a queue.
-
-        Return ``False`` if none is free.
-        """
+    def acquire_slot(self, project: str) -> bool:
+        """Acquire a slot for a request that does not wait for a queue. Return ``False`` if no slot is free."""
         own = self._quotas.share_of(project)
         with self._lock:
-            return not self.closing and self._slots.take(project, own)
+            return not self.closing and self._slots.acquire(project, own)
 
-    def give_back_slot(self, project: str) -> None:
-        """Release a slot acquired with ``take_slot``."""
+    def release_slot(self, project: str) -> None:
+        """Release a slot acquired with ``acquire_slot``."""
         with self._lock:
-            self._slots.give_back(project)
+            self._slots.release(project)
 
-    def _take_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> Waiter | None:
+    def _acquire_slot(self, queue: QueueRef, takes: bool, slots: Slots) -> Waiter | None:
         """Add a waiter to the queue's wait queue. Return ``None`` if no slot is free."""
         own = self._quotas.share_of(queue.project)
         with self._lock:
-            if self.closing or not slots.take(queue.project, own):
+            if self.closing or not slots.acquire(queue.project, own):
                 return None
             waiter = Waiter(takes, slots)
             self._wait_queues.setdefault(queue, WaitQueue()).waiters[waiter] = None
@@ -186,20 +183,21 @@ class Waiters:
         """
         with self._lock:
             waiter.leave()
-            self._free(queue.project, waiter)
-            waiter.slots.give_back(queue.project)
+            self._free_poll(queue.project, waiter)
+            waiter.slots.release(queue.project)
             wait_queue = self._wait_queues[queue]
             del wait_queue.waiters[waiter]
             if not wait_queue.waiters:
                 del self._wait_queues[queue]
-            elif waiter.takes and (waiter.wakeup.is_set() or not waiter.in_vain):
+            elif waiter.takes and (waiter.wakeup.is_set() or not waiter.found_nothing):
                 wait_queue.notify_taker()
 
     def schedule(self, queue: QueueRef, asked: Seconds) -> None:
         """Set the queue's timer to the time at which a message becomes ready, or to the next regular poll.
 
         Args:
-            asked: Time before the poll that found nothing. Messages that have become ready since then are due at once.
+            asked: Start time of the poll that found nothing. A message that became ready after it makes the timer fire
+                at once.
         """
         due = self._queues.ready(queue, 0, asked).next
         after = max(RECHECK, len(self._wait_queues) / MAX_RECHECKS)
@@ -237,8 +235,8 @@ class Waiters:
                     self._notify(queue.project, wait_queue)
 
 
-class Visit:
-    """A poll of a queue by one request; created by ``Waiters.enter``.
+class QueuePoll:
+    """The long poll of a queue by one request. ``Waiters.enter`` creates it.
 
     ``waiter`` is ``None`` if no slot was free, or if the request does not wait (``deadline`` is 0).
     """
@@ -257,14 +255,17 @@ class Visit:
         self._deadline = deadline
         self._check = check
         self._woken = False
-        self._last: Polled[Any] | None = None
+        self._last: PollResult[Any] | None = None
 
-    def look(
+    def poll(
         self, ask: Callable[[], T], found: Callable[[T], object], gone: Callable[[], bool] = lambda: False
-    ) -> Polled[T] | None:
-        """Call ``ask`` and return its result if it is final; return ``None`` if the caller must sleep and call again.
+    ) -> PollResult[T] | None:
+        """Poll once. Return the result, or ``None`` if the caller must wait and then call this method again.
 
-        The result is final if ``found`` accepts it or the deadline has passed.
+        Args:
+            ask: Reads from the store.
+            found: Returns whether the result contains messages.
+            gone: Returns whether the client has disconnected.
         """
         waiter, owner = self._waiter, self._owner
         if waiter is None:
@@ -275,7 +276,7 @@ class Visit:
             self._check()
             if not waiter.wakeup.is_set() and self._time_left() > 0 and not owner.closing:
                 return None  # woken only for the check
-        waiter.begin_look()
+        waiter.begin_poll()
         asked = owner.clock.now()
         try:
             answer = ask()
@@ -283,16 +284,16 @@ class Visit:
             waiter.wakeup.set()  # another request, possibly on another thread, must handle the notification
             raise
         finally:
-            owner.looked(self._queue, waiter)
+            owner.record_poll(self._queue, waiter)
         if self._woken:
             owner.events.woken(bool(found(answer)))
         if found(answer):
-            return Polled(answer)
-        self._last = Polled(answer)
+            return PollResult(answer)
+        self._last = PollResult(answer)
         owner.schedule(self._queue, asked)
         if self._time_left() > 0 and not owner.closing:
             return None
-        waiter.end_in_vain()
+        waiter.record_empty_poll()
         return self._last
 
     def left(self) -> float:
@@ -304,18 +305,18 @@ class Visit:
         return self._deadline - time.monotonic()
 
     def begin(self, notify: Callable[[], object]) -> None:
-        """Begin to wait; ``notify`` is called, possibly at once, when the request should poll again."""
+        """Wait without blocking: ``notify`` is called when the request should poll again, possibly at once."""
         self._owner.events.waiting(1)
         if self._waiter is not None:
-            self._waiter.wakeup.notify(notify)
+            self._waiter.wakeup.set_callback(notify)
             if self._waiter.wakeup.is_set():
                 notify()
 
     def end(self) -> None:
-        """Stop waiting."""
+        """Stop waiting, so that ``notify`` is not called any more."""
         self._owner.events.waiting(-1)
         if self._waiter is not None:
-            self._waiter.wakeup.notify(None)
+            self._waiter.wakeup.set_callback(None)
             self._woken = self._waiter.wakeup.is_set()
 
     def close(self) -> None:
@@ -324,10 +325,10 @@ class Visit:
         if waiter is not None:
             self._owner.leave(self._queue, waiter)
 
-    def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> Polled[T]:
-        """Poll once, for a request that does not wait or has no slot."""
+    def _at_once(self, ask: Callable[[], T], found: Callable[[T], object]) -> PollResult[T]:
+        """Poll once for a request that does not wait or has no slot."""
         answer = ask()
         if not self._deadline or found(answer):
-            return Polled(answer)
+            return PollResult(answer)
         self._owner.events.turned_away()
-        return Polled(answer, turned_away=True)
+        return PollResult(answer, turned_away=True)

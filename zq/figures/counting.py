@@ -24,12 +24,12 @@ OTHERS: Final = "*"
 # Upper bounds of the histogram's buckets in seconds. One more bucket has no upper bound.
 BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
-# The counters in the order of ``RATES``, by project and name.
+# A mapping from project and name to counters in the order of ``RATES``.
 Tally = dict[tuple[str, str], list[int]]
 
 
 class IntervalCounts(Struct, frozen=True):
-    """The counts of an interval. ``times`` has the number of requests in each bucket of the histogram."""
+    """The counts of this process in an interval. ``times`` contains the number of requests in each histogram bucket."""
 
     queues: Tally
     topics: Tally
@@ -109,7 +109,10 @@ class Counts(Events):
 
 
 def _counters(tally: Tally, name: tuple[str, str]) -> list[int]:
-    """Return the counters of a name, or of ``OTHERS`` if too many names have their own counters."""
+    """Return the counters of a queue or topic; ``name`` is its project and name.
+
+    If too many queues or topics have their own counters, return the counters of ``OTHERS``.
+    """
     found = tally.get(name)
     if found is None:
         if len(tally) >= MAX_NAMES:

@@ -2,8 +2,8 @@
 """Exchange of counts among the processes that share a store, so that each process can report total rates.
 
 Each process publishes a document, its record, with its counts of the last ten-second intervals. Intervals are aligned
-to the epoch, so they are the same in all processes. A record contains several intervals, because a process may read
-late.
+to the epoch, so they are the same in all processes. A record contains several intervals, so that a process that reads
+late misses none.
 """
 
 import os
@@ -34,7 +34,11 @@ MAX_PROCESSES: Final = 256
 
 
 class Span(Struct, frozen=True):
-    """The counts of one interval. A row has project, name and counters, in the order of ``RATES``."""
+    """The counts of one process in one interval.
+
+    A row contains the project, the name of the queue or topic, and the counters in the order of ``RATES``. ``seconds``
+    is the length of the interval.
+    """
 
     seconds: float
     queues: list[tuple[str, str, int, int, int, int]]
@@ -45,7 +49,7 @@ class Server(Struct, frozen=True):
     """The status report of a server process.
 
     Args:
-        server: Host and port, which all processes of a server have in common.
+        server: Host and port, which are the same for all processes of a server.
         requests: Requests per second.
         p95: The 95th percentile of request durations; None without requests.
         sweep_lag: Seconds since the oldest expired message became due for removal; None if the store does not report
@@ -70,7 +74,7 @@ class Server(Struct, frozen=True):
 
 
 class Record(Struct, frozen=True):
-    """The published record of a process. ``spans`` has the counts by slot of ``series.FINE``."""
+    """The published record of a process. ``spans`` maps slots of ``series.FINE`` to counts."""
 
     about: Server
     spans: dict[int, Span]
@@ -114,9 +118,9 @@ class Exchange:
         """The latest status reports, sorted by server and process."""
 
     def publish(self, slot: int, drained: IntervalCounts, state: State, now: Seconds) -> None:
-        """Write this process's record with the counts ``drained`` for the interval ``slot``.
+        """Write this process's record, with the counts ``drained`` for the interval ``slot``.
 
-        Raises ``Unavailable``. After an error, the next call also writes these counts.
+        Raises ``Unavailable`` if the store is unavailable. The next call then also writes these counts.
         """
         seconds, self._published_at = max(1.0, now - self._published_at), now
         queues = [(*name, *figures) for name, figures in drained.queues.items()]
@@ -140,7 +144,10 @@ class Exchange:
         self._documents.put(self._ref, encode_record(server, self._spans), now, expires=now + RECORD_TTL)
 
     def read(self, now: Seconds, add: Callable[[int, Span], object]) -> None:
-        """Read all records, and call ``add`` for each interval that was not read before. Raises ``Unavailable``."""
+        """Read all records, and call ``add`` for each interval that was not read before.
+
+        Raises ``Unavailable`` if the store is unavailable.
+        """
         page = self._documents.list("", KIND, "", "", MAX_PROCESSES, now)
         records = {document.ref.name: _decoder.decode(document.value) for document in page.items}
         for name, record in records.items():
@@ -153,7 +160,7 @@ class Exchange:
         self.servers = sorted((record.about for record in records.values()), key=lambda one: (one.server, one.process))
 
     def leave(self, now: Seconds) -> None:
-        """Delete this process's record. Raises ``Unavailable``."""
+        """Delete this process's record. Raises ``Unavailable`` if the store is unavailable."""
         self._documents.delete(self._ref, now)
 
 
@@ -174,7 +181,7 @@ def encode_record(server: Server, spans: Mapping[int, Span]) -> bytes:
 
 
 def _fold(span: Span, max_names: int) -> Span:
-    """Return the interval with at most ``max_names`` queues and topics. Merge the others into ``OTHERS`` rows."""
+    """Reduce the counts to the ``max_names`` queues and topics with the highest counts, plus ``OTHERS`` rows."""
     return Span(span.seconds, _merge_rest(span.queues, max_names), _merge_rest(span.topics, max_names))
 
 

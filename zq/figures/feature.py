@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures server feature."""
+"""The server feature for queue and server statistics."""
 
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class FiguresFeature(Feature):
-    """The routes ``/v2/figures…`` and ``/v2/servers``, and the sampling thread. ``figures`` is None if disabled."""
+    """The routes ``/v2/figures…`` and ``/v2/servers``, and the sampling thread.
+
+    ``figures`` has the reports; None = the feature is disabled.
+    """
 
     tags: Mapping[str, str] = {"figures": "Depths and rates of queues, current and past, for people and dashboards."}
     open_paths: Collection[str] = (openapi.SERVERS,)
@@ -62,7 +65,7 @@ def figures_feature(
     topics: Topics,
     quotas: Quotas | None,
 ) -> FiguresFeature:
-    """Create the feature. If it is enabled, start to count the server's events.
+    """Create the feature. If it is enabled, add a listener to ``observers`` that counts messages and requests.
 
     ``about`` is the constant part of this process's status report.
     """

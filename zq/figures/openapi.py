@@ -35,7 +35,7 @@ DESCRIPTIONS: Final = {
 
 
 def figures() -> Json:
-    """Return the operations by path and method."""
+    """Return the OpenAPI path items, as a mapping from path to operations."""
     window = query("window", {"enum": list(WINDOWS), "default": 600}, "Range of the points in seconds.")
     sorts = sorted({*SORTS, *TOPIC_SORTS})
     paging = [
@@ -72,7 +72,7 @@ def _get(name: str, summary: str, found: Json, parameters: list[Json]) -> Json:
 
 
 def schemas() -> Json:
-    """Return the schemas of response bodies."""
+    """Return a mapping from name to JSON schema, for the response bodies."""
     depth = dict.fromkeys(DEPTHS[:3], COUNT) | {"oldest_ready": UNKNOWN, "at_least": FLAG}
     rates = dict.fromkeys(("in", "out"), UNKNOWN)
     letters = {"dead_letter_queue": _or_null(TEXT), "dead": _or_null(COUNT)}

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranking of a project's queues by a figure, such as the depth, with stable pagination.
+"""Ranking of a project's queues by a metric, such as the depth, with stable pagination.
 
 If a ranking has more than one page, the process caches the order of its rows for a minute. The marker contains the id
-of the cached order. As long as the order is cached, pages neither skip nor repeat a queue, even if figures change.
+of the cached order. As long as the order is cached, pages neither skip nor repeat a queue, even if metrics change.
 
-The marker also contains the figure and the name of the last row. If this process has not cached the order, the next
-page starts after this row in a new order. Queues whose rank has changed may then be skipped or repeated. A ranking by
-name never skips or repeats a queue.
+The marker also contains the metric's value and the name in the last row. If this process has not cached the order, the
+next page starts after this row in a new order. Queues whose rank has changed may then be skipped or repeated. A ranking
+by name never skips or repeats a queue.
 """
 
 import base64
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 MAX_LISTED: Final = 10
 # Number of points in the sparkline of a row. Each point covers half a minute.
 RECENT: Final = 20
-# The sort key of an unknown figure, lower than all known figures.
+# The sort key for an unknown metric, lower than all known metrics.
 LOWEST: Final = -1e18
 # Seconds for which an order is cached.
 ORDER_TTL: Final = 60.0
@@ -42,14 +42,14 @@ MAX_CACHED_ROWS: Final = 500_000
 # The descending order by name.
 NAMES_DESC: Final = "-names"
 
-# Sort key and name. In a descending order, the sort key is the negated figure.
+# Sort key and name. In a descending order, the sort key is the negated metric.
 _Row = tuple[float, str]
 _Marker = tuple[str, int, float, str]
 _decoder: Final[msgspec.json.Decoder[_Marker]] = msgspec.json.Decoder(_Marker)
 
 
 class RankedPage(NamedTuple):
-    """A page of names. ``next`` is the marker of the next page; None = this page is the last one."""
+    """A page of queue or topic names. ``next`` is the marker of the next page; None = this page is the last one."""
 
     names: Sequence[str]
     next: str | None
@@ -72,9 +72,13 @@ class Ranking:
     def page(
         self, project: str, figures: Callable[[], Mapping[str, float]], order: str, marker: str, limit: int
     ) -> RankedPage:
-        """Return a page of names, sorted by figure and then by name. Raises ``InvalidParameter``.
+        """Return a page of names, sorted by metric and then by name.
 
-        ``order`` is ``asc`` or ``desc``, or ``names`` or ``-names`` for an ascending or descending order by name.
+        Args:
+            figures: Returns a mapping from name to metric.
+            order: ``asc`` or ``desc``; ``names`` or ``-names`` for an ascending or descending order by name.
+
+        Raises ``InvalidParameter`` if the marker is malformed.
         """
         id, start, after, last = _decode_marker(marker) if marker else ("", 0, 0.0, "")
         known = self._orders.get(id)
@@ -141,7 +145,7 @@ class ProjectRows:
         return compute_ready_age(self.rows[name], self.as_of)
 
     def rate(self, name: str, way: str) -> float | None:
-        """Return the posted or finished messages per second, or None if the rates are unknown.
+        """Return the rate at which messages are posted or finished, per second, or None if it is unknown.
 
         ``way`` is "in" for posted and "out" for finished messages.
         """
@@ -152,7 +156,8 @@ class ProjectRows:
     def sum(self, names: Iterable[str] | None, way: str) -> float | None:
         """Return the sum of the queues' rates, or None if the rates are unknown.
 
-        If ``names`` is None, sum all rates of the project, including ``OTHERS``.
+        ``way`` is "in" or "out", as in ``rate``. If ``names`` is None, sum all rates of the project, including
+        ``OTHERS``.
         """
         if self._rates is None:
             return None
@@ -161,7 +166,10 @@ class ProjectRows:
         return round(sum(self.rate(name, way) or 0.0 for name in names), 3)
 
     def growth(self, name: str) -> float | None:
-        """Return the growth in messages per second over the last one to two minutes, or None if it is unknown."""
+        """Return the growth of the queue's depth, or None if it is unknown.
+
+        The growth is the average over the last one to two minutes, in messages per second.
+        """
         before = self._former.get(name)
         return (
             None
@@ -170,7 +178,7 @@ class ProjectRows:
         )
 
     def keys(self, names: Iterable[str], sort: str) -> dict[str, float]:
-        """Return the queues' sort keys by name. The sort key of an unknown figure is ``LOWEST``."""
+        """Return a mapping from queue name to sort key: the metric ``sort``, or ``LOWEST`` if it is unknown."""
         of: Mapping[str, Callable[[str], float | None]] = {
             "oldest": self.age,
             "growth": self.growth,
@@ -181,7 +189,7 @@ class ProjectRows:
         return {name: LOWEST if (value := figure(name)) is None else float(value) for name in names}
 
     def row(self, name: str) -> Json:
-        """Return the row of a queue in a ranking."""
+        """Return the JSON object that describes a queue in a ranking."""
         dead_letter_queue, paused = self._summaries.get(name, MetadataSummary())
         rates = {way: _round(self.rate(name, way)) for way in ("in", "out")}
         return {
@@ -201,7 +209,7 @@ class ProjectRows:
         return count_messages(self.rows.get(dead_letter_queue, Depth()))
 
     def lists(self, names: Sequence[str], living: Sequence[str]) -> Json:
-        """Return the top lists of the overview.
+        """Return the overview's lists of top queues: the oldest, deepest and growing ones, and dead-letter queues.
 
         Args:
             names: The visible queues.

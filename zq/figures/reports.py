@@ -23,7 +23,7 @@ from zq.storage.api import Storage
 # The sort keys of queues and of topics.
 SORTS: Final = ("oldest", "ready", "delayed", "claimed", "in", "out", "growth", "name")
 TOPIC_SORTS: Final = ("in", "name")
-# The fraction of a quota from which the quota is listed as nearly exhausted.
+# The used fraction at which a quota is listed as nearly exhausted.
 QUOTA_WARNING_SHARE: Final = 0.8
 # Maximum number of cached reports per snapshot.
 MAX_CACHED_ANSWERS: Final = 100
@@ -47,13 +47,13 @@ class RankingQuery(Struct, frozen=True):
 
     @property
     def ranking(self) -> str:
-        """The argument ``order`` of ``Ranking.page``."""
+        """The value for the parameter ``order`` of ``Ranking.page``."""
         if self.sort != "name":
             return self.order
         return "names" if self.order == "asc" else NAMES_DESC
 
     def shows(self, name: str) -> bool:
-        """Return whether the name matches the filter and is visible."""
+        """Return whether the name matches the filter and the caller may see the queue or topic."""
         return self.name_filter in name and (self.visible is None or self.visible(name))
 
 
@@ -80,7 +80,10 @@ class Figures:
         """A snapshot, and cached reports of this snapshot for callers that may see all queues."""
 
     def queues(self, project: str, query: RankingQuery) -> Json:
-        """Return a page of the project's queues and the marker of the next page. Raises ``InvalidParameter``."""
+        """Return a page of the project's queues and the marker of the next page.
+
+        Raises ``InvalidParameter`` if ``query.marker`` is malformed.
+        """
         self.sampler.register_viewer(project)
         if query.visible is not None or query.marker:
             return self._page(project, query)
@@ -96,7 +99,10 @@ class Figures:
         return view.about() | {"total": len(listed), "queues": rows, "next": page.next}
 
     def topics(self, project: str, query: RankingQuery) -> Json:
-        """Return a page of the project's topics with their publish rates. Raises ``InvalidParameter``."""
+        """Return a page of the project's topics with their publish rates.
+
+        Raises ``InvalidParameter`` if ``query.marker`` is malformed.
+        """
         self.sampler.register_viewer(project)
         rates, now = find_latest_rates(self.sampler), self._clock.now()
         names = list(self._topic_names(project, query))
@@ -184,7 +190,7 @@ class Figures:
         quotas = self._quotas
         if quotas is None:
             return []
-        bounds, used = asdict(quotas.of(project).quota), dict(quotas.used(project))
+        bounds, used = asdict(quotas.allotment(project).quota), dict(quotas.used(project))
         if (stored := quotas.stored(project)) is not None:
             used |= {"stored_messages": stored.messages, "stored_bytes": stored.bytes}
         near = [

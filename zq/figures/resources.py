@@ -24,7 +24,7 @@ OFF: Final = "This server collects no figures, because [console] enabled is fals
 
 
 class _Reports:
-    """Base class for resources that return figures. ``figures`` is None if they are disabled."""
+    """Base class for resources that return reports. ``figures`` is None if the feature is disabled."""
 
     def __init__(self, figures: Figures | None) -> None:
         self._optional_figures = figures
@@ -37,7 +37,7 @@ class _Reports:
 
 
 class QueueFigures(_Reports):
-    """``/v2/figures/queues``: a page of the project's queues or topics with their figures."""
+    """``/v2/figures/queues``: a page of the project's queues or topics with their metrics."""
 
     policy = {"GET": "queues:get_all"}
 
@@ -95,14 +95,17 @@ def _ranking_query(req: falcon.Request, sorts: Sequence[str], allowance: Allowan
     sort = _choice(req, "sort", sorts)
     order = _choice(req, "order", ("asc", "desc") if sort == "name" else ("desc", "asc"))
     given = query.integer(req, "limit")
-    limit = limits.DEFAULT_PAGE if given is None else limits.within("limit", given, 1, MAX_PAGE)
+    limit = limits.DEFAULT_PAGE if given is None else limits.check_range("limit", given, 1, MAX_PAGE)
     kind = Kind.TOPIC if sorts is TOPIC_SORTS else Kind.QUEUE
     visible = allowance.visible(Verb.OBSERVE, kind)
     return RankingQuery(sort, order, query.text(req, "name"), query.text(req, "marker"), limit, visible)
 
 
 def _choice(req: falcon.Request, name: str, words: Sequence[str]) -> str:
-    """Return a parameter that must be one of ``words``. The default is the first word. Raises ``InvalidParameter``."""
+    """Return the value of a query parameter, which must be one of ``words``. The first word is the default.
+
+    Raises ``InvalidParameter`` for any other value.
+    """
     given = query.text(req, name) or words[0]
     if given not in words:
         raise InvalidParameter(f"{name} must be one of {', '.join(words)}.")
@@ -117,6 +120,6 @@ def _window(req: falcon.Request) -> int:
 
 
 def _format_dates(found: dict[str, Any]) -> dict[str, Any]:
-    """Return the report with its timestamps formatted."""
+    """Return a copy of the report in which the timestamps are ISO 8601 strings."""
     moments = {name: answers.timestamp(found[name]) for name in ("as_of", "since") if name in found}
     return found | moments

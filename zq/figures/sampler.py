@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Background sampling of queue depths. A sweep reads all queues; watched queues are read every two seconds.
 
-A viewer is a client that has requested figures within the last ``VIEWER_TTL`` seconds.
+A viewer is a client that has requested statistics within the last ``VIEWER_TTL`` seconds.
 """
 
 import heapq
@@ -46,7 +46,7 @@ VIEWER_TTL: Final = 10.0
 MAX_WATCHED: Final = 64
 MAX_SWEPT: Final = 200_000
 MAX_SERIES: Final = 1000
-# Seconds after the start of an interval when all processes have published the previous interval.
+# Seconds after the start of an interval by which all processes have published the previous interval.
 READ_DELAY: Final = 4.0
 # Minimum time for which a project's metadata are cached in seconds, and maximum number of cached projects.
 METADATA_AGE: Final = 4.0
@@ -62,14 +62,17 @@ Rows = Mapping[str, Mapping[str, Depth]]
 
 
 class Snapshot(Struct, frozen=True):
-    """The result of a sweep: depths by project and queue. ``complete`` is whether it includes all queues."""
+    """The result of a sweep. ``complete`` is False if some queues are missing.
+
+    ``rows`` maps each project to a mapping from queue name to depth.
+    """
 
     rows: Rows
     as_of: Seconds
     complete: bool
 
     def of(self, project: str) -> Mapping[str, Depth]:
-        """Return the queues of a project."""
+        """Return the project's queues, as a mapping from name to depth."""
         return self.rows.get(project, {})
 
 
@@ -84,14 +87,17 @@ class MetadataSummary(NamedTuple):
 
 
 class Rates(Struct, frozen=True):
-    """The rates per second of one interval, summed over all processes."""
+    """The rates of one interval, in messages per second, summed over all processes.
+
+    The keys are (project, name). The rates of a queue are in the order of ``RATES``.
+    """
 
     queues: dict[tuple[str, str], list[float]]
     topics: dict[tuple[str, str], list[float]]
 
 
 class Sampler:
-    """The sampler of one process. If ``start`` was not called, each request runs ``tick`` in its own thread."""
+    """The sampler of one process. If ``start`` was not called, the thread of each request runs ``tick``."""
 
     def __init__(
         self,
@@ -102,7 +108,10 @@ class Sampler:
         max_counted: Callable[[], int],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Create the sampler. ``max_counted`` returns the maximum to which the messages of each state are counted."""
+        """Create the sampler.
+
+        ``max_counted`` returns a limit: in each state of a queue, only this number of messages is counted.
+        """
         self._storage, self.clock, self._counts, self._monotonic, self.max_counted = (
             storage,
             clock,
@@ -122,7 +131,7 @@ class Sampler:
         self.failing = False
         """Whether the store was unavailable in the last round."""
         self.spans: dict[int, Rates] = {}
-        """The rates of the latest intervals, by slot of ``FINE``."""
+        """The rates of the latest intervals. The keys are slots of ``FINE``."""
         self.known: set[int] = set()
         self.series: OrderedDict[QueueRef, Series] = OrderedDict()
         self.projects: OrderedDict[str, Series] = OrderedDict()
@@ -197,7 +206,7 @@ class Sampler:
                 self._sweep_ended.wait_for(lambda: queue in self.samples, VIEWER_PATIENCE)
 
     def tick(self) -> None:
-        """Run one sampling round. Raises ``Unavailable``."""
+        """Run one sampling round. Raises ``Unavailable`` if the store is unavailable."""
         try:
             self._sample_watched()
             if self._monotonic() >= self._next_sweep():
@@ -302,7 +311,7 @@ class Sampler:
                 self.summaries[project] = now + max(METADATA_AGE, METADATA_INTERVAL_FACTOR * took), found
 
     def _read_metadata(self, project: str) -> dict[str, MetadataSummary]:
-        """Return the non-empty metadata summaries of the project's queues, by queue name."""
+        """Return a mapping from queue name to metadata summary, for the project's queues with a non-empty summary."""
         found: dict[str, MetadataSummary] = {}
         after: str | None = ""
         while after is not None:
@@ -332,7 +341,7 @@ class Sampler:
                 del self.spans[min(self.spans)]
 
     def _add_span(self, slot: int, span: Span) -> None:
-        """Add the counts of a process in an interval to the rates.
+        """Add the counts that a process has published for an interval to the rates.
 
         If the interval has not ended yet, the clock of the process is ahead, and its counts are ignored.
         """
@@ -375,7 +384,7 @@ def count_messages(depth: Depth) -> int:
 
 
 def sum_depths(depths: Iterable[Depth]) -> Depth:
-    """Return the sum of the depths. Its oldest ready message is the oldest one of all queues."""
+    """Return the total depth of several queues. Its ``oldest_ready`` is the earliest one of all queues."""
     found = list(depths)
     oldest = min((depth.oldest_ready for depth in found if depth.oldest_ready is not None), default=None)
     ready, delayed, claimed = (sum(getattr(depth, name) for depth in found) for name in ("ready", "delayed", "claimed"))

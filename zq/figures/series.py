@@ -22,11 +22,11 @@ class Window(NamedTuple):
     points: int
 
 
-# The windows by length in seconds. In the first window, only watched queues have depths, and the rates are those of the
-# second window.
+# A mapping from length in seconds to window. In the first window, only watched queues have depths, and the rates are
+# those of the second window.
 WINDOWS: Final = {300: Window(2, 150), 600: Window(10, 60), 10_800: Window(60, 180)}
 CLOSE, FINE, COARSE = WINDOWS.values()
-# Number of slots of ``FINE`` before the start of a series whose rates are known. Rates arrive later than depths.
+# Number of slots of ``FINE`` before the start of a series that count too, because rates arrive later than depths.
 BEFORE: Final = 2
 
 
@@ -102,19 +102,22 @@ class Series:
         self.close.put(int(now // CLOSE.step), 0, _values(depth, now))
 
     def add_rates(self, bucket: int, rates: Sequence[float]) -> None:
-        """Add rates per second to a slot of ``FINE``."""
+        """Add rates in messages per second to the slot ``bucket`` of ``FINE``."""
         self._rings[FINE].add(bucket, len(DEPTHS), rates)
         self._rings[COARSE].add(bucket * FINE.step // COARSE.step, len(DEPTHS), rates)
 
     def depths(self, window: Window, now: Seconds) -> dict[str, list[float | None]]:
-        """Return the depth columns by name, see ``DEPTHS``."""
+        """Return a mapping from column name to values, oldest first. ``DEPTHS`` has the names."""
         end = int(now // window.step)
         ring = self.close if window is CLOSE else self._rings[window]
         columns = [[None] * window.points if ring is None else ring.column(i, end) for i in range(len(DEPTHS))]
         return {name: _round(column) for name, column in zip(DEPTHS, columns, strict=True)}
 
     def rates(self, window: Window, now: Seconds, known: frozenset[int]) -> dict[str, list[float | None]]:
-        """Return the rate columns by name, see ``RATES``. ``known`` contains the slots of ``FINE`` with known rates."""
+        """Return a mapping from column name to values, oldest first. ``RATES`` has the names.
+
+        ``known`` contains the slots of ``FINE`` whose rates are known.
+        """
         kept = FINE if window is CLOSE else window
         end = int(now // kept.step)
         began = int(self.began // FINE.step) - BEFORE
@@ -128,13 +131,16 @@ class Series:
 
 
 def _count_known(slot: int, window: Window, known: frozenset[int], began: int) -> int:
-    """Return the number of slots of ``FINE`` in this slot of ``window`` whose rates are known."""
+    """Return the number of slots of ``FINE`` with known rates that a slot of ``window`` covers.
+
+    Slots before ``began`` do not count.
+    """
     each = window.step // FINE.step
     return sum(began <= fine and fine in known for fine in range(slot * each, (slot + 1) * each))
 
 
 def _repeat(rates: Sequence[float | None], now: Seconds) -> list[float | None]:
-    """Return a rate for each point of ``CLOSE``: the rate of the slot of ``FINE`` in which the point is."""
+    """Convert the rates of ``FINE`` slots to rates of ``CLOSE`` points. Points in the same slot have the same rate."""
     end, last = int(now // CLOSE.step), int(now // FINE.step)
     slots = [slot * CLOSE.step // FINE.step for slot in range(end - CLOSE.points + 1, end + 1)]
     return [rates[slot - last - 1] for slot in slots]

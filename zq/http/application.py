@@ -13,7 +13,7 @@ from zq.http.authorization import Authorization, Response
 from zq.http.pending import HANDOVER, Handover, PendingRequest
 from zq.http.short import ShortRoutes
 from zq.storage.api import Storage
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 
 
 class FinalResponse(NamedTuple):
@@ -64,12 +64,12 @@ class App(falcon.App[Any, Any]):
 
         While a thread handles a heavy request, that thread may hold a queue's lock.
         """
-        return self._storage.prompt and not turns.are_taken()
+        return self._storage.prompt and not turns.has_large_work()
 
     def has_several_projects(self) -> bool:
         """Return whether several projects have sent requests to this process in the last second."""
         quotas = self.authorization.quotas
-        return quotas is not None and quotas.visits.are_of_several(quotas.now())
+        return quotas is not None and quotas.recent_projects.has_several(quotas.now())
 
     def poll_again(self, pending: PendingRequest) -> FinalResponse | None:
         """Poll once more for a pending request. Return the response, or ``None`` if the request is still pending.
@@ -82,7 +82,7 @@ class App(falcon.App[Any, Any]):
         answered = succeeded = True
         try:
             answered = pending.poll()
-        except LongWalk:
+        except LongScan:
             answered = False
             handover.request_thread()
         except Exception as error:  # noqa: BLE001 - as in Falcon, every error has a handler

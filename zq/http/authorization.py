@@ -153,7 +153,7 @@ class Authorization:
 
     def _enter(self, quotas: Quotas, req: falcon.Request, project: str) -> State:
         context, now = req.context, quotas.now()
-        allotment = quotas.of(project, now)
+        allotment = quotas.allotment(project, now)
         account = allotment.account
         try:
             account.enter(now)
@@ -173,7 +173,7 @@ class Authorization:
     def check_state(self, req: falcon.Request) -> None:
         """Raise ``NotAuthorized`` if the project's state has changed and now forbids the request."""
         assert self.quotas is not None
-        check_state(self.quotas.of(req.context.identity.project).state, req.method not in SAFE_METHODS)
+        check_state(self.quotas.allotment(req.context.identity.project).state, req.method not in SAFE_METHODS)
 
 
 def _check_scopes(
@@ -183,7 +183,7 @@ def _check_scopes(
     known = RULES.get(rule)
     verb = known.verb if known else None
     if known is not None and known.everywhere and verb is not None:
-        allowance.judge_all(rule, verb)
+        allowance.authorize_all(rule, verb)
         return
     if (own := getattr(resource, "verbs", None)) is not None:
         verb = own.get(method, verb)

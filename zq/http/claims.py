@@ -7,7 +7,7 @@ from typing import ClassVar
 import falcon
 
 from zq import wire
-from zq.core.claims import ClaimAnswer, Claims
+from zq.core.claims import ClaimReply, Claims
 from zq.core.waiting import Waiters
 from zq.http import query, weight
 from zq.http.pending import respond
@@ -120,7 +120,7 @@ def _show_nothing(resp: falcon.Response, _: None) -> None:
     resp.status = falcon.HTTP_204
 
 
-def _show(req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, claimed: ClaimAnswer) -> None:
+def _show(req: falcon.Request, resp: falcon.Response, queue: str, detailed: bool | None, claimed: ClaimReply) -> None:
     """Respond with the claim's messages, or with 204 if no message was claimed."""
     if claimed.claim is None:
         resp.status = falcon.HTTP_204

@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from zq import wire
 from zq.core.history import History
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query, weight
 from zq.limits import DEFAULT_BATCH, MAX_BATCH
@@ -35,7 +35,7 @@ class QueueHistory:
 
     def _list(
         self, queue: QueueRef, marker: int, limit: int | None, state: str, since: str, until: str, order: str
-    ) -> Seen[Page[HistoryEntry]]:
+    ) -> ReadResult[Page[HistoryEntry]]:
         if order not in ("", "asc", "desc"):
             raise InvalidParameter("order must be asc or desc.")
         if not state:

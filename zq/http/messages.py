@@ -9,7 +9,7 @@ import falcon
 
 from zq.core.browsing import Browsing
 from zq.core.messages import Messages
-from zq.core.values import Listed, Seen
+from zq.core.values import MessagePage, ReadResult
 from zq.core.waiting import Waiters
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
@@ -71,7 +71,7 @@ class MessageCollection:
         if bool(ids) == (pop is not None):
             raise Invalid("Exactly one of ids and pop must be given.")
         verb = Verb.MANAGE if pop is None else Verb.CONSUME
-        req.context.allowance.judge("messages:delete_all", verb, Kind.QUEUE, req.context.queue.name)
+        req.context.allowance.authorize("messages:delete_all", verb, Kind.QUEUE, req.context.queue.name)
         if pop is not None:
             self._pop(req, resp, pop)
             return
@@ -88,7 +88,7 @@ class MessageCollection:
 
     def _stage(self, req: falcon.Request, resp: falcon.Response, stage: str) -> None:
         """Add messages to a stage, which a commit publishes (extensions 9)."""
-        req.context.allowance.judge("messages:create", Verb.PRODUCE, Kind.WORK, stage)
+        req.context.allowance.authorize("messages:create", Verb.PRODUCE, Kind.WORK, stage)
         hops, raw = query.hops(req), weight.admit_post(req, query.require_body(req, self._max_post_size))
         key = idempotency.idempotency_key(req, "post", self._window, raw)
         trace = query.trace_attributes(req)
@@ -123,7 +123,7 @@ class MessageCollection:
         fetch = partial(self._messages.list, req.context.queue, req.context.client, marker, limit, **flags)
         poll = weight.admit_each_poll(req, limit, fetch, takes=False)
 
-        def show(listed: Listed) -> None:
+        def show(listed: MessagePage) -> None:
             link = None
             if listed.page.next is not None:
                 if listed.delayed:
@@ -135,7 +135,9 @@ class MessageCollection:
         long_poll(req, resp, self._waiters, poll, show, takes=False)
 
 
-def _show_popped(req: falcon.Request, resp: falcon.Response, detailed: bool, seen: Seen[Sequence[Message]]) -> None:
+def _show_popped(
+    req: falcon.Request, resp: falcon.Response, detailed: bool, seen: ReadResult[Sequence[Message]]
+) -> None:
     req.context.messages = len(seen.value)
     resp.data = answers.popped(seen.value, seen.now, detailed)
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import falcon
 
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 
 # Environment key of the edge's ``Handover``.
 HANDOVER: Final = "zq.handover"
@@ -115,7 +115,7 @@ class PendingRequest:
         found = None
         try:
             found = self._fetch()
-        except LongWalk:
+        except LongScan:
             raise
         except BaseException:
             self.close()
@@ -202,7 +202,7 @@ def defer(
     try:
         if not polled and pending.poll():
             return
-    except LongWalk:
+    except LongScan:
         needs_thread = True
     if handover is None:
         pending.drive()
@@ -216,7 +216,7 @@ def respond(
     """Respond with ``show(fetch())``. If ``fetch`` would block the event loop, call it again on a worker thread."""
     try:
         found = fetch()
-    except LongWalk:
+    except LongScan:
         handover: Handover = req.env[HANDOVER]
         handover.defer(
             PendingRequest(req, resp, IMMEDIATE, lambda: (fetch(),), lambda held: show(*held)), needs_thread=True

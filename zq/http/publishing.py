@@ -5,8 +5,8 @@ from functools import partial
 
 import falcon
 
-from zq.core.publishing import Listed, Listening, Publishing
-from zq.core.waiting import Polled
+from zq.core.publishing import Publishing, TopicPage, TopicPoll
+from zq.core.waiting import PollResult
 from zq.errors import Invalid
 from zq.http import idempotency, query, weight
 from zq.http.authentication import check_again
@@ -56,18 +56,18 @@ class TopicMessages:
         look = partial(self._look, req, marker, limit, wait)
         show = partial(self._show, req, resp, topic, detailed, limit)
         looked = look()
-        if isinstance(looked, Polled):
+        if isinstance(looked, PollResult):
             show(looked)
             return
-        listening, check = looked, check_again(req)
+        topic_poll, check = looked, check_again(req)
 
-        def look_again() -> Polled[Listed] | None:
+        def look_again() -> PollResult[TopicPage] | None:
             if check is not None:
                 check()
-            found = look(listening)
-            return found if isinstance(found, Polled) else None
+            found = look(topic_poll)
+            return found if isinstance(found, PollResult) else None
 
-        defer(req, resp, listening, look_again, show, polled=True)
+        defer(req, resp, topic_poll, look_again, show, polled=True)
 
     def _show(
         self,
@@ -76,7 +76,7 @@ class TopicMessages:
         topic: str,
         detailed: bool | None,
         limit: int | None,
-        polled: Polled[Listed],
+        polled: PollResult[TopicPage],
     ) -> None:
         if polled.turned_away:
             resp.set_header("Retry-After", "1")
@@ -93,17 +93,17 @@ class TopicMessages:
         marker: str,
         limit: int | None,
         wait: int | None,
-        listening: Listening | None = None,
-    ) -> Polled[Listed] | Listening:
+        topic_poll: TopicPoll | None = None,
+    ) -> PollResult[TopicPage] | TopicPoll:
         """Poll once. If the request must wait, let the project's next heavy request run."""
         try:
             weight.admit_page(req, limit)
         except BaseException:
-            if listening is not None:
-                listening.close()
+            if topic_poll is not None:
+                topic_poll.close()
             raise
-        looked = self._publishing.look(req.context.topic, marker, limit, wait, listening)
-        if isinstance(looked, Listening):
+        looked = self._publishing.poll(req.context.topic, marker, limit, wait, topic_poll)
+        if isinstance(looked, TopicPoll):
             weight.end(req)
         return looked
 

@@ -88,8 +88,8 @@ def fence(req: falcon.Request) -> Fence | None:
     name, _, epoch = value.rpartition(":")
     if not epoch.isascii() or not epoch.isdigit():
         raise InvalidParameter("fence must be <name>:<epoch>, with the epoch from POST /v2/fences/<name>.")
-    req.context.allowance.judge("claims:update", Verb.CONSUME, Kind.WORK, limits.free_name("fence", name))
-    return Fence(name, limits.within("fence", int(epoch[:20]), 1, MAX_BODY_NUMBER))
+    req.context.allowance.authorize("claims:update", Verb.CONSUME, Kind.WORK, limits.check_free_name("fence", name))
+    return Fence(name, limits.check_range("fence", int(epoch[:20]), 1, MAX_BODY_NUMBER))
 
 
 def hops(req: falcon.Request) -> int:
@@ -128,7 +128,7 @@ def body(req: falcon.Request, bound: int = limits.MAX_CONTROL_BODY, form: bool =
     if announced is None:
         raw = _read_unknown_size(req, bound, form)
     else:
-        limits.body_size(announced, bound)
+        limits.check_body_size(announced, bound)
         raw = _read(req, announced)
         if len(raw) < announced:
             _refuse_withheld(req)

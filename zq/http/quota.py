@@ -45,6 +45,6 @@ class QuotaDocument:
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         quotas, project = require_quotas(self._quotas), req.context.project
-        allotment = quotas.of(project)
+        allotment = quotas.allotment(project)
         limits = {"limits": structs.asdict(allotment.quota), "state": allotment.state}
         resp.data = wire.encode(limits | usage(quotas, project))

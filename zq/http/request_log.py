@@ -82,14 +82,14 @@ class RequestLog:
         route = getattr(req.context, "operation", req.uri_template or "")
         self._events.answered(req.method, route, status, took, waited)
         if status in REFUSED_STATUSES:
-            if self._audit.on:
-                self._audit.refused(_entry(req, resource, status, self._behind_proxy))
+            if self._audit.is_enabled:
+                self._audit.log_refusal(_entry(req, resource, status, self._behind_proxy))
         elif _is_change(req):
             entry = _entry(req, resource, status, self._behind_proxy)
             if entry.rule:  # without a rule, the request ended before authorization
                 self._trail.put(entry)
-            if self._audit.on:
-                self._audit.did(entry)
+            if self._audit.is_enabled:
+                self._audit.log_change(entry)
         if self._log_requests():
             LOG.info("request", extra=context(req) | {"status": status, "seconds": round(took, 6)})
 

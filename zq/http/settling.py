@@ -9,7 +9,7 @@ import falcon
 from zq import wire
 from zq.core.redriving import Redriving
 from zq.core.settling import Settling
-from zq.core.values import Applied
+from zq.core.values import WriteResult
 from zq.http import idempotency, query, weight
 from zq.http.pending import respond
 from zq.limits import MAX_CONTROL_BODY, Limits
@@ -38,7 +38,7 @@ class ClaimSettle:
         respond(req, resp, settle, partial(_show_settled, resp))
 
 
-def _show_settled(resp: falcon.Response, settled: Applied[Any]) -> None:
+def _show_settled(resp: falcon.Response, settled: WriteResult[Any]) -> None:
     if settled.replayed:
         idempotency.mark_replayed(resp)
     resp.data = wire.encode(settled.value)

@@ -11,7 +11,7 @@ from zq.errors import Invalid, InvalidBody, NotAuthorized
 from zq.http import query
 from zq.model import QueueRef, Seconds
 from zq.model.identity import Identity
-from zq.model.scopes import exceed, parse
+from zq.model.scopes import parse, scopes_exceed
 from zq.wire.tokens import ShareTerms, share_terms
 
 # Default validity of a signature in seconds.
@@ -32,7 +32,7 @@ class QueueShare:
         paths = _check_names("paths", terms.paths, PATHS) or ["messages"]
         methods = _check_names("methods", terms.methods, METHODS) or ["GET"]
         identity: Identity = req.context.identity
-        if exceed(parse([make_scope(queue, methods)]), parse(identity.scopes)):
+        if scopes_exceed(parse([make_scope(queue, methods)]), parse(identity.scopes)):
             raise NotAuthorized(EXCEEDS_SIGNER)
         expires = self._expiry(terms, identity)
         resp.data = wire.encode(self._signed(req.context.queue, paths, methods, expires))

@@ -17,7 +17,7 @@ from typing import Final
 import falcon
 
 from zq import limits
-from zq.core.publishing import as_marker
+from zq.core.publishing import parse_marker
 from zq.core.rates import Account, Rates
 from zq.core.streams import Gap, Stream, Streams
 from zq.errors import NotAuthorized, ZqError
@@ -58,7 +58,7 @@ class _StreamResource:
         pattern: Pattern,
         visible: Callable[[str], bool] | None = None,
     ) -> None:
-        after = as_marker(req.get_header("Last-Event-ID") or query.text(req, "marker"))
+        after = parse_marker(req.get_header("Last-Event-ID") or query.text(req, "marker"))
         connection = waiting.connection(req)
         disconnect = None if connection is None else partial(_disconnect, connection)
         stream = self._streams.open(req.context.project, pattern, after, visible, disconnect)
@@ -89,7 +89,7 @@ class ProjectStream(_StreamResource):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         pattern = limits.pattern(query.text(req, "match") or EVERYTHING)
         allowance: Allowance = req.context.allowance
-        visible = allowance.judge_glob("topics:stream", Verb.OBSERVE, Kind.TOPIC, pattern.text)
+        visible = allowance.authorize_glob("topics:stream", Verb.OBSERVE, Kind.TOPIC, pattern.text)
         self._open(req, resp, pattern, visible)
 
 

@@ -21,7 +21,7 @@ from zq.http.features import Page
 from zq.http.tenant import Audience
 from zq.model.allowance import Allowance
 from zq.model.identity import ADMIN, MEMBER, Identity
-from zq.model.scopes import Kind, Verb, exceed, parse
+from zq.model.scopes import Kind, Verb, parse, scopes_exceed
 from zq.wire import answers
 from zq.wire.tokens import TokenTerms, identity_document, token_document, token_terms
 
@@ -56,7 +56,7 @@ class _TokenResource:
         """
         identity: Identity = req.context.identity
         scopes = parse(identity.scopes)
-        if not identity.credential or not (scopes is None or scopes.everywhere(Verb.MANAGE)):
+        if not identity.credential or not (scopes is None or scopes.allow_everywhere(Verb.MANAGE)):
             raise req.context.allowance.refusal(type(self).policy[req.method])  # type: ignore[attr-defined]
         return identity
 
@@ -68,7 +68,7 @@ class _TokenResource:
         maker = self._caller(req)
         own = _grantable_roles(maker)
         roles = _roles(terms.roles) or sorted(own)
-        if not own.issuperset(roles) or exceed(parse(terms.scopes), parse(maker.scopes)):
+        if not own.issuperset(roles) or scopes_exceed(parse(terms.scopes), parse(maker.scopes)):
             raise NotAuthorized(EXCEEDS_MAKER)
         return _grant(terms, maker.project, roles=roles, user=maker.user, by=maker.credential, expires=maker.expires)
 
@@ -111,7 +111,7 @@ class _TokenCollection(_TokenResource):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = self._project(req)
-        limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
+        limit = limits.check_range("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._tokens.list(project or "", query.text(req, "marker"), limit)
         links = []
         if page.next is not None:
@@ -198,10 +198,10 @@ def _allowed(allowance: Allowance, rule: str) -> bool:
     if scopes is None or verb is None:
         return True
     if known.everywhere:
-        return scopes.everywhere(verb)
+        return scopes.allow_everywhere(verb)
     word = rule.partition(":")[0].removesuffix("s")
     kinds = [Kind(word)] if word in (Kind.QUEUE, Kind.TOPIC) else list(Kind)
-    return any(scopes.meets(verb, kind, "**") for kind in kinds)
+    return any(scopes.overlaps(verb, kind, "**") for kind in kinds)
 
 
 class TokenCollection(_TokenCollection):
@@ -261,7 +261,7 @@ ROUTES: Final[Mapping[str, type[_TokenResource]]] = {
 
 
 def _grant(terms: TokenTerms, project: str, roles: Sequence[str], **more: Any) -> Grant:
-    days = DEFAULT_DAYS if terms.days is UNSET else limits.within("days", terms.days, 1, limits.MAX_REMEMBERED)
+    days = DEFAULT_DAYS if terms.days is UNSET else limits.check_range("days", terms.days, 1, limits.MAX_REMEMBERED)
     for field in ("name", "user"):
         text = getattr(terms, field)
         if len(text) > MAX_TEXT or not text.isprintable():
@@ -297,7 +297,7 @@ def _grantable_roles(maker: Identity) -> frozenset[str]:
 def _exceeds(terms: Grant | StoredToken, maker: Identity) -> bool:
     """Return whether a token with these terms would have more rights than its maker, or another user."""
     other = terms.user not in ("", maker.user) or not _grantable_roles(maker) | maker.roles >= {*terms.roles}
-    return other or exceed(parse(terms.scopes), parse(maker.scopes))
+    return other or scopes_exceed(parse(terms.scopes), parse(maker.scopes))
 
 
 def _document(token: Token) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from zq import wire
 from zq.core.transactions import Transactions
 from zq.http import query, weight
 from zq.limits import MAX_COMMIT_BODY
-from zq.model import Committed
+from zq.model import CommitResult
 from zq.model.quotas import Work
 from zq.model.scopes import Kind, Verb
 from zq.wire import answers, extensions
@@ -92,7 +92,7 @@ class CommitItem:
         resp.data = extensions.last(committed)
 
 
-def _mark_open(resp: falcon.Response, committed: Committed) -> None:
+def _mark_open(resp: falcon.Response, committed: CommitResult) -> None:
     """If the commit is still running, set status 202 and ``Retry-After``."""
     if committed.open:
         resp.status = falcon.HTTP_202

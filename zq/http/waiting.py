@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import falcon
 
-from zq.core.waiting import Polled, Waiters
+from zq.core.waiting import PollResult, Waiters
 from zq.http import query
 from zq.http.authentication import check_again
 from zq.http.pending import HANDOVER, Handover, defer, respond
@@ -41,7 +41,7 @@ def long_poll(
             respond(req, resp, fetch, show)
         return
 
-    def show_outcome(outcome: Polled[T]) -> None:
+    def show_outcome(outcome: PollResult[T]) -> None:
         if outcome.turned_away:
             resp.set_header("Retry-After", "1")
         show(outcome.answer)
@@ -56,7 +56,7 @@ def poll(
     queue: QueueRef,
     wait: int | None,
     fetch: Callable[[], T],
-    show: Callable[[Polled[T]], object],
+    show: Callable[[PollResult[T]], object],
     *,
     takes: bool,
     paused: bool = False,
@@ -72,10 +72,10 @@ def poll(
         resp.status = falcon.HTTP_204
         return
     if wait:
-        visit = waiters.enter(queue, wait, takes=takes, check=check_again(req), paused=paused)
-        defer(req, resp, visit, partial(visit.look, fetch, FOUND, partial(is_disconnected, req)), show)
+        queue_poll = waiters.enter(queue, wait, takes=takes, check=check_again(req), paused=paused)
+        defer(req, resp, queue_poll, partial(queue_poll.poll, fetch, FOUND, partial(is_disconnected, req)), show)
         return
-    respond(req, resp, lambda: Polled(fetch()), show)
+    respond(req, resp, lambda: PollResult(fetch()), show)
 
 
 def connection(req: falcon.Request) -> socket.socket | None:

@@ -19,7 +19,7 @@ from zq.core.quotas import Quotas
 from zq.core.rates import Account
 from zq.errors import TooManyRequests
 from zq.http import heads
-from zq.turns import Company
+from zq.turns import Contention
 
 # Maximum number of messages of a light request.
 MAX_LIGHT_MESSAGES: Final = 100
@@ -73,7 +73,7 @@ def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> 
     quotas: Quotas | None = None if bounds is None else bounds.quotas
     if quotas is None:
         context.heavy = HeavyRequest(None, float, 0, 0)
-        turns.begin(lambda: Company.NONE)
+        turns.begin(lambda: Contention.NONE)
         return
     account: Account = context.account
     try:
@@ -82,7 +82,7 @@ def admit(req: falcon.Request, count: int, messages: int = 0, size: int = 0) -> 
         req.env[heads.SLOWED] = True
         raise
     context.heavy = HeavyRequest(account, quotas.now, messages, size)
-    turns.begin(lambda: quotas.visits.company(account, quotas.now()))
+    turns.begin(lambda: quotas.recent_projects.contention(account, quotas.now()))
 
 
 def end(req: falcon.Request) -> None:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.archive``: append new history entries of queues to Parquet files.
+"""The job ``archive``, which appends new history entries of queues to Parquet files.
 
-Each queue has two streams, whose checkpoints are in the archive: posted messages, and finished messages in the order in
-which they finished. If a batch is repeated after a crash, it replaces its former files without losing rows, so readers
-see each entry once.
+Each queue has two streams, for posted and for finished messages. Their checkpoints are in the archive. A batch that is
+repeated after a crash replaces its former files, so readers see each entry once.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,22 +13,22 @@ import click
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from zq.cli.failures import Failure, exit_code, sentence
+from zq.cli.failures import Failure, error_message, exit_code
 from zq.cli.output import note
-from zq.cli.progress import QUIET, Progress, watching
+from zq.cli.progress import QUIET, Progress, show_progress
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid
 from zq.jobs import tables
-from zq.jobs.cli_support import Job, source, spark_session
-from zq.spark.failures import SPARK_ERRORS, reason
+from zq.jobs.cli_support import JobCommand, source_options, spark_session
+from zq.spark.failures import SPARK_ERRORS, extract_error
 
-# Source state and partitioning column, by table.
+# Source state and time column of each table.
 SOURCES: Final[Mapping[str, tuple[str, str]]] = {"posted": ("all", "created"), "finished": ("history", "finished")}
 Counts = dict[str, Any]
 
 
-@click.command("archive", cls=Job)
+@click.command("archive", cls=JobCommand)
 @click.argument("path")
 @click.option(
     "--queue",
@@ -44,7 +43,7 @@ Counts = dict[str, Any]
     "strict",
     type=click.Choice(["true", "false"]),
     default="true",
-    help="false: continue even if entries may have expired since the last run.",
+    help="If false, continue even if entries may have expired since the last run.",
 )
 @QUIET
 @pass_session
@@ -54,17 +53,17 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
     PATH is a folder in any file system that Spark supports.
     """
     failed: list[tuple[str, int]] = []
-    given = source(session) | {"maxMessagesPerBatch": str(batch)}
+    given = source_options(session) | {"maxMessagesPerBatch": str(batch)}
     rows = []
-    with watching("archive", quiet, "rows") as progress, spark_session("zq-archive", progress) as spark:
-        named = queues or with_history(session.client)
+    with show_progress("archive", quiet, "rows") as progress, spark_session("zq-archive", progress) as spark:
+        named = queues or queues_with_history(session.client)
         for number, queue in enumerate(named, 1):
             progress.stage = f"queue {number:,} of {len(named):,}, {queue}"
             try:
                 rows.append({"queue": queue, **archive_queue(spark, path, {**given, "queue": queue}, strict, progress)})
             except SPARK_ERRORS as error:
-                cause = reason(error)
-                note(f"{queue}: {sentence(cause)}")
+                cause = extract_error(error)
+                note(f"{queue}: {error_message(cause)}")
                 failed.append((queue, exit_code(cause)))
     columns = ("queue", *SOURCES)
     session.out.rows(columns, rows, lambda row: [row[column] for column in columns])
@@ -72,8 +71,8 @@ def archive(session: Session, /, path: str, queues: Sequence[str], batch: int, s
         raise Failure(f"Not archived: {', '.join(queue for queue, _ in failed)}.", failed[0][1])
 
 
-def with_history(client: Client) -> list[str]:
-    """Return the names of the project's queues with a history. Raises ``Invalid`` if there are none."""
+def queues_with_history(client: Client) -> list[str]:
+    """Return the names of the queues with a history. Raises ``Invalid`` if the project has no such queue."""
     found = [queue.name for queue in client.queues(detailed=True) if (queue.metadata or {}).get("_history_ttl")]
     if not found:
         raise Invalid("No queue of the project keeps a history: set _history_ttl of those that are to be archived.")
@@ -81,39 +80,39 @@ def with_history(client: Client) -> list[str]:
 
 
 def archive_queue(spark: SparkSession, path: str, given: Mapping[str, str], strict: str, progress: Progress) -> Counts:
-    """Archive the new entries of one queue. Return the number of rows added per table."""
-    counts = {"posted": follow(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
+    """Archive the new entries of a queue. Return the number of new rows per table."""
+    counts = {"posted": run_stream(spark, path, "posted", {**given, "failOnDataLoss": "false"}, progress)}
     [begun] = spark.sql("select unix_micros(current_timestamp()) at").collect()
-    counts["finished"] = follow(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)
+    counts["finished"] = run_stream(spark, path, "finished", {**given, "failOnDataLoss": strict}, progress)
     known = spark.range(1).select(F.timestamp_micros(F.lit(begun.at)).alias("at"))
-    tables.write(with_place(known, given), path, "archived")
+    tables.write(add_place(known, given), path, "archived")
     return counts
 
 
-def follow(spark: SparkSession, path: str, table: str, given: Mapping[str, str], progress: Progress) -> int:
-    """Run the stream of a table until no entries are left. Return the number of rows written."""
+def run_stream(spark: SparkSession, path: str, table: str, given: Mapping[str, str], progress: Progress) -> int:
+    """Run the stream of a table until all available entries are archived. Return the number of new rows."""
     state, _ = SOURCES[table]
     stream = spark.readStream.format("zq").options(**given, mode="tail", state=state, bodyType="binary").load()
     place = "/".join(f"{name}={quote(given[name], safe='')}" for name in ("project", "queue"))
     written: list[int] = []
-    append = appending(path, table, given, written, progress)
+    append = batch_function(path, table, given, written, progress)
     writer = stream.writeStream.foreachBatch(append).trigger(availableNow=True)
     writer.option("checkpointLocation", f"{path}/_checkpoints/{table}/{place}").start().awaitTermination()
     return sum(written)
 
 
-def appending(
+def batch_function(
     path: str, table: str, given: Mapping[str, str], written: list[int], progress: Progress
 ) -> Callable[[DataFrame, int], None]:
-    """Return the function that a stream calls for each batch, which appends its row count to ``written``."""
+    """Return the ``foreachBatch`` function of a stream. It appends the row count of each batch to ``written``."""
 
     def append(rows: DataFrame, number: int) -> None:
         query = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or ""
         seen = Observation()
         batch = f"{query[:8]}-{number}"
-        shaped = shape(rows, table, given, batch)
-        if not written:  # only the first batch of a run may be a repeat, possibly with fewer rows
-            shaped = tables.with_former(shaped, path, table, batch)
+        shaped = to_rows(rows, table, given, batch)
+        if not written:  # only the first batch of a run can repeat an earlier batch, possibly with fewer rows
+            shaped = tables.add_former_rows(shaped, path, table, batch)
         shaped = shaped.repartition("day")
         tables.write(shaped.observe(seen, F.count(F.lit(1)).alias("rows")), path, table)
         written.append(seen.get["rows"])
@@ -122,16 +121,16 @@ def appending(
     return append
 
 
-def shape(rows: DataFrame, table: str, given: Mapping[str, str], batch: str) -> DataFrame:
+def to_rows(rows: DataFrame, table: str, given: Mapping[str, str], batch: str) -> DataFrame:
     """Convert messages to rows of a table, with bodies as JSON text."""
     _, moment = SOURCES[table]
     shaped = rows.withColumns(
         {"body": F.col("body").cast("string"), "day": F.col(moment).cast("date"), "batch": F.lit(batch)}
     )
-    return with_place(shaped, given).select(tables.columns(table))
+    return add_place(shaped, given).select(tables.column_names(table))
 
 
-def with_place(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
+def add_place(rows: DataFrame, given: Mapping[str, str]) -> DataFrame:
     """Add the columns ``project`` and ``queue``."""
     return rows.withColumns({name: F.lit(given[name]) for name in ("project", "queue")})
 

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common parts of jobs: global options, output and errors as in the command ``zq``, and the Spark session.
-
-A job uses the Spark session of ``spark-submit`` if there is one, or else a local session.
-"""
+"""The base class of jobs, which has the options, output and errors of ``zq``, and their Spark session."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,26 +10,26 @@ from pyspark.sql import SparkSession
 
 from zq.cli.failures import failure, run_to_exit
 from zq.cli.progress import Progress
-from zq.cli.session import Command, Session, given, listen
+from zq.cli.session import Command, Session, option_values, print_client_logs
 from zq.errors import ZqError
 from zq.spark import register
-from zq.spark.failures import SPARK_ERRORS, reason
-from zq.spark.session import started, tasks
+from zq.spark.failures import SPARK_ERRORS, extract_error
+from zq.spark.session import start_session, task_progress
 
 
-class Job(Command):
-    """A job as a program that accepts the global options of ``zq``."""
+class JobCommand(Command):
+    """A Spark job as a program with the global options of ``zq``."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **options: Any) -> Any:
-        """Run the job and exit; report expected errors as a sentence and an exit code."""
+        """Run the job and exit. Expected errors are printed as messages and determine the exit code."""
         run = super().main
         name = f"python -m zq.jobs.{self.name}"
         run_to_exit(lambda: run(args, **{**options, "prog_name": name, "standalone_mode": False}))
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the job with a session that retries failed requests for a long time."""
-        listen()
-        ctx.obj = Session(given(ctx))
+        """Run the job with a session that retries requests for a minute by default."""
+        print_client_logs()
+        ctx.obj = Session(option_values(ctx))
         ctx.obj.configure(patient=True)
         ctx.call_on_close(ctx.obj.close)
         try:
@@ -40,11 +37,11 @@ class Job(Command):
         except (ZqError, OSError) as error:
             raise failure(error) from error
         except SPARK_ERRORS as error:
-            raise failure(reason(error)) from error
+            raise failure(extract_error(error)) from error
 
 
-def source(session: Session) -> dict[str, str]:
-    """Return the options with which ``format("zq")`` connects to the session's server."""
+def source_options(session: Session) -> dict[str, str]:
+    """Return the connection options of ``format("zq")`` for the session's server."""
     place = session.connection
     given = {"url": place.url, "project": place.project, "token": place.token, "clientId": place.client_id}
     return {name: value for name, value in given.items() if value} | {"retryFor": str(int(session.retry_for))}
@@ -52,13 +49,16 @@ def source(session: Session) -> dict[str, str]:
 
 @contextmanager
 def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[SparkSession]:
-    """Provide a Spark session with ``format("zq")`` and UTC. If the session was created here, it ends with the block.
+    """Yield the active Spark session, or a new session that is stopped at the end.
 
-    ``settings`` are ``spark.sql`` options for the block, with ``_`` for each dot. ``progress`` shows the session's
-    tasks.
+    ``format("zq")`` is registered, and the session's time zone is UTC.
+
+    Args:
+        progress: Shows the session's tasks.
+        settings: ``spark.sql`` settings during the block. Underscores in the names stand for dots.
     """
     running = SparkSession.getActiveSession()
-    spark = running or started(name)
+    spark = running or start_session(name)
     wanted = {"spark.sql." + setting.replace("_", "."): value for setting, value in settings.items()}
     wanted["spark.sql.session.timeZone"] = "UTC"
     before = {setting: spark.conf.get(setting) for setting in wanted}
@@ -66,7 +66,7 @@ def spark_session(name: str, progress: Progress, **settings: str) -> Iterator[Sp
     try:
         for setting, value in wanted.items():
             spark.conf.set(setting, value)
-        with progress.following(lambda: tasks(spark)):
+        with progress.follow_tasks(lambda: task_progress(spark)):
             yield spark
     finally:
         if running is None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.ingest``: store the rows of files as messages, each file once per key.
+"""The job ``ingest``, which stores the rows of files as messages, each file once per key.
 
-Each file is stored by one commit. Its producer name is derived from the key, the queue and the file's path. A repeated
-run therefore finds out which files are stored and continues with the others.
+Each file is stored by one commit, whose producer name is derived from the key, the queue and the file's path. A
+repeated run skips the files whose producers have committed.
 """
 
 import hashlib
@@ -20,26 +20,26 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import StringType, StructField, StructType
 
-from zq.cli.progress import QUIET, watching
+from zq.cli.progress import QUIET, show_progress
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import Invalid, InvalidBody, NotFound
-from zq.jobs.cli_support import Job, source, spark_session
+from zq.jobs.cli_support import JobCommand, source_options, spark_session
 from zq.spark.rows import check_json
 
-# Formats by file name extension.
-KINDS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
-# Extensions of compressed files.
-PACKED: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
-# Schema of a parsed line: a body, or the reason why it is not valid.
+# File formats by file name extension.
+FORMATS: Final = {"json": "json", "jsonl": "json", "ndjson": "json", "csv": "csv", "parquet": "parquet"}
+# File name extensions of compressed files.
+COMPRESSED: Final = re.compile(r"\.(gz|bz2|zst|snappy|lz4|deflate)$")
+# Schema of a parsed value: the body, or the reason why the value is not valid.
 PARSED: Final = "struct<body: binary, reason: string>"
-# Column with the text of CSV rows that have a wrong number of fields.
-TORN: Final = "_zq_torn"
-# Maximum size of the part of a file that one task reads. The messages of a part must fit in a stage.
+# Column with the text of a CSV row that has a wrong number of fields.
+INVALID_ROW: Final = "_zq_torn"
+# Maximum size of the part of a file that a task reads. The messages of a task must fit in a stage.
 PART_SIZE: Final = "16m"
 
 
-@click.command("ingest", cls=Job)
+@click.command("ingest", cls=JobCommand)
 @click.argument("paths", nargs=-1, required=True)
 @click.option("--queue", required=True, metavar="NAME", help="Target queue.")
 @click.option(
@@ -48,14 +48,14 @@ PART_SIZE: Final = "16m"
 @click.option("--body", "column", metavar="COLUMN", help="Column with the body (default: the whole row as an object).")
 @click.option("--parse", is_flag=True, help="Parse the text of COLUMN as JSON.")
 @click.option("--multiline", is_flag=True, help="Allow line ends in quoted CSV fields.")
-@click.option("--ttl", type=click.IntRange(1), metavar="SECONDS", help="Ttl of the messages.")
+@click.option("--ttl", type=click.IntRange(1), metavar="SECONDS", help="Message ttl.")
 @click.option("--delay", type=click.IntRange(0), metavar="SECONDS", help="Seconds until the messages can be claimed.")
 @click.option("--name", default="ingest", metavar="TEXT", help="Name of the job.")
 @click.option("--key", metavar="TEXT", help="Idempotency key (default: the job's name).")
 @click.option(
     "--rejected", metavar="PATH", help="Folder for rows that do not parse. Without it, such rows fail the job."
 )
-@click.option("--strict", is_flag=True, help="Fail the job after such rows were written to the folder.")
+@click.option("--strict", is_flag=True, help="Write rows that do not parse to the folder, then fail the job.")
 @QUIET
 @pass_session
 def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key: str | None, **more: Any) -> None:
@@ -64,34 +64,34 @@ def ingest(session: Session, /, paths: Sequence[str], queue: str, name: str, key
     PATHS are files, folders or glob patterns in any file system that Spark supports.
     """
     rejected, strict = more.pop("rejected"), more.pop("strict")
-    sink = {**source(session), "queue": queue}
+    sink = {**source_options(session), "queue": queue}
     sink |= {option: str(more[option]) for option in ("ttl", "delay") if more[option] is not None}
     counts = dict.fromkeys(("files", "stored_before", "messages", "rejected"), 0)
     with (
-        watching("ingest", more["quiet"]) as progress,
+        show_progress("ingest", more["quiet"]) as progress,
         spark_session(f"zq-{name}", progress, files_maxPartitionBytes=PART_SIZE) as spark,
     ):
         progress.stage = "listing files"
-        found = files(spark, paths, more["kind"])
+        found = list_files(spark, paths, more["kind"])
         for number, (file, kind) in enumerate(found, 1):
             progress.stage = f"file {number:,} of {len(found):,}, {file.rpartition('/')[2]}"
-            producer = producer_of(key or name, queue, file)
-            if stored(session.client, producer) is not None:
+            producer = producer_name(key or name, queue, file)
+            if published_count(session.client, producer) is not None:
                 counts["stored_before"] += 1
                 continue
-            rows = rows_of(spark, file, kind, more["column"], more["parse"], more["multiline"])
+            rows = read_rows(spark, file, kind, more["column"], more["parse"], more["multiline"])
             place = rejected and f"{rejected}/{producer}"
-            with read_once(rows):
-                counts["rejected"] += check(rows, file, place, strict or not rejected)
-                accepted(rows).write.format("zq").options(**sink, idempotencyKey=producer).mode("append").save()
+            with cache_rows(rows):
+                counts["rejected"] += check_rows(rows, file, place, strict or not rejected)
+                valid_bodies(rows).write.format("zq").options(**sink, idempotencyKey=producer).mode("append").save()
             counts["files"] += 1
-            progress.add(stored(session.client, producer) or 0)
+            progress.add(published_count(session.client, producer) or 0)
         counts["messages"] = progress.count
     session.out.result({"queue": queue, **counts})
 
 
-def files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) -> list[tuple[str, str]]:
-    """Return the files of all paths with their formats, ordered by name. Raises ``Invalid``."""
+def list_files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) -> list[tuple[str, str]]:
+    """List the files in all paths, ordered by name, with their formats. Raises ``Invalid``."""
     listed = spark.read.option("recursiveFileLookup", "true").text(list(paths)).inputFiles()
     found = [(unquote(file), kind or _kind(unquote(file))) for file in sorted(set(listed))]
     if not found:
@@ -99,64 +99,67 @@ def files(spark: SparkSession, paths: Sequence[str], kind: str | None = None) ->
     return found
 
 
-def producer_of(key: str, queue: str, file: str) -> str:
-    """Return the producer name of a file. The key may be any text."""
+def producer_name(key: str, queue: str, file: str) -> str:
+    """Return the producer name for a file, which is valid for any key."""
     digest = hashlib.sha256("\n".join((key, queue, file)).encode()).hexdigest()
     return f"{re.sub('[^A-Za-z0-9_-]', '-', key)[:31]}.{digest[:32]}"
 
 
-def stored(client: Client, producer: str) -> int | None:
-    """Return the number of messages that the producer has published, or ``None`` if it has made no commit."""
+def published_count(client: Client, producer: str) -> int | None:
+    """Return the number of messages that a producer has published, or ``None`` if it has not committed."""
     try:
         return client.committed(producer).published
     except NotFound:
         return None
 
 
-def rows_of(
+def read_rows(
     spark: SparkSession, file: str, kind: str, column: str | None = None, parse: bool = False, multiline: bool = False
 ) -> DataFrame:
-    """Return the rows of a file: ``body``, or ``reason`` and ``raw`` for rows that do not parse.
+    """Parse the rows of a file. Raises ``Invalid``.
 
-    Raises ``Invalid``.
+    Valid rows have a ``body``. Rows that do not parse have a ``reason`` and the text ``raw``.
     """
-    path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # an empty file
+    path = re.sub(r"([\\{}\[\]*?])", r"\\\1", file)  # Spark would expand glob characters
     if kind == "json":
-        return lines(spark.read.text(path), column)
-    frame = spark.read.parquet(path) if kind == "parquet" else csv(spark, path, multiline)
+        return parse_lines(spark.read.text(path), column)
+    frame = spark.read.parquet(path) if kind == "parquet" else read_csv(spark, path, multiline)
     if not frame.columns:  # an empty file
         return spark.createDataFrame([], "body string, raw string, reason string")
-    return table(frame, column, parse, file)
+    return to_bodies(frame, column, parse, file)
 
 
-def csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
-    """Read a CSV file with all columns as strings, and a column for rows with a wrong number of fields."""
-    options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": TORN}
+def read_csv(spark: SparkSession, path: str, multiline: bool) -> DataFrame:
+    """Read a CSV file with string columns. ``INVALID_ROW`` has the text of rows with a wrong number of fields."""
+    options = {"header": "true", "escape": '"', "mode": "PERMISSIVE", "columnNameOfCorruptRecord": INVALID_ROW}
     reader = spark.read.options(**options).option("multiLine", multiline)
     named = reader.csv(path).columns
-    columns = [*named, TORN] if named else []  # Spark rejects a schema with only that column
+    columns = [*named, INVALID_ROW] if named else []  # Spark rejects a schema with only this column
     return reader.schema(StructType([StructField(name, StringType()) for name in columns])).csv(path)
 
 
-def lines(frame: DataFrame, member: str | None = None) -> DataFrame:
-    """Parse each line of text as JSON, or take one member of each object. Blank lines are ignored."""
+def parse_lines(frame: DataFrame, member: str | None = None) -> DataFrame:
+    """Parse lines of JSON. If ``member`` is given, the body is this member of each object. Skip blank lines."""
     parsed = frame.where("trim(value) <> ''").withColumn("parsed", parser(member)(F.col("value").cast("binary")))
     return parsed.selectExpr("parsed.body", "value raw", "parsed.reason")
 
 
-def table(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
-    """Convert rows to bodies: one column (parsed as JSON if ``parse``), or all columns as an object.
+def to_bodies(frame: DataFrame, column: str | None = None, parse: bool = False, file: str = "the data") -> DataFrame:
+    """Convert rows to message bodies. Raises ``Invalid``.
 
-    Raises ``Invalid``.
+    Args:
+        column: Column with the body. Default: all columns, as an object.
+        parse: Parse the text of the column as JSON.
+        file: File name for error messages.
     """
-    columns = [name for name in frame.columns if name != TORN]
+    columns = [name for name in frame.columns if name != INVALID_ROW]
     if column is not None and column not in columns:
         raise Invalid(f"There is no column {column} in {file}: it has {', '.join(columns)}.")
     quoted = {name: F.col(f"`{name.replace('`', '``')}`") for name in frame.columns}
     torn, unfit = F.lit(None).cast("string"), F.lit(None).cast("string")
-    if TORN in quoted:
-        torn = quoted[TORN]
-        # Spark validates only columns that are read, so all columns are read.
+    if INVALID_ROW in quoted:
+        torn = quoted[INVALID_ROW]
+        # Spark detects a wrong number of fields only if all columns are read.
         read = F.length(F.concat_ws("", *(quoted[name] for name in columns))) >= 0
         unfit = F.when(torn.isNotNull() & read, F.lit("it has more or fewer columns than the header"))
     if column is None:
@@ -172,8 +175,8 @@ def table(frame: DataFrame, column: str | None = None, parse: bool = False, file
 
 
 @contextmanager
-def read_once(rows: DataFrame) -> Iterator[None]:
-    """Cache the rows for the block, so that the checked rows are stored even if the file grows."""
+def cache_rows(rows: DataFrame) -> Iterator[None]:
+    """Cache the rows during the block, so that Spark stores the rows that were checked, even if the file changes."""
     rows.persist()
     try:
         yield
@@ -181,15 +184,17 @@ def read_once(rows: DataFrame) -> Iterator[None]:
         rows.unpersist()
 
 
-def accepted(rows: DataFrame) -> DataFrame:
-    """Return the rows that can be stored."""
+def valid_bodies(rows: DataFrame) -> DataFrame:
+    """Return the bodies of the valid rows."""
     return rows.where("reason is null").select("body")
 
 
-def check(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
-    """Count the rows that do not parse, and write them to ``place``.
+def check_rows(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
+    """Count the rows that do not parse.
 
-    Raises ``InvalidBody`` if ``strict``.
+    Args:
+        place: Folder to which these rows are written.
+        strict: Raise ``InvalidBody`` if there are such rows.
     """
     torn = rows.where("reason is not null").select(F.lit(file).alias("file"), "raw", "reason")
     [found] = torn.agg(F.count("reason").alias("count"), F.first("reason").alias("reason")).collect()
@@ -202,18 +207,22 @@ def check(rows: DataFrame, file: str, place: str | None, strict: bool) -> int:
 
 
 def parser(member: str | None) -> Any:
-    """Return a SQL function that parses text as JSON, or takes a member of an object, with the reason of a failure."""
+    """Return a SQL function that applies ``parse_json`` to each value of a column."""
 
     def parse(texts: pa.Array) -> pa.Array:
         kind = pa.struct([("body", pa.binary()), ("reason", pa.string())])
-        return pa.array([parsed(text or b"null", member) for text in texts.to_pylist()], type=kind)
+        return pa.array([parse_json(text or b"null", member) for text in texts.to_pylist()], type=kind)
 
     wrap: Any = arrow_udf
     return wrap(parse, PARSED)
 
 
-def parsed(text: bytes, member: str | None) -> dict[str, Any]:
-    """Return the JSON text, or the text of one member, as ``body``; or the ``reason`` why it is not valid."""
+def parse_json(text: bytes, member: str | None) -> dict[str, Any]:
+    """Validate JSON. Return it as ``body``, or return the ``reason`` why it is not valid.
+
+    Args:
+        member: Take the body from this member of a JSON object.
+    """
     try:
         if member is not None:
             members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
@@ -231,10 +240,10 @@ def parsed(text: bytes, member: str | None) -> dict[str, Any]:
 
 
 def _kind(file: str) -> str:
-    ending = PACKED.sub("", file.rpartition("/")[2].lower()).rpartition(".")[2]
-    if ending not in KINDS:
+    ending = COMPRESSED.sub("", file.rpartition("/")[2].lower()).rpartition(".")[2]
+    if ending not in FORMATS:
         raise Invalid(f"The name of {file} does not show its format: give --format.")
-    return KINDS[ending]
+    return FORMATS[ending]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m zq.jobs.report``: report throughput, dwell times, problems and backlog of each queue from an archive."""
+"""The job ``report``, which computes throughput, dwell times, problems and backlog of queues from an archive."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,49 +13,49 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from zq.cli.output import note
-from zq.cli.progress import QUIET, Progress, watching
+from zq.cli.progress import QUIET, Progress, show_progress
 from zq.cli.session import Session, pass_session
 from zq.client import Client
 from zq.errors import NotFound
 from zq.jobs import tables
-from zq.jobs.cli_support import Job, source, spark_session
+from zq.jobs.cli_support import JobCommand, source_options, spark_session
 
 # Columns that identify a queue.
-HOME: Final = ["project", "queue"]
-# Columns of the backlog, which has a row for each live message.
+QUEUE_COLUMNS: Final = ["project", "queue"]
+# Schema of the backlog, which has a row for each live message.
 BACKLOG: Final = "seq long, created timestamp, ttl int, claim_count int, origin string, project string, queue string"
 # Percentiles of dwell times by column name.
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-# Accuracy of percentiles: their rank is wrong by at most 1/EXACT of the messages.
-EXACT: Final = 10_000
-# Columns that are 0 instead of null without rows.
+# Accuracy of percentiles: the relative error of their rank is at most 1/ACCURACY.
+ACCURACY: Final = 10_000
+# Columns with counts, which are 0 instead of null if a queue has no messages.
 COUNTS: Final = (
     *("posted", "finished", "retried", "retries", "dead_lettered", "expired"),
     *("waiting", "expiring", "dead_letters"),
 )
 # Seconds in an hour.
 HOUR: Final = 3600
-# Minutes of a throughput step, with the maximum number of hours for which it is used.
+# Maximum length of the period in hours, by throughput step in minutes.
 STEPS: Final = {1: 3, 5: 12, 15: 48, 60: 8 * 24, 360: 40 * 24}
-# Minutes of the step for longer periods.
+# Throughput step in minutes for longer periods.
 DAY: Final = 1440
-# Maximum difference between the clocks of the server and the archiving machine.
+# Maximum clock skew between the server and the machine that runs the archive job.
 MAX_DRIFT: Final = "interval 1 minute"
-# Type of options that are times.
+# Parameter type of times.
 MOMENT: Final = click.DateTime(["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"])
 # Columns about the reported period.
 PAST: Final = ("posted", "finished", *PERCENTILES, "retried", "retries", "dead_lettered", "expired")
-# Columns about the time of the report.
+# Columns about the current backlog.
 PRESENT: Final = ("waiting", "oldest", "expiring", "dead_letters")
-# Column that decides whether a row belongs to the period, by table.
-MOMENTS: Final = {"posted": "created", "finished": "finished"}
-# Columns read from a message: without the body, and without the known project.
+# Column with the time that must be in the reported period, by table.
+TIME_COLUMNS: Final = {"posted": "created", "finished": "finished"}
+# Schema for reading the backlog, which omits the body and the project.
 SHOWN: Final = BACKLOG.replace(", project string", "")
-# A collected table.
+# The rows of a collected frame.
 Rows = list[dict[str, Any]]
 
 
-@click.command("report", cls=Job)
+@click.command("report", cls=JobCommand)
 @click.argument("path")
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Queue to report; repeatable (default: all).")
 @click.option("--since", type=MOMENT, metavar="TIME", help="Start of the period, in UTC.")
@@ -83,57 +83,57 @@ def report(
     PATH is an archive.
     """
     by_step, minutes = Rows(), 0
-    with watching("report", quiet) as progress, spark_session("zq-report", progress) as spark:
+    with show_progress("report", quiet) as progress, spark_session("zq-report", progress) as spark:
         project = session.connection.project if backlog else None
-        kept = {table: wanted(tables.read(spark, path, table), project, queues) for table in tables.SCHEMAS}
+        kept = {table: filter_queues(tables.read(spark, path, table), project, queues) for table in tables.SCHEMAS}
         known = {"archived": kept["archived"], "records": kept["finished"]}
-        known |= {name: during(kept[name], moment, **period) for name, moment in MOMENTS.items()}
+        known |= {name: filter_period(kept[name], moment, **period) for name, moment in TIME_COLUMNS.items()}
         alive = spark.createDataFrame([], BACKLOG)
-        if backlog:  # persisted, so that all values refer to the same time
-            alive = living_messages(spark, session.client, source(session), queues, progress).persist()
+        if backlog:  # cached, so that all values refer to the same time
+            alive = read_backlog(spark, session.client, source_options(session), queues, progress).persist()
         progress.stage = "figures of each queue"
-        by_queue = collected(wanted(queue_report(known, alive, F.current_timestamp()), None, queues))
+        by_queue = collect(filter_queues(compute_queue_report(known, alive, F.current_timestamp()), None, queues))
         alive.unpersist()
         progress.add(sum(row["posted"] for row in by_queue))
         progress.stage = "throughput"
-        by_hour = collected(throughput(known["posted"], known["finished"]))
+        by_hour = collect(compute_throughput(known["posted"], known["finished"]))
         if plots:
-            minutes = minutes_of([row["at"] for row in by_hour])
-            by_step = collected(throughput(known["posted"], known["finished"], minutes * 60))
+            minutes = step_minutes([row["at"] for row in by_hour])
+            by_step = collect(compute_throughput(known["posted"], known["finished"], minutes * 60))
     show(session, by_queue, [{"hour": row.pop("at"), **row} for row in by_hour])
     if plots:
         draw(plots, by_queue, by_step, minutes)
 
 
-def wanted(rows: DataFrame, project: str | None, queues: Sequence[str]) -> DataFrame:
-    """Keep only rows of this project and these queues."""
+def filter_queues(rows: DataFrame, project: str | None, queues: Sequence[str]) -> DataFrame:
+    """Keep only the rows of a project and of some queues. ``None`` and an empty sequence keep all rows."""
     if project is not None:
         rows = rows.where(F.col("project") == project)
     return rows.where(F.col("queue").isin(*queues)) if queues else rows
 
 
-def during(rows: DataFrame, moment: str, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Keep only rows of this period."""
+def filter_period(rows: DataFrame, moment: str, since: datetime | None, until: datetime | None) -> DataFrame:
+    """Keep only the rows of a period. ``None`` is an open end."""
     if since is not None:
         rows = rows.where(F.col(moment) >= F.lit(since.replace(tzinfo=UTC)))
     return rows if until is None else rows.where(F.col(moment) < F.lit(until.replace(tzinfo=UTC)))
 
 
-def living_messages(
+def read_backlog(
     spark: SparkSession, client: Client, given: Mapping[str, str], queues: Sequence[str], progress: Progress
 ) -> DataFrame:
-    """Return the backlog: all live messages of these queues and their dead-letter queues, or of all queues."""
+    """Read the backlog: the live messages of the queues and their dead-letter queues, or of all queues."""
     rows = spark.createDataFrame([], BACKLOG)
-    asked = with_dead_letters(client, queues) if queues else [found.name for found in client.queues()]
-    for number, queue in enumerate(asked, 1):
-        progress.stage = f"backlog of queue {number:,} of {len(asked):,}, {queue}"
+    names = add_dead_letter_queues(client, queues) if queues else [found.name for found in client.queues()]
+    for number, queue in enumerate(names, 1):
+        progress.stage = f"backlog of queue {number:,} of {len(names):,}, {queue}"
         found = spark.read.schema(SHOWN).format("zq").options(**given, queue=queue).load()
         rows = rows.unionByName(found.withColumn("project", F.lit(given["project"])).select(rows.columns))
     return rows
 
 
-def with_dead_letters(client: Client, queues: Sequence[str]) -> list[str]:
-    """Return these queues and their dead-letter queues, without duplicates."""
+def add_dead_letter_queues(client: Client, queues: Sequence[str]) -> list[str]:
+    """Add the dead-letter queues of the queues. Remove duplicates."""
     found = dict.fromkeys(queues)
     for queue in queues:
         with suppress(NotFound):
@@ -141,15 +141,15 @@ def with_dead_letters(client: Client, queues: Sequence[str]) -> list[str]:
     return [*found]
 
 
-def collected(rows: DataFrame) -> Rows:
-    """Collect all rows, with times as text."""
+def collect(rows: DataFrame) -> Rows:
+    """Collect the rows of a frame, with times as ISO 8601 text."""
     moments = {name: F.date_format(name, "yyyy-MM-dd'T'HH:mm:ssX") for name, kind in rows.dtypes if kind == "timestamp"}
     return [row.asDict() for row in rows.withColumns(moments).collect()]
 
 
 def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
-    """Print three tables, or JSON lines with a field for the kind of row."""
-    if not session.out.for_people:
+    """Print three tables, or JSON lines whose member ``is`` has the type of the row."""
+    if not session.out.uses_tables:
         for what, rows in (("queue", by_queue), ("hour", by_hour)):
             for row in rows:
                 session.out.line({"is": what, **row})
@@ -162,7 +162,7 @@ def show(session: Session, by_queue: Rows, by_hour: Rows) -> None:
 
 
 def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
-    """Draw the plots if matplotlib is installed."""
+    """Draw the plots, or print a note if matplotlib is missing."""
     try:
         from zq.jobs import plots
     except ModuleNotFoundError as error:
@@ -172,56 +172,55 @@ def draw(folder: Path, by_queue: Rows, by_step: Rows, minutes: int) -> None:
         note(f"Drawn: {file}.")
 
 
-def throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
-    """Return the counts ``posted`` and ``finished`` of each step that has messages.
+def compute_throughput(posted: DataFrame, finished: DataFrame, seconds: int = HOUR) -> DataFrame:
+    """Return the number of ``posted`` and ``finished`` messages per queue and step.
 
-    The column ``at`` is the start of the step of ``seconds``.
+    Steps have a length of ``seconds`` and begin at the time ``at``. Steps without messages are omitted.
     """
 
     def step(moment: str) -> Any:
         return F.timestamp_seconds(F.floor(F.unix_seconds(moment) / seconds) * seconds).alias("at")
 
-    came = posted.select(*HOME, step("created"), F.lit(1).alias("in"), F.lit(0).alias("out"))
-    went = finished.select(*HOME, step("finished"), F.lit(0), F.lit(1))
-    both = came.unionAll(went).groupBy(*HOME, "at")
-    return both.agg(F.sum("in").alias("posted"), F.sum("out").alias("finished")).orderBy(*HOME, "at")
+    came = posted.select(*QUEUE_COLUMNS, step("created"), F.lit(1).alias("in"), F.lit(0).alias("out"))
+    went = finished.select(*QUEUE_COLUMNS, step("finished"), F.lit(0), F.lit(1))
+    both = came.unionAll(went).groupBy(*QUEUE_COLUMNS, "at")
+    return both.agg(F.sum("in").alias("posted"), F.sum("out").alias("finished")).orderBy(*QUEUE_COLUMNS, "at")
 
 
-def minutes_of(hours: Sequence[str]) -> int:
-    """Return a suitable step length in minutes for a plot of these hours."""
+def step_minutes(hours: Sequence[str]) -> int:
+    """Return the step length in minutes for a plot of the period that contains these hours."""
     moments = [datetime.fromisoformat(hour) for hour in hours]
     span = (max(moments) - min(moments)).total_seconds() / HOUR + 1 if moments else 0
     return next((minutes for minutes, most in STEPS.items() if span <= most), DAY)
 
 
-def queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:
-    """Return one row per queue with all values.
+def compute_queue_report(found: Mapping[str, DataFrame], backlog: DataFrame, now: Any) -> DataFrame:
+    """Return one row per queue with all columns of the report.
 
     Args:
-        found: The tables: ``posted`` and ``finished`` of the period, ``archived``, and ``records`` with all finished
-            messages.
-        now: A column with the time of the report.
+        found: Tables by name: ``posted`` and ``finished`` in the period, ``archived``, and all finished messages as
+            ``records``.
+        now: Column with the time of the report.
     """
     parts = [
-        found["posted"].groupBy(*HOME).agg(F.count("seq").alias("posted")),
-        ended(found["finished"]),
-        dwell(found["finished"]),
-        expired(found, backlog).groupBy(*HOME).agg(F.count("seq").alias("expired")),
-        waiting(backlog, now),
-        dead_letters(backlog),
+        found["posted"].groupBy(*QUEUE_COLUMNS).agg(F.count("seq").alias("posted")),
+        finish_counts(found["finished"]),
+        dwell_percentiles(found["finished"]),
+        expired_messages(found, backlog).groupBy(*QUEUE_COLUMNS).agg(F.count("seq").alias("expired")),
+        backlog_counts(backlog, now),
+        dead_letter_counts(backlog),
     ]
     every = reduce(lambda some, more: some.unionByName(more, allowMissingColumns=True), parts)
-    figures = [
-        name for name in every.columns if name not in HOME
-    ]  # each is set by one part, which is cheaper than joins
-    joined = every.groupBy(*HOME).agg(*(F.max(name).alias(name) for name in figures))
-    return joined.fillna(0, list(COUNTS)).orderBy(*HOME)
+    # Each column has values in only one part. A union with an aggregation is cheaper than joins.
+    figures = [name for name in every.columns if name not in QUEUE_COLUMNS]
+    joined = every.groupBy(*QUEUE_COLUMNS).agg(*(F.max(name).alias(name) for name in figures))
+    return joined.fillna(0, list(COUNTS)).orderBy(*QUEUE_COLUMNS)
 
 
-def ended(finished: DataFrame) -> DataFrame:
-    """Return the counts of finished, retried and buried messages, and of retries."""
+def finish_counts(finished: DataFrame) -> DataFrame:
+    """Return the numbers of finished, retried and buried messages, and of retries, per queue."""
     again = F.greatest(F.col("claim_count") - 1, F.lit(0))
-    return finished.groupBy(*HOME).agg(
+    return finished.groupBy(*QUEUE_COLUMNS).agg(
         F.count("seq").alias("finished"),
         F.count_if(again > 0).alias("retried"),
         F.sum(again).alias("retries"),
@@ -229,36 +228,41 @@ def ended(finished: DataFrame) -> DataFrame:
     )
 
 
-def dwell(finished: DataFrame) -> DataFrame:
-    """Return percentiles of the seconds from posting to finishing, excluding dead letters."""
+def dwell_percentiles(finished: DataFrame) -> DataFrame:
+    """Return percentiles of the seconds from posting to finishing, per queue. Dead letters do not count."""
     seconds = (F.unix_millis("finished") - F.unix_millis("created")) / 1000
     good = finished.where("outcome <> 'dead_lettered'").withColumn("seconds", seconds)
-    found = good.groupBy(*HOME).agg(F.percentile_approx("seconds", [*PERCENTILES.values()], EXACT).alias("all"))
-    return found.select(*HOME, *(F.col("all")[number].alias(name) for number, name in enumerate(PERCENTILES)))
+    found = good.groupBy(*QUEUE_COLUMNS).agg(
+        F.percentile_approx("seconds", [*PERCENTILES.values()], ACCURACY).alias("all")
+    )
+    return found.select(*QUEUE_COLUMNS, *(F.col("all")[number].alias(name) for number, name in enumerate(PERCENTILES)))
 
 
-def expired(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
-    """Return the messages that have expired: past their ttl at the last archive update, neither finished nor live."""
+def expired_messages(found: Mapping[str, DataFrame], backlog: DataFrame) -> DataFrame:
+    """Return the posted messages that have expired.
+
+    An expired message had reached its ttl when the archive was updated, and is neither finished nor live.
+    """
     due = F.col("created") + F.make_dt_interval(secs=F.col("ttl")) < F.col("at") - F.expr(MAX_DRIFT)
-    gone = found["posted"].join(found["archived"], HOME).where(due).select(*HOME, "seq")
-    key = [*HOME, "seq"]
+    gone = found["posted"].join(found["archived"], QUEUE_COLUMNS).where(due).select(*QUEUE_COLUMNS, "seq")
+    key = [*QUEUE_COLUMNS, "seq"]
     return gone.join(found["records"].select(key), key, "left_anti").join(backlog.select(key), key, "left_anti")
 
 
-def waiting(backlog: DataFrame, now: Any) -> DataFrame:
-    """Return, for each queue, the number of live messages, the oldest one's age, and how many expire in an hour."""
+def backlog_counts(backlog: DataFrame, now: Any) -> DataFrame:
+    """Return the number of live messages, the maximum age, and the number that expires within an hour, per queue."""
     left = F.unix_seconds("created") + F.col("ttl") - F.unix_seconds(now)
-    return backlog.groupBy(*HOME).agg(
+    return backlog.groupBy(*QUEUE_COLUMNS).agg(
         F.count("seq").alias("waiting"),
         F.max(F.unix_seconds(now) - F.unix_seconds("created")).alias("oldest"),
         F.count_if(left <= 3600).alias("expiring"),
     )
 
 
-def dead_letters(backlog: DataFrame) -> DataFrame:
-    """Return the number of live dead letters per origin queue."""
+def dead_letter_counts(backlog: DataFrame) -> DataFrame:
+    """Return the number of dead letters in the backlog, per origin queue."""
     buried = backlog.where("origin is not null").select("project", F.col("origin").alias("queue"), "seq")
-    return buried.groupBy(*HOME).agg(F.count("seq").alias("dead_letters"))
+    return buried.groupBy(*QUEUE_COLUMNS).agg(F.count("seq").alias("dead_letters"))
 
 
 if __name__ == "__main__":

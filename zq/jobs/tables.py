@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Parquet tables of an archive, partitioned by project, queue, day and batch. A batch is one attempt's rows.
+"""The Parquet tables of an archive.
 
-- ``finished``: one row per history entry, by the day of finishing.
-- ``posted``: one row per message without its body, by the day of posting.
+- ``finished``: one row per history entry, partitioned by project, queue, day of finishing, and batch.
+- ``posted``: one row per message, without its body, partitioned by project, queue, day of posting, and batch.
 - ``archived``: one row per queue with the time up to which the other tables are complete, partitioned by project and
-  queue only.
+  queue.
 """
 
 from collections.abc import Mapping
@@ -13,35 +13,35 @@ from typing import Final
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-# Columns that identify the queue of a row.
-HOME: Final = "project string, queue string"
-# Columns that partition the tables.
-PLACE: Final = f"{HOME}, day date, batch string"
-# Columns of each table.
+# Columns that identify a queue, with their types.
+QUEUE_COLUMNS: Final = "project string, queue string"
+# Columns that partition the tables, with their types.
+PARTITION_COLUMNS: Final = f"{QUEUE_COLUMNS}, day date, batch string"
+# Schema of each table.
 SCHEMAS: Final[Mapping[str, str]] = {
     "finished": (
         "id string, seq long, body string, created timestamp, ttl int, claim_count int, origin string, "
-        f"origin_claim_count int, reason string, outcome string, finished timestamp, {PLACE}"
+        f"origin_claim_count int, reason string, outcome string, finished timestamp, {PARTITION_COLUMNS}"
     ),
-    "posted": f"id string, seq long, created timestamp, ttl int, {PLACE}",
-    "archived": f"at timestamp, {HOME}",
+    "posted": f"id string, seq long, created timestamp, ttl int, {PARTITION_COLUMNS}",
+    "archived": f"at timestamp, {QUEUE_COLUMNS}",
 }
 
 
-def columns(table: str) -> list[str]:
-    """Return the columns of a table in order."""
+def column_names(table: str) -> list[str]:
+    """Return the column names of a table in order."""
     return [column.split()[0] for column in SCHEMAS[table].split(", ")]
 
 
 def write(rows: DataFrame, path: str, table: str) -> None:
-    """Write rows, replacing all rows of the same partitions, so that a repeated batch is stored once."""
-    parts = [name for name in ("project", "queue", "day", "batch") if name in columns(table)]
-    writer = rows.select(columns(table)).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+    """Write rows and replace the partitions to which they belong, so that a repeated batch is stored once."""
+    parts = [name for name in ("project", "queue", "day", "batch") if name in column_names(table)]
+    writer = rows.select(column_names(table)).write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
     writer.partitionBy(*parts).parquet(f"{path}/{table}")
 
 
-def with_former(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
-    """Return the rows of a batch, and those rows of its former write that the server may no longer have."""
+def add_former_rows(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame:
+    """Add the rows that an earlier attempt at the batch has written and that the server no longer has."""
     reader = rows.sparkSession.read.schema(SCHEMAS[table]).option("basePath", f"{path}/{table}")
     try:
         before = reader.parquet(f"{path}/{table}/project=*/queue=*/day=*/batch={batch}")
@@ -49,12 +49,12 @@ def with_former(rows: DataFrame, path: str, table: str, batch: str) -> DataFrame
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         return rows
-    kept = before.localCheckpoint()  # the files are about to be replaced
+    kept = before.localCheckpoint()  # read now, because the files are about to be replaced
     return rows.unionByName(kept.join(rows.select("seq"), "seq", "left_anti"))
 
 
 def read(spark: SparkSession, path: str, table: str) -> DataFrame:
-    """Return a table, empty if it was never written. Raises Spark's error if there is no archive."""
+    """Read a table, which is empty if it was never written. Raises ``AnalysisException`` if there is no archive."""
     reader = spark.read.schema(SCHEMAS[table])
     try:
         return reader.parquet(f"{path}/{table}")

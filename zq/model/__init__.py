@@ -1,36 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values shared by all layers, and the rules that depend on them only: no I/O and no clock.
-
-The stored form of ``attributes`` is the only JSON here.
+"""Values shared by all layers, and the rules that depend only on them, without I/O and without a clock.
 
 Times (``created``, ``available``, ``expires``, ``now``) are seconds since the epoch in UTC, with millisecond precision.
-``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies are raw JSON bytes.
+``ttl``, ``delay`` and ``grace`` are whole seconds. Bodies are raw JSON bytes. ``attributes`` have a stored form, which
+is JSON too.
 
 Import values of queues, messages, claims and transactions from this package. Import those of ``topics``,
 ``attributes``, ``documents``, ``stats``, ``moments`` and ``expiry`` from their modules.
 """
 
 from zq.model.claims import (
-    MAX_LOOKS,
+    MAX_CLAIM_ATTEMPTS,
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     ClaimSummary,
     Grip,
-    Handled,
+    HandleOutcome,
     Holder,
     Lease,
     Release,
-    Settled,
     Settlement,
+    SettleResult,
 )
 from zq.model.messages import (
-    Browsed,
+    BrowsePage,
     Copies,
     Draft,
     HistoryEntry,
     IdempotencyKey,
-    Located,
+    LocatedMessage,
     Message,
     Messages,
     Move,
@@ -40,43 +39,43 @@ from zq.model.messages import (
     State,
     age,
     new_ids,
-    portion,
+    take_portion,
 )
 from zq.model.queues import UNBOUNDED, Edge, Grouping, ListFilter, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.model.transactions import (
-    MOST_STAGED,
+    MAX_STAGED,
     Bounds,
     ClaimRef,
     Commit,
-    Committed,
+    CommitResult,
     Fence,
     KnownFence,
     KnownProducer,
     KnownStage,
     KnownWork,
-    Unfinished,
+    UnfinishedCommit,
 )
 
 __all__ = [
-    "MAX_LOOKS",
-    "MOST_STAGED",
+    "MAX_CLAIM_ATTEMPTS",
+    "MAX_STAGED",
     "UNBOUNDED",
     "Bounds",
-    "Browsed",
+    "BrowsePage",
     "Claim",
     "ClaimRef",
     "ClaimRequest",
+    "ClaimResult",
     "ClaimSummary",
-    "Claimed",
     "Commit",
-    "Committed",
+    "CommitResult",
     "Copies",
     "Draft",
     "Edge",
     "Fence",
     "Grip",
     "Grouping",
-    "Handled",
+    "HandleOutcome",
     "HistoryEntry",
     "Holder",
     "IdempotencyKey",
@@ -86,7 +85,7 @@ __all__ = [
     "KnownWork",
     "Lease",
     "ListFilter",
-    "Located",
+    "LocatedMessage",
     "Message",
     "Messages",
     "Move",
@@ -98,13 +97,13 @@ __all__ = [
     "Ready",
     "Release",
     "Seconds",
-    "Settled",
+    "SettleResult",
     "Settlement",
     "Span",
     "State",
     "Stats",
-    "Unfinished",
+    "UnfinishedCommit",
     "age",
     "new_ids",
-    "portion",
+    "take_portion",
 ]

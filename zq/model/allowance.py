@@ -34,39 +34,39 @@ class Allowance:
             self.known[rule] = known = self._policy(rule, self.identity)
         return known
 
-    def judge(self, rule: str, verb: Verb, kind: Kind, name: str) -> None:
-        """Raise ``NotAuthorized`` unless the caller may use the rule on the named object, which need not exist."""
+    def authorize(self, rule: str, verb: Verb, kind: Kind, name: str) -> None:
+        """Raise ``NotAuthorized`` if the caller may not use the rule on the named object. The object need not exist."""
         if not self.permits(rule) or (self.scopes is not None and not self.scopes.allows(verb, kind, name)):
             raise self.refusal(rule, kind, name)
 
     def allows(self, rule: str, verb: Verb, kind: Kind, name: str) -> bool:
-        """Return whether ``judge`` would accept the request."""
+        """Return whether ``authorize`` would succeed."""
         return self.permits(rule) and (self.scopes is None or self.scopes.allows(verb, kind, name))
 
-    def judge_all(self, rule: str, verb: Verb) -> None:
-        """Raise ``NotAuthorized`` unless the caller may use the rule on all objects of the project."""
-        if not self.permits(rule) or (self.scopes is not None and not self.scopes.everywhere(verb)):
+    def authorize_all(self, rule: str, verb: Verb) -> None:
+        """Raise ``NotAuthorized`` if the caller may not use the rule on all objects of the project."""
+        if not self.permits(rule) or (self.scopes is not None and not self.scopes.allow_everywhere(verb)):
             raise self.refusal(rule)
 
-    def judge_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
-        """Return a predicate for the permitted names among those that match the glob; ``None`` if all are permitted.
+    def authorize_glob(self, rule: str, verb: Verb, kind: Kind, glob: str) -> Callable[[str], bool] | None:
+        """Return a predicate that selects the permitted names of a glob; ``None`` if all of them are permitted.
 
         Raises ``NotAuthorized`` if no name is permitted.
         """
         scopes = self.scopes
-        if not self.permits(rule) or (scopes is not None and not scopes.meets(verb, kind, glob)):
+        if not self.permits(rule) or (scopes is not None and not scopes.overlaps(verb, kind, glob)):
             raise self.refusal(rule, kind, glob)
         return self.visible(verb, kind) if scopes is not None and not scopes.covers(verb, kind, glob) else None
 
     def visible(self, verb: Verb, kind: Kind) -> Callable[[str], bool] | None:
-        """Return a predicate for the names on which the scopes permit the verb; ``None`` if they permit all names."""
+        """Return a predicate that selects the names on which the scopes permit the verb; ``None`` = all names."""
         scopes = self.scopes
         if scopes is None or scopes.covers(verb, kind, "**"):
             return None
         return lambda name: scopes.allows(verb, kind, name)
 
     def refusal(self, rule: str, kind: Kind | None = None, name: str = "") -> NotAuthorized:
-        """Return the error for a forbidden operation. Without ``kind``, it names the project."""
+        """Return the error of a forbidden operation. Without ``kind``, the error names the project."""
         about = f"{kind} {name[:128]}" if kind else f"project {self.identity.project}"
         return NotAuthorized(f"This credential does not allow {rule} on {about}.")
 

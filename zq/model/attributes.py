@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attributes: the fields of a message that travel with it and that no storage driver reads.
+"""Attributes: the fields of a message that no storage driver reads.
 
-Verbs change the state of a message: its claim, its times, its counts. Attributes never change after the post. A driver
-stores them as one opaque field, ``Draft.attributes``, and returns them unchanged; claims, moves, dead letters, stages,
-history and replays keep them. Limits and rules for attributes are enforced above the drivers.
+Attributes never change after the post. A driver stores them as one opaque field, ``Draft.attributes``, and returns them
+unchanged. Claims, moves, dead letters, stages, history and replays keep them. Limits and rules for attributes are
+enforced above the drivers.
 
-The stored form is JSON. Readers ignore members that they do not know, so a new member may be added, but no member may
-be renamed or change its type: servers of an earlier version may share the store.
+The stored form is JSON. Readers ignore unknown members, so members may be added. No member may be renamed or change its
+type, because servers of an earlier version may share the store.
 """
 
 import re
@@ -17,24 +17,26 @@ from msgspec import Struct, field, json
 
 # The names of message attributes that hold the trace context, as the W3C names them.
 TRACE_NAMES: Final = ("traceparent", "tracestate")
-# A traceparent: version, trace id, parent id and flags. Later versions than 00 may have more behind them.
+# A traceparent: version, trace id, parent id and flags. Versions later than 00 may have further fields.
 _PARENT: Final = re.compile(
     r"(?:00-(?P<trace>[0-9a-f]{32})-(?P<parent>[0-9a-f]{16})-[0-9a-f]{2}"
     r"|(?!00|ff)[0-9a-f]{2}-(?P<later_trace>[0-9a-f]{32})-(?P<later_parent>[0-9a-f]{16})-[0-9a-f]{2}(?:-[!-~]*)?)"
 )
-# A member of a tracestate: key and value, or nothing.
+# A member of a tracestate: a key and a value, or nothing.
 _MEMBER: Final = re.compile(r"[ \t]*(?:[a-z0-9][a-z0-9_*/@-]{0,255}=[ -+\--<>-~]{0,255}[!-+\--<>-~])?[ \t]*")
-# The maximum numbers of members and of characters of a tracestate, and of characters of a traceparent.
+# Maximum number of members of a tracestate, maximum length of a tracestate, and maximum length of a traceparent.
 _MAX_MEMBERS: Final = 32
 _MAX_STATE: Final = 512
 _MAX_PARENT: Final = 256
 
 
 class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """The value and the type of a message attribute.
+    """The type and value of a message attribute.
 
-    ``data_type`` is String, Number or Binary, with an optional label behind a dot. ``string_value`` is the text of a
-    String or a Number, ``binary_value`` the base64 of a Binary.
+    Attributes:
+        data_type: String, Number or Binary, with an optional label after a dot.
+        string_value: Text of a String or Number.
+        binary_value: Base64 of a Binary.
     """
 
     data_type: str = ""
@@ -43,12 +45,12 @@ class AttributeValue(Struct, frozen=True, omit_defaults=True, rename="pascal"):
 
 
 class Attributes(Struct, frozen=True, omit_defaults=True, rename="pascal"):
-    """The attributes of a message. Declare each one here, with a default that means its absence."""
+    """The attributes of a message. The default of each field means that the attribute is absent."""
 
     message_attributes: dict[str, AttributeValue] = {}
-    """Values by name that the sender chose."""
+    """The sender's own attributes by name."""
     message_deduplication_id: str = ""
-    """The id by which a FIFO queue of SQS detected duplicates."""
+    """The id by which an SQS FIFO queue detected duplicates."""
     trace: str = field(default="", name="AWSTraceHeader")
     """The trace header of AWS X-Ray."""
 
@@ -59,19 +61,19 @@ _decode: Final = json.Decoder(Attributes).decode
 
 
 def encode_attributes(attributes: Attributes) -> bytes:
-    """Return the stored form; empty bytes if there are no attributes."""
+    """Encode attributes for storage. No attributes yield b""."""
     return b"" if attributes == NO_ATTRIBUTES else _encode(attributes)
 
 
 def decode_attributes(stored: bytes) -> Attributes:
-    """Decode the stored form. Empty bytes yield ``NO_ATTRIBUTES``."""
+    """Decode stored attributes. b"" yields ``NO_ATTRIBUTES``."""
     return _decode(stored) if stored else NO_ATTRIBUTES
 
 
 def trace_context(parent: str, state: str) -> Mapping[str, AttributeValue]:
-    """Return the message attributes of the request headers traceparent and tracestate.
+    """Convert the request headers traceparent and tracestate to message attributes.
 
-    A header that does not have the form of W3C Trace Context is ignored, and so is a tracestate without a valid
+    A header that is not valid under W3C Trace Context is ignored. A tracestate is also ignored without a valid
     traceparent.
     """
     found = _PARENT.fullmatch(parent) if len(parent) <= _MAX_PARENT else None
@@ -87,5 +89,5 @@ def trace_context(parent: str, state: str) -> Mapping[str, AttributeValue]:
 def with_trace(
     values: Mapping[str, AttributeValue], trace: Mapping[str, AttributeValue]
 ) -> Mapping[str, AttributeValue]:
-    """Return the sender's attributes and the trace context, which the sender's own replaces as a whole."""
+    """Add the trace context to the sender's attributes. If the sender has set a trace context, keep that one."""
     return values if any(name in values for name in TRACE_NAMES) else {**values, **trace}

@@ -13,15 +13,15 @@ from zq.model.transactions import Fence
 
 Moment = TypeVar("Moment", int, float)
 
-# Maximum number of attempts of a claim or pop that finds only expired messages or dead letters.
-MAX_LOOKS: Final = 64
+# Maximum number of attempts for a claim or pop that finds only expired messages or dead letters.
+MAX_CLAIM_ATTEMPTS: Final = 64
 
 
 class Lease(Struct, frozen=True):
     """The lease of a claim: its messages are reserved for ``ttl`` seconds.
 
     Attributes:
-        prolong: Whether a message that would expire during the claim lives until the end of the claim plus ``grace``.
+        prolong: Whether a message that would expire during the claim lives until the claim expires, plus ``grace``.
     """
 
     claim: str
@@ -32,11 +32,12 @@ class Lease(Struct, frozen=True):
     def extend(self, ttl: int, expires: Moment, ends: Moment, second: Moment) -> tuple[int, Moment]:
         """Return the ttl and expiry of a claimed message (contract 8.1).
 
-        If ``prolong`` is set, a message that would expire before the end of the claim lives until that end plus
+        If ``prolong`` is set, a message that would expire before the claim lives until the claim expires, plus
         ``grace``.
 
         Args:
-            second: One second in the store's unit of time, which all other times use.
+            ends: Expiry of the claim.
+            second: One second in the unit of the time arguments.
         """
         if expires < ends and self.prolong:
             return self.ttl + self.grace, ends + self.grace * second
@@ -59,6 +60,7 @@ class ClaimSummary(Struct, frozen=True):
 
     Attributes:
         created: Time of creation or of the last renewal.
+        ends: Expiry time.
         messages: Number of messages that the claim holds.
     """
 
@@ -75,8 +77,8 @@ class ClaimRequest(Struct, frozen=True):
 
     lease: Lease
     limit: int
-    waits: tuple[int, ...] = ()
-    """Redelivery delays in seconds after the first, second, … claim of a message has ended.
+    redelivery_delays: tuple[int, ...] = ()
+    """Redelivery delays in seconds after the first, second, … claim of a message.
 
     The last delay applies to all later claims. () = no delay.
     """
@@ -85,22 +87,23 @@ class ClaimRequest(Struct, frozen=True):
     most_bytes: int = UNBOUNDED
     """Maximum total size of the bodies in bytes. The first message may exceed it."""
     named: bool = False
-    """Whether a live claim with the same id is returned instead of a new one."""
+    """Whether to return a live claim with the same id, if there is one."""
     fence: Fence | None = None
     holder: Holder = Holder()
     expected: bytes | None = None
-    """Metadata of the queue from which the request was built; ``None`` = not checked."""
+    """Queue metadata for which the request was built; ``None`` = any metadata."""
 
-    def wait(self, count: int) -> int:
-        """Return the redelivery delay in seconds after the ``count``-th claim, which starts at 1."""
-        return self.waits[min(count, len(self.waits)) - 1] if self.waits else 0
+    def redelivery_delay(self, count: int) -> int:
+        """Return the redelivery delay in seconds after the ``count``-th claim of a message."""
+        return self.redelivery_delays[min(count, len(self.redelivery_delays)) - 1] if self.redelivery_delays else 0
 
 
 class Release(Struct, frozen=True):
     """The release of a claimed message.
 
     Attributes:
-        delay: Seconds until the message is ready; ``None`` = its redelivery delay, or its previous position.
+        delay: Seconds until the message is ready; ``None`` = the queue's redelivery delay. Without a redelivery delay,
+            the message returns to its previous position.
     """
 
     id: str
@@ -108,10 +111,10 @@ class Release(Struct, frozen=True):
 
 
 class Settlement(Struct, frozen=True):
-    """The settlement of a claim's messages (extensions 3). Each id occurs only once.
+    """The settlement of a claim's messages (extensions 3). No id occurs twice.
 
     Attributes:
-        rest: Whether all messages of the claim that are not named are deleted.
+        rest: Whether to delete all other messages of the claim.
         history: Seconds for which the queue keeps history entries of finished messages.
     """
 
@@ -122,11 +125,11 @@ class Settlement(Struct, frozen=True):
     history: int = 0
 
 
-class Settled(Struct, frozen=True):
+class SettleResult(Struct, frozen=True):
     """The result of a settlement.
 
     Attributes:
-        lost: The ids that the claim no longer held, in request order.
+        lost: Ids that the claim no longer held, in request order.
     """
 
     deleted: int = 0
@@ -136,31 +139,30 @@ class Settled(Struct, frozen=True):
     lost: list[str] = []
 
 
-class Handled(StrEnum):
+class HandleOutcome(StrEnum):
     """The outcome of an operation on a claimed message."""
 
     DONE = "done"
     GONE = "gone"
-    """The queue has no such message."""
+    """The message does not exist in the queue."""
     LOST = "lost"
-    """The message has since been claimed again or released, or a commit is settling it."""
+    """The message was claimed again or released in the meantime, or a commit settles it."""
     EXPIRED = "expired"
     """The caller's claim on the message has expired."""
     TOO_LONG = "too_long"
-    """The claim would hold the message for more than ``Grip.max_hold`` seconds."""
+    """The claim would last longer than ``Grip.max_hold`` seconds."""
 
 
 # A module variable is faster than an attribute of the class.
-DONE: Final = Handled.DONE
+DONE: Final = HandleOutcome.DONE
 
 
 class Grip(Struct, frozen=True):
-    """An operation on a message by the holder of its ``count``-th claim.
+    """An operation on a single claimed message. The consumer identifies the message by id, claim and claim count.
 
     Attributes:
-        hold: Seconds after which the claim on the message ends, 0 = now; ``None`` = the message is deleted.
-        max_hold: Maximum seconds, since creation or last renewal of the claim, for which it may hold the message; 0 =
-            no limit.
+        hold: Seconds until the claim on the message expires, 0 = at once; ``None`` = delete the message.
+        max_hold: Maximum seconds from creation or last renewal of the claim to its new expiry; 0 = no limit.
     """
 
     id: str
@@ -169,22 +171,22 @@ class Grip(Struct, frozen=True):
     hold: int | None = None
     max_hold: int = 0
 
-    def judge(self, claim: str, count: int, counts: bool, age: int) -> Handled:
-        """Return the outcome for a message with this last claim and claim count.
+    def decide(self, claim: str, count: int, counts: bool, age: int) -> HandleOutcome:
+        """Return the outcome for a message, given its last claim and claim count.
 
         Args:
-            counts: Whether the claim is live, or may have expired recently.
+            counts: Whether the claim counts, because it is live or because expired claims are accepted.
             age: Whole seconds since creation or last renewal of the claim.
         """
         if not claim or claim != self.claim or count != self.count:
-            return Handled.LOST
+            return HandleOutcome.LOST
         if not counts:
-            return Handled.EXPIRED
-        return Handled.TOO_LONG if self.max_hold and age + (self.hold or 0) > self.max_hold else DONE
+            return HandleOutcome.EXPIRED
+        return HandleOutcome.TOO_LONG if self.max_hold and age + (self.hold or 0) > self.max_hold else DONE
 
 
-def runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:
-    """Split the operations, in order, into runs in which no message occurs twice."""
+def split_into_runs(grips: Sequence[Grip]) -> Iterator[list[Grip]]:
+    """Split the operations into successive groups in which no message occurs twice."""
     run: dict[str, Grip] = {grip.id: grip for grip in grips}
     if len(run) == len(grips):
         yield list(grips)
@@ -203,7 +205,7 @@ class Claim(Struct, frozen=True):
 
     Attributes:
         created: Time of creation or of the last renewal.
-        lapsed: Number of messages taken over from lapsed claims. Set only when the claim is created.
+        lapsed: Number of its messages whose previous claim expired. Set only when the claim is created.
         holder: Creator of the claim. Set only when the claim is read.
     """
 
@@ -215,14 +217,14 @@ class Claim(Struct, frozen=True):
     holder: Holder = Holder()
 
 
-class Claimed(Struct, frozen=True):
+class ClaimResult(Struct, frozen=True):
     """The result of a ``ClaimRequest``."""
 
     claim: Claim | None = None
     """The claim; ``None`` if no message was ready."""
     existing: bool = False
-    """Whether a live claim with this id existed before."""
+    """Whether the claim was already live."""
     spent: list[str] = []
-    """Ids of messages that were found but have reached ``max_claims``. They are not changed."""
+    """Ids of ready messages that have reached ``max_claims``. They are not claimed."""
     metadata: bytes | None = None
-    """The queue's metadata if it differs from ``expected``. No message was claimed then."""
+    """The queue's metadata if it differs from ``expected``. In this case, no message is claimed."""

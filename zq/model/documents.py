@@ -22,7 +22,7 @@ class DocumentRef(NamedTuple):
 
 
 class Document(Struct, frozen=True):
-    """A document as stored.
+    """A stored document.
 
     Attributes:
         version: Changes with every write, and is never reused for this name.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removal of expired data from a store: options, and pacing of removal rounds.
+"""Removal of expired data from a store: options, and the pace of removal rounds.
 
-Expired data is invisible at once, so readers never wait for its removal (L3).
+Expired data becomes invisible immediately, so readers never wait for its removal (L3).
 """
 
 from typing import Final, Protocol
@@ -24,25 +24,29 @@ class Expiry(Struct, frozen=True, kw_only=True):
     delete_queue_size: int = 10_000
     compaction_filter: bool = True
     compaction_filter_grace: int = 60
-    """Seconds after expiry for which the compaction filter leaves a message to other removal methods."""
+    """Seconds after expiry before the compaction filter may remove a message."""
     compaction_interval: int = 3600
-    """Seconds after which files are compacted even if nothing else triggers a compaction."""
+    """Seconds after which files are compacted if nothing else has triggered a compaction."""
 
 
 class Pace(Protocol):
-    """The pacing of one removal round, called before and after each step."""
+    """The pace of one removal round, which is consulted before and after each step."""
 
     def step(self) -> int:
-        """Return the maximum number of items for the next step, after a pause if one is due; 0 ends the round."""
+        """Return the maximum number of items for the next step, after a pause if one is due. 0 ends the round."""
         ...
 
     def removed(self, count: int, queue: QueueRef | None = None) -> None:
-        """Record that a step has removed ``count`` expired messages of the queue, or other items if it is ``None``."""
+        """Record the removal of ``count`` expired items.
+
+        Args:
+            queue: Queue whose messages were removed; ``None`` = the items are not messages.
+        """
         ...
 
 
 class Steps:
-    """A pace without pauses: steps of ``size`` items, up to ``most`` items in total."""
+    """A pace without pauses: up to ``most`` items in steps of ``size``."""
 
     def __init__(self, size: int = STEP, most: int = ROUND) -> None:
         self._size = size

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reserved names of queues, stages and metadata keys. They begin with ``HIDDEN``; names of clients never do.
+"""Reserved names of queues, stages and metadata keys. They begin with ``HIDDEN``, and clients' names never do.
 
-A hidden queue belongs to a queue or topic. Its name consists of a role, the owner's kind and name, and further parts if
-the owner has several hidden queues with this role.
+A hidden queue belongs to a queue or topic, its owner. Its name consists of a role and the owner's kind and name. If the
+owner has several hidden queues with this role, further parts follow.
 """
 
 from typing import Final, NamedTuple
 
 from zq.model import QueueRef
 
-# First character of reserved names. It sorts after all characters with which a client's name may begin.
+# First character of reserved names. It sorts after all characters that clients' names may contain.
 HIDDEN: Final = "~"
-# Metadata key of the generation of a queue's followers. Clients cannot write it.
+# Metadata key with the generation of a queue's followers. Clients cannot write it.
 MARK: Final = "~subscriptions"
 # Role of the queue that holds the copies for all followers of its owner.
 NOTICES: Final = "~notices"
@@ -34,7 +34,7 @@ class Owner(NamedTuple):
 
     @property
     def notices(self) -> QueueRef:
-        """The queue that holds the copies for all followers."""
+        """The queue with the copies for all followers."""
         return self.hidden(NOTICES)
 
 
@@ -50,5 +50,5 @@ def owner_of(queue: QueueRef) -> Owner | None:
 
 
 def copies_of(stage: str) -> str:
-    """Return the reserved stage for the copies of a stage's messages."""
+    """Return the name of the reserved stage that holds the followers' copies of a stage's messages."""
     return f"{HIDDEN}{stage}"

@@ -7,14 +7,14 @@ from msgspec import Struct
 
 from zq.model import Seconds
 
-# The role of callers whose credential states no role.
+# The role of callers whose credential contains no role.
 MEMBER: Final = "member"
 # Signature algorithms that the operator may allow for JSON Web Tokens.
 ALGORITHMS: Final = (
     *("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"),
     *("ES256", "ES384", "ES512", "EdDSA"),
 )
-# Environment key of the subject and expiry of the caller's certificate.
+# WSGI environment key of the certificate's subject and expiry.
 CERTIFICATE: Final = "zq.certificate"
 # The role of administrators of the deployment.
 ADMIN: Final = "admin"
@@ -39,7 +39,7 @@ class Identity(Struct, frozen=True):
 
 
 class JwtOptions(Struct, frozen=True, kw_only=True):
-    """The accepted JSON Web Tokens and the meaning of their claims: section ``[auth]``, without the prefix jwt_."""
+    """The options for JSON Web Tokens: section ``[auth]``, without the prefix jwt_."""
 
     issuer: str = ""
     audience: str = ""
@@ -47,11 +47,11 @@ class JwtOptions(Struct, frozen=True, kw_only=True):
     """Path of a file, or an https URL."""
     algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
     project_claim: str = "zq_project"
-    """Claim names separated by dots. The next two options have the same format."""
+    """Path of the claim: names separated by dots. The next two options have the same format."""
     roles_claim: str = "zq_roles"
     scope_claim: str = "zq_scopes"
     leeway: int = 30
-    """Tolerance in seconds for expiry times; the next two options are also seconds."""
+    """Tolerance for expiry times in seconds. The next two options are in seconds too."""
     max_age: int = 86400
     max_stale: int = 3600
     type: str = ""

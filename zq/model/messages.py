@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages: posted, stored, moved and finished."""
+"""Messages that are posted, stored, moved or finished."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,10 +12,10 @@ from zq.model.queues import QueueRef, Seconds, T
 
 
 class IdempotencyKey(Struct, frozen=True):
-    """The idempotency key of a request (extensions 6). A repeated request gets the first answer and has no effect.
+    """The idempotency key of a request (extensions 6). A repeated request has no effect and gets the first result.
 
     Attributes:
-        key: The verb and the client's key; unique in its queue.
+        key: Name of the operation and the client's key; unique in its queue.
         digest: Digest of everything that a repeated request must have in common with the first.
         window: Seconds for which a repeated request is recognized.
     """
@@ -30,7 +30,7 @@ class Draft(Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         delay: Seconds until the message can be claimed.
-        attributes: The encoded ``Attributes``, possibly encrypted; opaque to drivers; b"" = none.
+        attributes: Stored form of ``Attributes``, possibly encrypted; b"" = no attributes. Drivers do not interpret it.
     """
 
     id: str
@@ -43,16 +43,16 @@ class Draft(Struct, frozen=True, omit_defaults=True):
     group: str = ""
     """The message's group, see ``Grouping``."""
     once: IdempotencyKey | None = None
-    """The idempotency key of this single message. It is unique within a post."""
+    """The message's own idempotency key, unique within a post."""
 
     @property
     def size(self) -> int:
-        """Size of the message in bytes, as counted against quotas: body and attributes."""
+        """Size in bytes that counts against quotas: body and attributes."""
         return len(self.body) + len(self.attributes)
 
 
 class Copies(NamedTuple):
-    """Messages that are posted to another queue of the project in the same step as a post."""
+    """Copies of posted messages for another queue of the project. The store posts them in the same step."""
 
     queue: QueueRef
     drafts: Sequence[Draft]
@@ -67,10 +67,10 @@ class State(StrEnum):
 
 
 class Message(Struct, frozen=True):
-    """A message as read at one moment. ``claim`` is set only while the claim is live.
+    """A message as read at one time. ``claim`` is set only while the claim is live.
 
-    A message is ready while ``available <= now < expires``. A claim sets ``available`` to its own end plus the
-    redelivery delay. A lapsed claim therefore needs no processing: its messages become ready again by themselves.
+    A message is ready while ``available <= now < expires``. A claim sets ``available`` to its own expiry plus the
+    redelivery delay. An expired claim therefore needs no processing: its messages become ready without it.
     """
 
     id: str
@@ -85,22 +85,21 @@ class Message(Struct, frozen=True):
     claim_count: int = 0
     checksum: str = ""
     origin: str = ""
-    """The queue from which a dead letter came. The claim count there and the reason follow."""
+    """The queue from which a dead letter came. The next two fields are its claim count there and the reason."""
     origin_claim_count: int = 0
     reason: str = ""
     attributes: bytes = b""
-    """Attributes as posted. A move keeps them."""
+    """Stored form of the attributes. A move keeps them."""
     first_claimed: Seconds = 0.0
-    """Time of the first claim, in the origin queue for a dead letter; 0 = never claimed, or moved since."""
+    """Time of the first claim; 0 = never claimed since the last move. A dead letter keeps the time of its origin."""
     group: str = ""
-    """The message's group as posted. A move keeps it."""
+    """The message's group. A move keeps it."""
 
     def age(self, now: Seconds) -> int:
         """Return the whole seconds since creation, at least 0."""
         return max(0, int(now - self.created))
 
     def state(self, now: Seconds) -> State:
-        """Return the message's state."""
         if self.claim:
             return State.CLAIMED
         return State.DELAYED if self.available > now else State.READY
@@ -115,9 +114,9 @@ class Move(Struct, frozen=True):
 
     The message keeps its id and attributes, and its claim count is reset.
 
-    With a ``reason``, it becomes a dead letter: it keeps its age and records its origin, its claim count there, the
-    reason and the time of its first claim. Without a ``reason``, such records are deleted, and its age restarts unless
-    ``keeps_age`` is set.
+    With a ``reason``, the message becomes a dead letter: it keeps its age and records its origin queue, its claim
+    count in that queue, the reason and the time of its first claim. Without a ``reason``, these records are deleted,
+    and the age restarts unless ``keeps_age`` is set.
 
     Attributes:
         ttl: New ttl in seconds; ``None`` = its own ttl, restarted.
@@ -133,11 +132,11 @@ class Move(Struct, frozen=True):
     """Checksum of a new body."""
     reason: str = ""
     keeps_age: bool = False
-    """Whether the age continues although the ttl restarts. The age of a dead letter always continues."""
+    """Whether the message keeps its age although the ttl restarts. A dead letter always does."""
 
 
 class Outcome(StrEnum):
-    """The way in which a message finished."""
+    """How a message finished."""
 
     DELETED = "deleted"
     POPPED = "popped"
@@ -150,7 +149,7 @@ class HistoryEntry(Struct, frozen=True):
 
     Attributes:
         message: The message as it was when it finished, without its claim id.
-        finished: Finish time, which never decreases in the order of ``position``.
+        finished: Finish time. Entries with a higher ``position`` never have an earlier time.
         position: Position in the order of finishing.
     """
 
@@ -161,13 +160,13 @@ class HistoryEntry(Struct, frozen=True):
 
 
 class Position(NamedTuple):
-    """The position after which a listing of one state continues.
+    """The position after which a listing of messages in one state continues.
 
     For claimed messages, only ``sequence`` is significant.
 
     Attributes:
         available: Available-at time in milliseconds.
-        lane: Second sequence of drivers whose claim order has two parts.
+        lane: Second sequence, for drivers whose claim order has two parts.
     """
 
     available: int = 0
@@ -175,18 +174,18 @@ class Position(NamedTuple):
     lane: int = 0
 
 
-class Located(NamedTuple):
-    """A message found by id, or its latest history entry, and its queue."""
+class LocatedMessage(NamedTuple):
+    """A message that was found by its id, or its latest history entry if it has finished."""
 
     queue: QueueRef
     entry: HistoryEntry
 
 
-class Browsed(NamedTuple):
-    """Messages of one state.
+class BrowsePage(NamedTuple):
+    """A page of messages in one state.
 
     Attributes:
-        next: Position after which more messages may follow; ``None`` if the listing is empty.
+        next: Position after which more messages may follow; ``None`` if the page is empty.
     """
 
     items: Sequence[Message]
@@ -200,8 +199,8 @@ class Span(NamedTuple):
     until: Seconds
 
 
-def portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) -> Iterator[T]:
-    """Yield the first items whose bodies fit in ``most_bytes`` together, but at least one item."""
+def take_portion(items: Iterable[T], most_bytes: int, body_of: Callable[[T], bytes]) -> Iterator[T]:
+    """Yield the first items whose bodies fit in ``most_bytes``, but at least one item."""
     left = most_bytes
     for at, item in enumerate(items):
         left -= len(body_of(item))
@@ -216,10 +215,10 @@ def age(since: Seconds, now: Seconds) -> int:
 
 
 def new_ids(count: int, now: Seconds) -> list[str]:
-    """Return new ids of 32 hexadecimal digits.
+    """Return new message ids of 32 hexadecimal digits.
 
-    The first 12 digits are the time, so that stores insert in order; the other 20 are random. An id reveals neither
-    queue nor sequence, and a move keeps it.
+    The first 12 digits are the time, so that stores insert in order. The other 20 digits are random. An id reveals
+    neither queue nor sequence, so a message can keep it when it is moved.
     """
     noise = os.urandom(10 * count).hex()
     prefix = f"{int(now * 1000):012x}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plausibility of stored times, for all drivers and clocks."""
+"""Plausibility check of stored times, for all drivers and clocks."""
 
 from typing import Final
 
-# Seconds ahead of the current time beyond which a stored time is rejected as written by a wrong clock.
+# Maximum seconds by which a stored time may be in the future. A later time comes from a wrong clock and is rejected.
 FALSE_FUTURE: Final = 60

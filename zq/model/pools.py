@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pools, flavors and bindings of queues to pools, as stored in documents of the catalog.
 
-| Reference | Content | |---|---| | ("", "pool", name) | a ``Pool`` | | (project, "flavor", name) | empty; each pool
-names its flavor | | (project, "binding", queue) | a ``Binding`` | | ("", "pool-queue", digest of pool and queue) |
-empty; an index of bindings by pool, see ``bound_ref`` | | ("", "unbound", digest of queue) | an ``Unbound``, until the
-binding of a deleted queue is removed |
+| Reference | Content |
+|---|---|
+| ("", "pool", name) | a ``Pool`` |
+| (project, "flavor", name) | empty; each pool names its flavor |
+| (project, "binding", queue) | a ``Binding`` |
+| ("", "pool-queue", digest of pool and queue) | empty; an index of bindings by pool, see ``bound_ref`` |
+| ("", "unbound", digest of queue) | an ``Unbound``, until the binding of a deleted queue is removed |
 """
 
 from collections.abc import Iterator
@@ -32,7 +35,7 @@ class Pool(Struct, frozen=True):
     """A store for queues.
 
     Attributes:
-        weight: Share of new queues relative to the other pools of the flavor; 0 = no new queues.
+        weight: Relative share of the flavor's new queues; 0 = no new queues.
     """
 
     uri: str
@@ -42,10 +45,10 @@ class Pool(Struct, frozen=True):
 
 
 class Binding(Struct, frozen=True):
-    """The pool of a queue.
+    """The assignment of a queue to a pool.
 
     Attributes:
-        deleted: Time at which the queue was deleted, unless it received a post since.
+        deleted: Time at which the queue was deleted; ``None`` if it exists or was posted to again.
     """
 
     pool: str
@@ -72,7 +75,7 @@ def binding_ref(queue: QueueRef) -> DocumentRef:
 
 
 def bound_ref(pool: str, queue: QueueRef) -> DocumentRef:
-    """Return the reference of the index entry of a queue in a pool; ``bound_prefix`` finds all entries of the pool."""
+    """Return the reference of a queue's entry in the index of its pool. ``bound_prefix`` finds the pool's entries."""
     return DocumentRef("", BOUND, bound_prefix(pool) + _short(f"{queue.name}/{queue.project}"))
 
 
@@ -97,7 +100,11 @@ def read_unbound(document: Document) -> Unbound:
 
 
 def each(documents: Any, kind: str, now: Seconds) -> Iterator[Document]:
-    """Yield all documents of the deployment with this kind, from a ``DocumentController``."""
+    """Yield all deployment documents of this kind.
+
+    Args:
+        documents: The store's ``DocumentController``.
+    """
     after: str | None = ""
     while after is not None:
         page = documents.list("", kind, "", after, PAGE_SIZE, now)

@@ -9,7 +9,7 @@ from msgspec import Struct
 Seconds = float
 T = TypeVar("T")
 UNBOUNDED: Final = 1 << 62
-"""A number of bytes that no answer reaches."""
+"""Maximum number of bytes of a response without a limit."""
 
 
 class QueueRef(NamedTuple):
@@ -24,13 +24,13 @@ class Grouping(StrEnum):
 
     NONE = ""
     ORDERED = "ordered"
-    """Messages of a group are delivered in post order, and only if no earlier one is claimed or delayed."""
+    """Messages of a group are delivered in post order. A claimed or delayed message blocks later ones."""
     FAIR = "fair"
-    """Groups take turns."""
+    """Messages are delivered round-robin from the groups."""
 
 
 class Queue(Struct, frozen=True):
-    """A queue as stored. ``metadata`` is the raw JSON object that its owner set, without defaults."""
+    """A stored queue. ``metadata`` is the JSON object that its owner set, without defaults."""
 
     ref: QueueRef
     metadata: bytes
@@ -41,7 +41,7 @@ class ListFilter(Struct, frozen=True):
     """The filter of a message listing.
 
     Attributes:
-        without: Client whose own messages are excluded; "" = none are excluded.
+        without: Client whose own messages are excluded; "" = no client.
         claimed: Whether claimed messages are included.
         delayed: Whether delayed messages are included.
     """
@@ -61,11 +61,11 @@ class Page(Struct, Generic[T], frozen=True):
     items: list[T]
     next: str | None
     metadata: bytes | None = None
-    """The queue's metadata if it differs from the expected metadata. Nothing was listed then."""
+    """The queue's metadata if it differs from the expected metadata. In this case, the page is empty."""
 
 
 class Edge(Struct, frozen=True):
-    """The oldest or newest message of a queue."""
+    """The oldest or newest message of a queue or topic."""
 
     id: str
     created: Seconds
@@ -73,17 +73,21 @@ class Edge(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """Counts of unexpired messages: held by a live claim, and all others, including delayed ones."""
+    """Counts of unexpired messages.
+
+    Attributes:
+        claimed: Number of messages in live claims.
+        free: Number of all other messages, including delayed ones.
+    """
 
     claimed: int = 0
     free: int = 0
     oldest: Edge | None = None
     newest: Edge | None = None
     entered: int | None = None
-    """Counter of posted messages; the difference between two reads is the number posted in between.
+    """Number of messages ever posted; ``None`` for topics and missing queues.
 
-    Purges and restarts do not reset the counter, but a deletion of the queue may. ``None`` for a missing queue and for
-    topics.
+    Purges and restarts do not reset this counter, but a deletion of the queue may.
     """
 
 
@@ -92,7 +96,7 @@ class Ready(Struct, frozen=True):
 
     Attributes:
         count: Number of ready messages, up to the requested bound.
-        next: Earliest later time at which another message becomes ready by itself; ``None`` if there is none.
+        next: Earliest time at which a further message becomes ready; ``None`` if there is none.
     """
 
     count: int = 0

@@ -14,10 +14,10 @@ QUOTA: Final = "quota"
 # Kind of the deployment's documents that list all projects that have created something.
 PROJECT: Final = "project"
 # Maximum value of a quota.
-MOST: Final = 1 << 53
+MAX_QUOTA: Final = 1 << 53
 
 
-# Bytes that each stored message counts in addition to its body.
+# Bytes counted per stored message in addition to its body.
 OVERHEAD: Final = 256
 
 
@@ -40,10 +40,10 @@ class Work(StrEnum):
 
 
 class WorkCount(NamedTuple):
-    """The number of a project's objects of one kind.
+    """The number of a project's transaction objects of one kind.
 
     Attributes:
-        known: Whether the object in question exists.
+        known: Whether the requested object exists.
     """
 
     total: int
@@ -78,7 +78,7 @@ class Quota(Struct, frozen=True):
     """Percentage of a process's threads, long-poll slots and streams."""
 
     def with_own(self, own: Mapping[str, int]) -> "Quota":
-        """Return this quota with the project's own limits applied."""
+        """Return this quota with the limits in ``own`` replaced."""
         return structs.replace(self, **own) if own else self
 
 
@@ -95,13 +95,13 @@ class Project(Struct, frozen=True):
     """Whether the project is being deleted."""
 
 
-def checked(limits: Mapping[str, Any]) -> dict[str, int]:
-    """Return a project's own limits after validation. Raises ``Invalid``."""
+def validate_limits(limits: Mapping[str, Any]) -> dict[str, int]:
+    """Return the limits that an administrator has set for a project. Raises ``Invalid`` if a limit is not valid."""
     for name, value in limits.items():
         if name not in Quota.__struct_fields__:
             known = ", ".join(Quota.__struct_fields__)
             raise Invalid(f"limits may contain {known}, not {name[:32]!r}.")
-        low, high = (1, 100) if name == "share" else (0, MOST)
+        low, high = (1, 100) if name == "share" else (0, MAX_QUOTA)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise Invalid(f"limits.{name} must be an integer from {low} to {high}, not {str(value)[:32]}.")
     return dict(limits)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scopes of credentials, such as ``produce+consume:queue/jobs.**`` (tenancy 2).
 
-A scope has verbs, an optional kind of names, and a glob of names like the parameter ``match`` of a stream. A credential
-permits what any of its scopes permits. A credential without scopes (``None``) is valid for the whole project.
+A scope consists of verbs, an optional kind of object, and a glob of names. Globs have the syntax of a stream's
+parameter ``match``. A credential permits everything that any of its scopes permits. A credential without scopes
+(``None``) is valid for the whole project.
 """
 
 import re
@@ -18,7 +19,7 @@ from zq.model.topics import Pattern
 MAX_SCOPES: Final = 20
 # Maximum total size in bytes of a credential's scopes.
 MAX_BYTES: Final = 2000
-# Maximum number of state pairs that a comparison of two globs visits. Beyond it, the result is undecided.
+# Maximum number of state pairs visited in a comparison of two globs. Beyond it, the comparison is undecided.
 MAX_STATES: Final = 300
 # Maximum number of cached decisions per credential.
 MAX_CACHED: Final = 1000
@@ -31,7 +32,7 @@ RULE: Final = (
 
 
 class Verb(StrEnum):
-    """The verb that a scope permits. Each route and each target of a request has a verb."""
+    """A verb that a scope permits. Each route and each target of a request has a verb."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
@@ -43,7 +44,7 @@ class Verb(StrEnum):
 
 
 class Kind(StrEnum):
-    """The kind of named object. ``work`` covers stages, fences, producers and commits."""
+    """A kind of named object. ``work`` covers stages, fences, producers and commits."""
 
     QUEUE = "queue"
     TOPIC = "topic"
@@ -58,7 +59,7 @@ _FORM: Final = re.compile(rf"(\*|[a-z+]+):(?:({'|'.join(Kind)})/)?([^/:]+)", re.
 
 
 class Scope:
-    """One parsed scope. Raises ``Invalid``."""
+    """One parsed scope. Raises ``Invalid`` if the text is not a scope."""
 
     def __init__(self, text: str) -> None:
         form = _FORM.fullmatch(text)
@@ -74,10 +75,12 @@ class Scope:
 
 
 class Scopes:
-    """The scopes of one credential, at least one. ``parse`` returns the same object for equal texts."""
+    """The scopes of one credential, at least one. ``parse`` returns the same object for equal texts.
+
+    Raises ``Invalid`` if a text is not a scope.
+    """
 
     def __init__(self, texts: Sequence[str]) -> None:
-        """Parse the scopes. Raises ``Invalid``."""
         if not 1 <= len(texts) <= MAX_SCOPES:
             raise Invalid(f"scopes must name 1 to {MAX_SCOPES} values; it names {len(texts)}.")
         if sum(len(text.encode()) for text in texts) > MAX_BYTES:
@@ -93,19 +96,19 @@ class Scopes:
         return any(scope.glob.fits(name) for scope in self._of(verb, kind))
 
     def covers(self, verb: Verb, kind: Kind, glob: str) -> bool:
-        """Return whether one scope permits the verb on every name of the glob; ``False`` if undecided."""
+        """Return whether a scope permits the verb on every name that matches the glob; ``False`` if undecided."""
         inner = Pattern(glob)
         return any(covers(scope.glob, inner) for scope in self._of(verb, kind))
 
-    def meets(self, verb: Verb, kind: Kind, glob: str) -> bool:
-        """Return whether one scope may permit the verb on some name of the glob; ``True`` if undecided."""
+    def overlaps(self, verb: Verb, kind: Kind, glob: str) -> bool:
+        """Return ``True`` if a scope permits the verb on a name that matches the glob, or if undecided."""
         other = Pattern(glob)
         return any(overlap(scope.glob, other) for scope in self._of(verb, kind))
 
-    def include(self, others: "Scopes | None") -> bool:
+    def allow_all_of(self, others: "Scopes | None") -> bool:
         """Return whether these scopes permit everything that ``others`` permit.
 
-        A credential must not create another one that exceeds it.
+        A credential must not create a credential that permits more than itself.
         """
         if others is None:
             return False
@@ -117,7 +120,7 @@ class Scopes:
             for kind in scope.kinds
         )
 
-    def everywhere(self, verb: Verb) -> bool:
+    def allow_everywhere(self, verb: Verb) -> bool:
         """Return whether the scopes permit the verb on all objects of the project."""
         return all(self.covers(verb, kind, "**") for kind in Kind)
 
@@ -131,30 +134,33 @@ def _parsed(texts: tuple[str, ...]) -> Scopes:
 
 
 def parse(texts: Sequence[str] | None) -> Scopes | None:
-    """Return the parsed scopes of a credential, or ``None`` if it has no scopes. Raises ``Invalid``."""
+    """Parse the scopes of a credential; return ``None`` if it has no scopes.
+
+    Raises ``Invalid`` if a text is not a scope.
+    """
     return None if texts is None or not texts else _parsed(tuple(texts))
 
 
-def exceed(asked: Scopes | None, own: Scopes | None) -> bool:
-    """Return whether the requested scopes permit anything that ``own`` does not, as far as that is decidable."""
-    return own is not None and not own.include(asked)
+def scopes_exceed(asked: Scopes | None, own: Scopes | None) -> bool:
+    """Return whether the requested scopes permit anything that ``own`` does not permit, or if undecided."""
+    return own is not None and not own.allow_all_of(asked)
 
 
 def covers(outer: Pattern, inner: Pattern) -> bool:
-    """Return whether ``outer`` matches every name that ``inner`` matches; ``False`` if this cannot be determined."""
+    """Return whether ``outer`` matches every name that ``inner`` matches; ``False`` if undecided."""
     return outer.text in ("**", inner.text) or _reaches(outer, inner, lambda out, into: into and not out) is False
 
 
 def overlap(one: Pattern, other: Pattern) -> bool:
-    """Return whether some name matches both patterns; ``True`` if this cannot be determined."""
+    """Return ``True`` if a name matches both patterns, or if undecided."""
     return _reaches(one, other, lambda first, second: first and second) is not False
 
 
 def _reaches(one: Pattern, other: Pattern, wanted: Callable[[bool, bool], bool]) -> bool | None:
-    """Return whether ``wanted`` accepts the two match results of some text; ``None`` if this cannot be determined.
+    """Return whether ``wanted`` accepts the two match results of any text; ``None`` if undecided.
 
-    Both patterns are simulated at the same time. All letters that occur in neither are equivalent, so only a few are
-    tried.
+    Both patterns are simulated simultaneously. All letters that occur in neither pattern are equivalent, so only one
+    of them is tried.
     """
     letters = (set(one.text) | set(other.text) | {".", OTHER}) - {"*"}
     begin = (one.begin, other.begin)

@@ -34,7 +34,7 @@ class Measure(Struct, frozen=True):
 
 
 class Tally:
-    """A counter with one label in this process. Thread-safe."""
+    """A counter of this process with one label. Thread-safe."""
 
     def __init__(self, name: str, label: str, *values: str) -> None:
         self._name = name
@@ -53,7 +53,7 @@ class Tally:
 
 
 def removals() -> Tally:
-    """Return the counter of expired messages that this process has removed, by layer."""
+    """Create the counter of expired messages that this process has removed, by layer."""
     return Tally("expired_removed_total", "layer", "read", "sweep")
 
 
@@ -63,15 +63,14 @@ class Report(Struct, frozen=True):
     Attributes:
         counted: Number of items by kind.
         contradictions: Number of inconsistencies.
-        examples: Descriptions of the first inconsistencies.
+        examples: Descriptions of the first inconsistencies, one sentence each.
+        damage: Descriptions of all unreadable data, one sentence each.
     """
 
     counted: dict[str, int]
     contradictions: int
     examples: list[str]
-    """One sentence each."""
     damage: list[str]
-    """Descriptions of all unreadable data, one sentence each."""
 
 
 class Snapshot(Struct):
@@ -87,17 +86,17 @@ class Snapshot(Struct):
     sequence: int
     pause: Seconds
     whole: bool = False
-    """Whether a backup of the snapshot is complete. Set by the code that made the backup."""
+    """Whether a backup of the snapshot is complete. The backup sets it."""
 
 
-class Restored(Struct, frozen=True):
+class RestoreResult(Struct, frozen=True):
     """The result of a restore from a backup."""
 
     moment: Seconds
     """Time at which the backup was made."""
     now: Seconds
     expired: int
-    """Number of messages that have expired since."""
+    """Number of messages that have expired since the backup."""
     fences: int
     tokens: int
     """Number of valid tokens."""
@@ -107,7 +106,7 @@ class Restored(Struct, frozen=True):
 Postpone = Callable[[str, bytes, Seconds], bytes | None]
 
 
-class Salvaged(Struct, frozen=True):
+class SalvageResult(Struct, frozen=True):
     """The result of a salvage. ``lost`` and ``damage`` have one sentence per item."""
 
     saved: dict[str, int]

@@ -14,7 +14,7 @@ PARTS: Final = re.compile(r"(?:([a-z][a-z0-9+.-]*):)?(?://([^/?#]*))?([^?#]*)(?:
 
 
 def split(uri: str) -> SplitResult:
-    """Return the parts of a URI like ``urlsplit``. Raises ``ValueError`` for unbalanced brackets."""
+    """Split a URI like ``urlsplit``. Raises ``ValueError`` for unbalanced brackets."""
     found = PARTS.fullmatch(uri)
     if found is None:  # each part may be empty, and the path matches all remaining text
         raise AssertionError("every text has these parts")

@@ -29,7 +29,7 @@ class Entry(Struct, frozen=True, array_like=True):
 
     Attributes:
         body: Raw JSON, or encrypted.
-        hops: Number of zq deliveries that led to the message.
+        hops: Number of zq subscriptions through which the message has passed already.
         seal: Random bytes to which an encrypted body is bound; b"" if it is bound to its topic only.
     """
 
@@ -40,8 +40,8 @@ class Entry(Struct, frozen=True, array_like=True):
     seal: bytes = b""
 
 
-class Published(Struct, frozen=True):
-    """A published message. Its id is its sequence."""
+class PublishedMessage(Struct, frozen=True):
+    """A message in a topic's log. Its id is its sequence."""
 
     topic: str
     sequence: int
@@ -67,18 +67,18 @@ class Batch(Struct, frozen=True):
         """Total size of the bodies in bytes."""
         return sum(len(entry.body) for entry in self.entries)
 
-    def messages(self, after: int, now: Seconds) -> Iterator[Published]:
+    def messages(self, after: int, now: Seconds) -> Iterator[PublishedMessage]:
         """Yield the unexpired messages with a sequence above ``after``."""
         for sequence, entry in enumerate(self.entries, self.sequence):
             if sequence > after and self.created + entry.ttl > now:
-                yield Published(self.topic, sequence, self.created, entry)
+                yield PublishedMessage(self.topic, sequence, self.created, entry)
 
 
 class Retention(NamedTuple):
     """The retention limits of a log, in bytes of bodies and in messages.
 
-    A batch may be trimmed once it and all later messages exceed a limit. It has been trimmed once they exceed the limit
-    by an eighth. The newest batch is never trimmed.
+    A batch may be trimmed when it and all later batches together exceed a limit. It is trimmed at the latest when they
+    exceed the limit by an eighth. The newest batch is never trimmed.
     """
 
     size: int
@@ -89,11 +89,11 @@ class LogSlice(Struct, frozen=True):
     """The result of a read from a log.
 
     Attributes:
-        position: Sequence up to which the log was read. The next read starts there.
+        position: Sequence up to which the log was read, where the next read starts.
         more: Whether the read ended before the end of the log.
         last: Last sequence of the log.
         dropped: Sequence of the last trimmed message of any topic.
-        given: Upper bound of all sequences ever assigned. It exceeds ``last`` if the log may have lost its tail. It is
+        given: Upper bound of all sequences ever assigned. It exceeds ``last`` if the log may have lost its end. It is
             set only for reads from beyond ``last``.
     """
 
@@ -106,12 +106,12 @@ class LogSlice(Struct, frozen=True):
 
 
 Listener = Callable[[Batch | None, int], None]
-"""Notification (batch, before): the batch was published directly after the message with sequence ``before``.
+"""A function that receives notifications of a log. It is called on any thread and must not block.
 
-Batches arrive in the order of sequence, but may be lost or repeated. (None, last): messages were published up to at
-least this sequence. (None, 0): the log changed in another way, or notifications were lost, so cached data is invalid.
-
-Called on any thread; must not block.
+- (batch, before): ``batch`` was published directly after the message with sequence ``before``. Batches arrive in order,
+  but may be lost or repeated.
+- (``None``, last): messages up to at least sequence ``last`` were published.
+- (``None``, 0): the log changed in another way, or notifications were lost. Cached data is invalid.
 """
 
 PATTERN: Final = re.compile(r"[A-Za-z0-9_.*-]{1,64}", re.ASCII)
@@ -121,12 +121,12 @@ MAX_CACHED: Final = 10_000
 
 
 class Pattern:
-    """A topic name, or a glob in which ``*`` matches within a part between dots and ``**`` matches across parts."""
+    """A topic name or a glob. ``*`` matches text without a dot, and ``**`` matches any text."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.topic = "" if "*" in text else text
-        """The only matching name; "" = several names may match."""
+        """The only name that matches; "" = several names may match."""
         tokens = _TOKEN.findall(text)
         self._end = 1 << len(tokens)
         self._stars = _bits(token[0] == "*" for token in tokens)
@@ -140,7 +140,7 @@ class Pattern:
         """The initial state: a set of pattern positions, each a bit of one number."""
 
     def fits(self, topic: str) -> bool:
-        """Return whether a topic matches, without the cache."""
+        """Return whether the topic matches. Unlike ``matches``, do not cache the result."""
         places = self.begin
         for letter in topic:
             places = self.step(places, letter)
@@ -149,14 +149,14 @@ class Pattern:
     def step(self, places: int, letter: str) -> int:
         """Return the state after ``letter``; 0 if no name can begin like this.
 
-        All paths through the pattern are simulated at the same time, so no name takes long to match.
+        All possible matches are followed simultaneously, so matching takes linear time in the length of the name.
         """
         stay = places & (self._across if letter == "." else self._stars)
         places = stay | (places & self._places.get(letter, 0)) << 1
         return places | (places & self._stars) << 1
 
     def ends(self, places: int) -> bool:
-        """Return whether a name may end in this state."""
+        """Return whether a name that ends in this state matches."""
         return bool(places & self._end)
 
 

@@ -16,15 +16,15 @@ class Fence(Struct, frozen=True):
     epoch: int
 
 
-MOST_STAGED: Final = 1 << 31
-"""Maximum number of messages of a stage without a limit."""
+MAX_STAGED: Final = 1 << 31
+"""The message limit of a stage without a limit."""
 
 
 class ClaimRef(NamedTuple):
     """A claim whose messages a commit deletes.
 
     Attributes:
-        history: Seconds for which the queue keeps history entries, as in ``Settlement``.
+        history: Seconds for which the queue keeps history entries of the deleted messages.
     """
 
     queue: QueueRef
@@ -37,8 +37,8 @@ class Commit(Struct, frozen=True):
 
     Attributes:
         ttl: Seconds for which the producer is remembered.
-        expected: Required message count by stage, for some of the stages.
-        beside: Further stages that are published if they exist, and are not counted.
+        expected: Required message counts of stages; other stages may have any count.
+        beside: Further stages to publish if they exist. Their messages are not counted.
     """
 
     project: str
@@ -53,10 +53,10 @@ class Commit(Struct, frozen=True):
 
 
 class Bounds(Struct, frozen=True):
-    """The limits of a commit in messages, published and deleted ones together.
+    """The limits of a commit, which apply to the sum of published and deleted messages.
 
     Attributes:
-        step: Maximum in one step of the store.
+        step: Maximum in one atomic step of the store.
         most: Maximum in total.
     """
 
@@ -64,11 +64,12 @@ class Bounds(Struct, frozen=True):
     most: int = 1_000_000
 
 
-class Committed(Struct, frozen=True):
-    """The last batch of a producer and its effect.
+class CommitResult(Struct, frozen=True):
+    """The last commit of a producer and its effect.
 
     Attributes:
-        replayed: Whether the client's batch was not newer than this one.
+        batch: Number of the producer's batch.
+        replayed: Whether the request named this batch or an earlier one, and therefore changed nothing.
         open: Whether the commit is decided but not completely applied.
     """
 
@@ -79,7 +80,7 @@ class Committed(Struct, frozen=True):
     open: bool = False
 
 
-class Unfinished(NamedTuple):
+class UnfinishedCommit(NamedTuple):
     """A commit that is decided but not completely applied. ``progress`` changes with each slice."""
 
     project: str
@@ -88,7 +89,12 @@ class Unfinished(NamedTuple):
 
 
 class KnownStage(Struct, frozen=True):
-    """An existing stage. ``bytes`` is the size of its bodies; ``expires`` is when it is dropped."""
+    """An existing stage.
+
+    Attributes:
+        bytes: Size of its bodies.
+        expires: Time at which the stage is dropped.
+    """
 
     name: str
     messages: int
@@ -97,7 +103,11 @@ class KnownStage(Struct, frozen=True):
 
 
 class KnownFence(Struct, frozen=True):
-    """A fence and its last epoch. ``advanced`` is the time of that epoch; ``None`` = unknown."""
+    """A fence and its last epoch.
+
+    Attributes:
+        advanced: Time at which the epoch began; ``None`` = unknown.
+    """
 
     name: str
     epoch: int
@@ -105,10 +115,14 @@ class KnownFence(Struct, frozen=True):
 
 
 class KnownProducer(Struct, frozen=True):
-    """A producer and its last batch. ``decided`` is the time of that batch; ``None`` = unknown."""
+    """A producer and its last commit.
+
+    Attributes:
+        decided: Time of the commit; ``None`` = unknown.
+    """
 
     name: str
-    last: Committed
+    last: CommitResult
     decided: Seconds | None
 
 

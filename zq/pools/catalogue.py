@@ -25,7 +25,7 @@ from zq.errors import (
     StartRefused,
     Unavailable,
 )
-from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, store_uri
 from zq.model.documents import Document, DocumentRef
 from zq.model.pools import BOUND, FLAVOR, POOL, Pool, bound_prefix, each, flavor_ref, pool_ref, read_pool
@@ -107,8 +107,8 @@ class Pools:
     Args:
         documents: The documents of the catalogue.
         clock: The clock of the catalogue's store.
-        limits: The limits of pages.
-        probe: Opens and closes the store with a URI. Raises ``StartRefused`` or ``Unavailable``.
+        limits: The limits on page sizes.
+        probe: Opens and closes the store at a URI. Raises ``StartRefused`` or ``Unavailable`` if that fails.
         allowed: Returns the hosts that pool URIs may contain, with or without port, and the allowed schemes of embedded
             stores, such as ``rocksdb:``.
         own: The URI of the catalogue's store.
@@ -131,17 +131,26 @@ class Pools:
         self._own = own
 
     def list(self, marker: str, limit: int | None) -> Page[tuple[str, Pool]]:
-        """Return a page of pools, sorted by name, that starts after ``marker``. Raises ``InvalidParameter``."""
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_pools_per_page)
+        """Return a page of pools, sorted by name, that starts after ``marker``.
+
+        Raises ``Invalid`` if ``limit`` is out of range.
+        """
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_pools_per_page)
         page = self._documents.list("", POOL, "", marker, size, self._clock.now())
         return Page([(document.ref.name, read_pool(document)) for document in page.items], page.next)
 
     def get(self, name: str) -> Pool:
-        """Return the pool. Raises ``PoolNotFound``."""
+        """Return the pool. Raises ``PoolNotFound`` if it does not exist."""
         return read_pool(self._stored(name))
 
     def put(self, name: str, raw: bytes) -> None:
-        """Create or replace the pool. Raises ``InvalidBody``, ``PoolRefused``, ``PoolConflict``."""
+        """Create or replace the pool with the fields in the body.
+
+        Raises:
+            InvalidBody: The body is malformed.
+            PoolRefused: The store at the URI cannot be used, or is not allowed.
+            PoolConflict: Another pool has the same store, or the pool has queues and its store would change.
+        """
         check_name("pool", name)
         given = _decode_body(raw, _new_pool)
         pool = Pool(given["uri"], given["weight"], given.get("flavor") or None, given.get("options", {}))
@@ -155,7 +164,7 @@ class Pools:
     def patch(self, name: str, raw: bytes) -> Pool:
         """Change the fields in the body, and return the changed pool.
 
-        Raises ``PoolNotFound`` or the errors of ``put``.
+        Raises ``PoolNotFound`` if the pool does not exist, and the errors of ``put``.
         """
         given = _decode_body(raw, _pool_change)
         changes = {field: value for field, value in given.items() if field in _FIELDS}
@@ -188,15 +197,15 @@ class Pools:
     def list_flavors(self, project: str, marker: str, limit: int | None) -> Page[Flavor]:
         """Return a page of the project's flavors, sorted by name, that starts after ``marker``.
 
-        Raises ``InvalidParameter``.
+        Raises ``Invalid`` if ``limit`` is out of range.
         """
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_flavors_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_flavors_per_page)
         page = self._documents.list(project, FLAVOR, "", marker, size, self._clock.now())
         known = self._all()
         return Page([_make_flavor(document.ref.name, known) for document in page.items], page.next)
 
     def get_flavor(self, project: str, name: str) -> Flavor:
-        """Return the flavor. Raises ``FlavorNotFound``."""
+        """Return the flavor. Raises ``FlavorNotFound`` if it does not exist."""
         if self._documents.get(flavor_ref(project, name), self._clock.now()) is None:
             raise FlavorNotFound(f"There is no flavor {name[:MAX_TEXT]} in the project.")
         return _make_flavor(name, self._all())
@@ -204,7 +213,8 @@ class Pools:
     def put_flavor(self, project: str, name: str, raw: bytes) -> None:
         """Add the pools in the body to the flavor. If the flavor does not exist, create it.
 
-        Raises ``InvalidBody`` or ``FlavorRefused``.
+        Raises ``InvalidBody`` if the body is malformed, and ``FlavorRefused`` if a pool does not exist or the pools
+        have different capabilities.
         """
         check_name("flavor", name)
         names = _decode_body(raw, _new_flavor)["pool_list"]
@@ -213,7 +223,13 @@ class Pools:
         self._tag(names, name)
 
     def patch_flavor(self, project: str, name: str, raw: bytes) -> Flavor:
-        """Replace the pools of the flavor. Raises ``InvalidBody``, ``FlavorUpdateRefused``, ``FlavorNotFound``."""
+        """Replace the pools of the flavor by those in the body, and return the changed flavor.
+
+        Raises:
+            InvalidBody: The body is malformed.
+            FlavorNotFound: The flavor does not exist.
+            FlavorUpdateRefused: A pool does not exist, or the pools have different capabilities.
+        """
         names = _decode_body(raw, _flavor_change)["pool_list"]
         before = self.get_flavor(project, name)
         self._check_pools(names, f"Flavor {name} could not be updated, error:", FlavorUpdateRefused)
@@ -227,7 +243,10 @@ class Pools:
             self._untag(self._of(name), name)
 
     def _check(self, name: str, pool: Pool, before: Pool | None) -> None:
-        """Check that the pool can be stored in place of ``before``. Raises ``PoolRefused`` or ``PoolConflict``."""
+        """Check that the pool can be stored in place of ``before``.
+
+        Raises ``PoolRefused`` and ``PoolConflict`` as ``put`` does.
+        """
         address = _parse_address(_split_uri(pool.uri))
         moves = before is None or _parse_address(_split_uri(before.uri)) != address
         if before is None or before.uri != pool.uri:
@@ -334,7 +353,7 @@ class Pools:
 
 
 def list_capabilities(uri: str) -> list[str]:
-    """Return the capabilities of a store by its URI."""
+    """Return the capabilities of the store at the URI, which depend on its scheme only."""
     scheme = uri.partition(":")[0]
     return list(VOLATILE_CAPABILITIES if scheme.startswith(("redis", "memory")) else DURABLE_CAPABILITIES)
 
@@ -348,7 +367,10 @@ def mask_uri(uri: str) -> str:
 
 
 def check_name(kind: str, name: str) -> str:
-    """Return the name of a pool or flavor. Raises ``Invalid`` if it is not valid."""
+    """Return ``name`` if it is a valid name for a pool or flavor, else raise ``Invalid``.
+
+    ``kind`` is "pool" or "flavor", for the error message.
+    """
     if not 1 <= len(name) <= MAX_TEXT or not name.isprintable() or "{" in name or "}" in name:
         raise Invalid(f"The name of a {kind} must be 1 to {MAX_TEXT} printable characters, without braces.")
     return name

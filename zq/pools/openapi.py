@@ -10,7 +10,7 @@ from zq.pools.catalogue import FLAVOR_CHANGE, NEW_FLAVOR, NEW_POOL, POOL_CHANGE
 
 
 def pools(limits: Limits) -> Json:
-    """Return the operations on pools by path and method."""
+    """Return the OpenAPI path items for pools, as a mapping from path to operations."""
     detailed = flag("detailed", "Include each pool's options.")
     one = {200: answer("The pool.", "Pool")}
     return {
@@ -40,7 +40,7 @@ def pools(limits: Limits) -> Json:
 
 
 def flavors(limits: Limits) -> Json:
-    """Return the operations on flavors by path and method."""
+    """Return the OpenAPI path items for flavors, as a mapping from path to operations."""
     detailed = flag("detailed", "Include each flavor's capabilities.")
     one = {200: answer("The flavor.", "Flavor")}
     return {
@@ -73,7 +73,7 @@ def flavors(limits: Limits) -> Json:
 
 
 def schemas() -> Json:
-    """Return the schemas of bodies, including that of a health report with an entry per store."""
+    """Return a mapping from name to JSON schema, for the bodies of pools, flavors and the health report."""
     pool = {
         **dict.fromkeys(("name", "uri", "href"), TEXT),
         "weight": NEW_POOL["properties"]["weight"],

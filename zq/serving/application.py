@@ -72,7 +72,7 @@ class Application:
         chosen = configuration.current
         with lifecycle.exit_at_once():
             self._storage = open_stores(chosen)
-        self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.doubted), LatencyMonitor()
+        self._clock, monitor = StoreClock(self._storage.now, doubted=self._storage.clock_lead), LatencyMonitor()
         self._metrics = _metrics(chosen, self._storage, self._clock)
         self._events = Observers(self._metrics)
         documents = self._storage.documents
@@ -93,7 +93,7 @@ class Application:
         self._proxy = self._strategy if isinstance(self._strategy, ProxySecrets) else None
         self._policy, self._audit = Policy(chosen.policy_file), Audit()
         audit.configure(chosen.audit)
-        lifecycle.register_exit(self._audit.log_counted)
+        lifecycle.register_exit(self._audit.log_unlisted)
         if chosen.auth.strategy and chosen.shared_store:
             Exchange(self.broker.rates, documents, self._clock).start()
         self.app = self._create_app()
@@ -124,7 +124,7 @@ class Application:
     def _create_app(self) -> App:
         configuration, chosen = self._configuration, self._configuration.current
         quotas = self.broker.quotas
-        bound = default_max_tokens if quotas is None else lambda project: quotas.of(project).quota.tokens
+        bound = default_max_tokens if quotas is None else lambda project: quotas.allotment(project).quota.tokens
         tokens = open_tokens(chosen.auth, self._storage.documents, self._clock, self._audit, bound)
         return create_app(
             self.broker,
@@ -190,7 +190,7 @@ class Application:
             self.app,
             set_aside,
             peer,
-            self._audit.unauthenticated,
+            self._audit.log_unauthenticated,
             [prefix for feature in self.features for prefix in feature.public_prefixes],
         )
         if not self.app.checks:

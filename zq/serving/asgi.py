@@ -17,7 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from zq.errors import Crowded, Unavailable
-from zq.events import Refusal, refused
+from zq.events import Refusal, count_refusal
 from zq.http import heads
 from zq.http.application import App
 from zq.http.features import Receive, Send
@@ -183,7 +183,7 @@ class Edge:
         for task, unsent in sorted(self._unsent.items(), key=lambda item: item[1].last_progress):
             if unsent.last_progress > before or total <= MAX_UNSENT:
                 break
-            refused(Refusal.MEMORY)
+            count_refusal(Refusal.MEMORY)
             total -= unsent.size
             del self._unsent[task]
             task.cancel()
@@ -213,7 +213,7 @@ class Edge:
         try:
             await self.deadlines.bound(handed, lambda: since + send_timeout())
         except TimeoutError:
-            refused(Refusal.ANSWER)
+            count_refusal(Refusal.ANSWER)
             raise ClientDisconnect from None
 
 
@@ -426,7 +426,7 @@ class Exchange:
     def _refuse(self, status: int, reason: Refusal | None, title: str, sentence: str) -> None:
         """Send an error response without the application. Count it by ``reason``."""
         if reason is not None:
-            refused(reason)
+            count_refusal(reason)
         body = json.dumps({"title": title, "description": sentence}).encode()
         headers = [
             *((b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())),

@@ -37,7 +37,7 @@ def run(arguments: Sequence[str], flags: SignalFlags) -> None:
     logs.configure(chosen.log_format, chosen.log_level)
     _check(chosen)
     storage = open_stores(chosen)
-    clock = StoreClock(storage.now, doubted=storage.doubted)
+    clock = StoreClock(storage.now, doubted=storage.clock_lead)
     sealing = Sealing(DataKeys(storage.documents, clock, read_keys(chosen.message_encryption_key_file)))
     keys = MasterKeys(chosen.message_encryption_key_file, sealing.keys.replace)
     keystone = None

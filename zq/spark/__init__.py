@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues as a source and sink of Spark (extra ``zq-queue[spark]``). Reference: ``api-ref/spark.md``."""
+"""The Spark data source and sink ``zq`` (extra ``zq-queue[spark]``). Reference: ``api-ref/spark.md``."""
 
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ __all__ = ["ZqDataSource", "register"]
 
 
 def register(spark: "SparkSession") -> None:
-    """Register ``format("zq")`` in a session whose workers can import zq."""
+    """Register ``format("zq")`` in a Spark session. The workers must be able to import zq."""
     from zq.spark.source import ZqDataSource
 
     warn_of_speculation(spark)
@@ -29,7 +29,7 @@ def warn_of_speculation(spark: "SparkSession") -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``ZqDataSource``, which needs pyspark, on first access."""
+    """Import ``ZqDataSource`` on first access, because it requires pyspark."""
     if name == "ZqDataSource":
         from zq.spark.source import ZqDataSource
 

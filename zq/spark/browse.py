@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads by position, without claims: live messages of a queue, its history, or a topic, as a table.
+"""The batch source, which reads a queue, its history or a topic without claims.
 
-Each message has a position: its sequence, or in a queue's history the position of its entry in the order of finishing.
-Positions increase and may have gaps. Repeated reads of a range of positions return the same messages.
+Messages are addressed by position. For live messages and topics, the position is the sequence. For a history, it is the
+position in the order in which messages finished. Positions increase and may have gaps. Repeated reads of a range return
+the same messages.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,42 +26,52 @@ from pyspark.sql.datasource import (
 from zq.client import Message, Stretch
 from zq.errors import Invalid
 from zq.spark.options import Connection, ReadingOptions
-from zq.spark.rows import Rows
+from zq.spark.rows import RowConverter
 
-# A position beyond all messages.
+# A position after all messages.
 END_POSITION: Final = 2**62
-# Offset from a filter's value to the smallest matching value, by filter.
-LOWEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, GreaterThanOrEqual: 0, GreaterThan: 1}
-# Offset from a filter's value to the largest matching value, by filter.
-HIGHEST: Final[Mapping[type[Filter], int]] = {EqualTo: 0, LessThanOrEqual: 0, LessThan: -1}
+# The smallest matching value of a filter, relative to the filter's value.
+MIN_OFFSETS: Final[Mapping[type[Filter], int]] = {EqualTo: 0, GreaterThanOrEqual: 0, GreaterThan: 1}
+# The largest matching value of a filter, relative to the filter's value.
+MAX_OFFSETS: Final[Mapping[type[Filter], int]] = {EqualTo: 0, LessThanOrEqual: 0, LessThan: -1}
 
 
-class Gap(Invalid):
-    """A gap in a topic: messages to be read were already trimmed."""
+class TrimmedMessages(Invalid):
+    """An error for messages of a topic that were trimmed before Spark read them."""
 
 
 @dataclass(frozen=True)
-class Walk:
-    """The result of a walk along a log: its end position and the number of messages."""
+class Scan:
+    """The range of messages that a scan has found.
+
+    Attributes:
+        end: Position of the last message, or the start position if there are no messages.
+        rows: Number of messages.
+        last: The last message.
+    """
 
     end: int
     rows: int
     last: Message | None
     whole: bool = False
-    """Whether no messages follow the end."""
+    """Whether the scan has reached the end of the log."""
     looked: int | None = None
-    """For a topic: position up to which no messages exist, as far as the project's log extends."""
+    """End position of a scan of a topic that has found no messages."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """The log of a queue or topic. ``state``: "live", "all", "history" or "topic"."""
+    """The messages of a queue or topic, ordered by position.
+
+    Attributes:
+        state: "live", "all", "history" or "topic".
+    """
 
     connection: Connection
     name: str
     state: str
     strict: bool = False
-    """Whether trimmed messages of a topic raise ``Gap``."""
+    """Raise ``TrimmedMessages`` for trimmed messages of a topic."""
     since: datetime | None = None
     until: datetime | None = None
 
@@ -68,7 +79,7 @@ class Log:
         """Return up to ``page`` messages after a position."""
         client = self.connection.client()
         if self.state == "topic":
-            return self._whole(position, client.topic(self.name).stretch(position, page=page))
+            return self._check_gap(position, client.topic(self.name).stretch(position, page=page))
         queue = client.queue(self.name)
         if self.state == "live":
             return queue.stretch(position, page=page)
@@ -80,38 +91,38 @@ class Log:
         """Return the position of the first message after a position, or ``None``."""
         return self.after(position, 1).end
 
-    def beyond(self, position: int) -> int | None:
-        """Return the result of ``first``, but also accept a position after the end of a topic's log."""
+    def find_first(self, position: int) -> int | None:
+        """Return the position of the first message after a position, which may be after the end of the log."""
         try:
             return self.first(position)
-        except Gap:
+        except TrimmedMessages:
             raise
         except Invalid:
             return None
 
-    def walk(self, low: int, most: int) -> Walk:
-        """Walk over the next ``most`` messages after a position, or over all if there are fewer."""
+    def scan(self, low: int, most: int) -> Scan:
+        """Scan up to ``most`` messages after the position ``low``."""
         page = self._page()
         end, rows, last = low, 0, None
         while rows < most:
             found = self.after(end, min(page, most - rows))
             if found.end is None:
-                return Walk(end, rows, last, whole=True, looked=found.looked)
+                return Scan(end, rows, last, whole=True, looked=found.looked)
             end, rows, last = found.end, rows + len(found.messages), found.messages[-1]
-        return Walk(end, rows, last)
+        return Scan(end, rows, last)
 
     def last(self, low: int) -> int:
-        """Return the position of the last message after ``low``, or ``low`` if there is none. Uses binary search."""
-        found, step = self.beyond(low), 1
+        """Find the position of the last message by binary search. Return ``low`` if no message follows ``low``."""
+        found, step = self.find_first(low), 1
         if found is None:
             return low
         last = found
-        while (found := self.beyond(last + step - 1)) is not None:
+        while (found := self.find_first(last + step - 1)) is not None:
             last, step = found, step * 2
         none_beyond = last + step - 1
         while last < none_beyond:
             middle = (last + none_beyond + 1) // 2
-            found = self.beyond(middle - 1)
+            found = self.find_first(middle - 1)
             last, none_beyond = (last, middle - 1) if found is None else (found, max(found, none_beyond))
         return last
 
@@ -135,30 +146,30 @@ class Log:
         most: int = self.connection.client().limits()["max_messages_per_page"]
         return most
 
-    def _whole(self, position: int, found: Stretch[Message]) -> Stretch[Message]:
+    def _check_gap(self, position: int, found: Stretch[Message]) -> Stretch[Message]:
         if self.strict and position and found.gap is not None:
-            raise Gap(
+            raise TrimmedMessages(
                 f"Messages of topic {self.name} after {position} were trimmed from the log before they were read. "
                 "Set option failOnDataLoss=false to continue with the remaining messages."
             )
         return found
 
 
-def split(low: int, high: int, parts: int) -> list[tuple[int, int]]:
-    """Split a range of positions into up to ``parts`` ranges of similar width."""
+def split_range(low: int, high: int, parts: int) -> list[tuple[int, int]]:
+    """Split a range of positions into up to ``parts`` ranges of equal width. The last range may be shorter."""
     width = -(-(high - low) // parts) or 1
     return [(first, min(first + width, high)) for first in range(low, high, width)]
 
 
 @dataclass
-class Range(InputPartition):
-    """The positions after ``low`` and up to ``high``."""
+class PositionRange(InputPartition):
+    """A range of positions: after ``low``, up to and including ``high``."""
 
     low: int
     high: int
 
 
-class Browser(DataSourceReader):
+class BatchReader(DataSourceReader):
     """The reader of ``spark.read``."""
 
     def __init__(self, options: ReadingOptions, columns: list[str]) -> None:
@@ -167,28 +178,28 @@ class Browser(DataSourceReader):
         self.log = Log(options.connection, options.name, options.state)
         self.low, self.high = 0, END_POSITION
 
-    def partitions(self) -> list[Range]:
-        """Return the current range of positions, split into parts of similar width."""
-        first = self.log.beyond(self.low) if self.low else self.log.first(0)
+    def partitions(self) -> list[PositionRange]:
+        """Split the range of existing messages into partitions."""
+        first = self.log.find_first(self.low) if self.low else self.log.first(0)
         if first is None or first > self.high:
             return []
         low = first - 1
         high = min(self.high, self.log.last(low))
-        return [Range(*ends) for ends in split(low, high, self.options.partitions)]
+        return [PositionRange(*ends) for ends in split_range(low, high, self.options.partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range."""
-        return read(self.log, self.options, self.columns, partition)
+        """Yield the rows of a partition."""
+        return read_range(self.log, self.options, self.columns, partition)
 
 
-class FilteringBrowser(Browser):
-    """A reader that narrows its range by filters.
+class FilteringBatchReader(BatchReader):
+    """A reader with filter pushdown.
 
-    Spark rejects such a reader unless ``spark.sql.python.filterPushdown.enabled`` is set, so an option selects it.
+    Spark rejects it unless ``spark.sql.python.filterPushdown.enabled`` is set, so users select it with an option.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Narrow the range by the filters. All filters are returned to Spark, which applies them to each row."""
+        """Narrow the range by the filters. Return all filters, so that Spark applies them to each row."""
         for one in filters:
             column, value = getattr(one, "attribute", None), getattr(one, "value", None)
             if column == ("seq",) and self.options.state != "history" and isinstance(value, int):
@@ -198,13 +209,13 @@ class FilteringBrowser(Browser):
         return filters
 
     def _narrow(self, kind: type[Filter], value: int) -> None:
-        if kind in LOWEST:
-            self.low = max(self.low, value + LOWEST[kind] - 1)
-        if kind in HIGHEST:
-            self.high = min(self.high, value + HIGHEST[kind])
+        if kind in MIN_OFFSETS:
+            self.low = max(self.low, value + MIN_OFFSETS[kind] - 1)
+        if kind in MAX_OFFSETS:
+            self.high = min(self.high, value + MAX_OFFSETS[kind])
 
     def _bound(self, kind: type[Filter], value: datetime) -> None:
-        """Narrow the range by a time filter, but only by columns that the server does not round."""
+        """Narrow the range by a time filter, as far as the server's millisecond precision permits."""
         if value.tzinfo is None:
             return
         if kind in (GreaterThan, GreaterThanOrEqual) and (self.log.since is None or value > self.log.since):
@@ -213,11 +224,13 @@ class FilteringBrowser(Browser):
             self.log = replace(self.log, until=value)
 
 
-def read(log: Log, options: ReadingOptions, columns: list[str], partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a range of a log."""
-    if not isinstance(partition, Range):  # Spark also reads sources without partitions
+def read_range(
+    log: Log, options: ReadingOptions, columns: list[str], partition: InputPartition
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a range of positions."""
+    if not isinstance(partition, PositionRange):  # Spark also calls this for a source without partitions
         return
     place = {"topic" if options.state == "topic" else "queue": options.name}
-    rows = Rows(columns, options.body, **place)
+    rows = RowConverter(columns, options.body, **place)
     for messages in log.between(partition.low, partition.high):
-        yield from rows.of(messages)
+        yield from rows.convert(messages)

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The streaming source in mode claim, which consumes messages: a batch consists of a few named claims.
+"""The streaming source in mode claim, which consumes messages. A batch consists of named claims.
 
-An offset determines its claims: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` are etl.3.17.0 to
-etl.3.17.3. Only ``latestOffset`` creates claims. Spark may read them repeatedly. The next ``latestOffset`` settles
-them, because Spark calls it after the batch was written to its commit log.
+An offset determines the claims of its batch: ``{"consumer": "etl", "run": 3, "batch": 17, "claims": 4}`` stands for the
+claims etl.3.17.0 to etl.3.17.3. ``latestOffset`` creates the claims of the next batch. It also settles the claims of
+the previous batch, because Spark calls it after the previous batch was written to its commit log.
 
-``run`` is the fence's epoch at the start of the checkpoint, so that claims of different checkpoints have different
-names.
+``run`` is the fence's epoch when the checkpoint was created. It keeps claim names of different checkpoints distinct.
 """
 
 import hashlib
@@ -23,23 +22,23 @@ from zq.client import Message
 from zq.errors import ClaimNotFound, Fenced, Invalid
 from zq.spark.claims import BatchClaimer, ClaimedBatch, Heartbeat, Prefetch
 from zq.spark.options import ClaimingOptions
-from zq.spark.rows import Rows
+from zq.spark.rows import RowConverter
 
 Offset = dict[str, Any]
 _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 @dataclass
-class Claims(InputPartition):
-    """The claims that one task reads."""
+class ClaimsPartition(InputPartition):
+    """The claims that a task reads."""
 
     names: list[str]
     inlined: dict[str, bytes]
-    """Messages of claims as JSON, as far as the driver has them. They do not change while a claim is live."""
+    """Messages as JSON, for claims whose content the driver has sent with the task."""
 
 
-class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of ``spark.readStream`` in mode claim. Its copy on the executors only reads."""
+class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of ``spark.readStream`` in mode claim. Executors only call ``read``."""
 
     def __init__(self, options: ClaimingOptions, columns: list[str]) -> None:
         self.options = options
@@ -48,15 +47,15 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.claimer: BatchClaimer | None = None
         self.heartbeat: Heartbeat | None = None
         self.epoch = 0
-        """Epoch of the fence; 0 = no fence yet."""
+        """Epoch of the fence; 0 = not acquired yet."""
         self.budget: int | None = None
-        """Number of messages that AvailableNow may still claim; ``None`` without AvailableNow."""
+        """Number of messages that the trigger AvailableNow may still claim; ``None`` for other triggers."""
         self.inlined: dict[str, bytes] = {}
         self.settled: Offset | None = None
-        """Last batch without unsettled claims."""
+        """Offset of the last batch whose claims are settled."""
 
     def initialOffset(self) -> Offset:
-        """Return the initial offset, which is always the same: Spark asks twice and stores neither answer."""
+        """Return the initial offset. It is constant, because Spark calls this twice and stores neither result."""
         return {"consumer": self.options.consumer, "run": 0, "batch": 0, "claims": 0, "before": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -64,11 +63,14 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self.options.most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Record the current number of messages. Claimed ones count, because a crashed attempt may hold them."""
+        """Limit the query to the current number of messages.
+
+        Claimed messages count, because a crashed query may have claimed them.
+        """
         self.budget = self.options.connection.client().queue(self.options.queue).stats().total
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """Create the next claims, and settle those up to ``start``, which are committed."""
+        """Create the claims of the next batch, and settle the claims of the committed batch ``start``."""
         self._check(start)
         try:
             return self._next(start, limit)
@@ -78,35 +80,37 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "one stops. Use a different consumer name for each query."
             ) from None
 
-    def partitions(self, start: Offset, end: Offset) -> list[Claims]:
-        """Return the claims of a batch and keep them alive, including a batch that is read again after a restart."""
-        names = _names(end) if start != end else []
+    def partitions(self, start: Offset, end: Offset) -> list[ClaimsPartition]:
+        """Distribute the claims of a batch among tasks, and keep the claims alive."""
+        names = _claim_names(end) if start != end else []
         if self.claimer:
             self._heartbeat().keep_alive(names)
-        else:  # a batch of an earlier process is read again
-            self._heartbeat().keep_alive(names + _names(start), at_once=True)
+        else:  # Spark repeats a batch after a restart
+            self._heartbeat().keep_alive(names + _claim_names(start), at_once=True)
         share = -(-len(names) // self.options.partitions) or 1
         parts = [names[first : first + share] for first in range(0, len(names), share)]
-        return [Claims(part, {name: self.inlined[name] for name in part if name in self.inlined}) for part in parts]
+        return [
+            ClaimsPartition(part, {name: self.inlined[name] for name in part if name in self.inlined}) for part in parts
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of the claims.
+        """Yield the messages of a partition's claims.
 
-        A missing claim has no rows: it was settled, or its messages are redelivered.
+        A missing claim yields no rows: it was settled, or its messages are redelivered.
         """
-        if not isinstance(partition, Claims):  # Spark also reads sources without partitions
+        if not isinstance(partition, ClaimsPartition):  # Spark also calls this for a source without partitions
             return
         queue = self.options.queue
         for name in partition.names:
-            rows = Rows(self.columns, self.options.body, queue=queue, claim=f"{queue}/{name}")
+            rows = RowConverter(self.columns, self.options.body, queue=queue, claim=f"{queue}/{name}")
             inlined = partition.inlined.get(name)
-            yield from rows.of(self._held(name) if inlined is None else _messages.decode(inlined))
+            yield from rows.convert(self._claimed_messages(name) if inlined is None else _messages.decode(inlined))
 
     def commit(self, end: Offset) -> None:
-        """Do nothing: Spark calls this one batch late, and never for the last batch."""
+        """Do nothing, because Spark calls this one batch late, and never for the last batch."""
 
     def stop(self) -> None:
-        """Release only prefetched claims, because a checkpoint may refer to the others."""
+        """Release the prefetched claims. Keep all others, because the checkpoint may refer to them."""
         left = self.prefetch.stop()
         if left is not None and self.claimer is not None:
             self.claimer.release(left)
@@ -116,12 +120,12 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _next(self, start: Offset, limit: ReadLimit) -> Offset:
         claimer = self._begin(start)
         following = {**start, "run": start["run"] or self.epoch, "batch": start["batch"] + 1, "before": start["claims"]}
-        batch = self.prefetch.take() or ClaimedBatch(_prefix(following))
+        batch = self.prefetch.take() or ClaimedBatch(_claim_prefix(following))
         most = self.options.most
         most = min(most, limit.max_rows) if isinstance(limit, ReadMaxRows) else most
-        to_settle = _names(start) if start != self.settled else []
+        to_settle = _claim_names(start) if start != self.settled else []
         if not batch.claims:
-            claimer.settle(to_settle)  # now, because the next batch may arrive much later
+            claimer.settle(to_settle)  # before waiting for messages, which may take long
             to_settle, self.settled = [], start
         self._fill(claimer, batch, most, self.options.wait)
         if not batch.claims:
@@ -132,8 +136,8 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _start_prefetch(self, claimer: BatchClaimer, end: Offset, to_settle: list[str], most: int) -> None:
-        """Settle the previous batch and claim the one after ``end`` in the background, up to ``most`` messages."""
-        batch = ClaimedBatch(_prefix({**end, "batch": end["batch"] + 1}))
+        """Settle the previous batch and prefetch the batch after ``end``, up to ``most`` messages."""
+        batch = ClaimedBatch(_claim_prefix({**end, "batch": end["batch"] + 1}))
 
         def fill() -> None:
             claimer.settle(to_settle)
@@ -150,13 +154,13 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.budget -= batch.messages - before
 
     def _begin(self, start: Offset) -> BatchClaimer:
-        """Acquire the fence on the first call, which stops an earlier run of this consumer, and settle its claims."""
+        """Return the claimer. The first call advances the fence, which stops an earlier query of this consumer."""
         if self.claimer is None:
             _check_limits(self.options)
             fence = self.options.connection.client().fence(_fence_name(self.options))
             self._heartbeat().fence = fence
             self.epoch, self.claimer = fence.epoch, BatchClaimer(self.options, fence, self._heartbeat())
-            self.claimer.settle(_names_before(start))
+            self.claimer.settle(_previous_claim_names(start))
         return self.claimer
 
     def _heartbeat(self) -> Heartbeat:
@@ -165,7 +169,7 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self.heartbeat = Heartbeat(options.connection, options.queue, options.ttl, options.ttl / 3)
         return self.heartbeat
 
-    def _held(self, name: str) -> list[Message]:
+    def _claimed_messages(self, name: str) -> list[Message]:
         try:
             return self.options.connection.client().queue(self.options.queue).held(name).messages
         except ClaimNotFound:
@@ -180,31 +184,30 @@ class ClaimingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _check_limits(options: ClaimingOptions) -> None:
-    """Raise ``Invalid`` for options that exceed the server's limits."""
     limits = options.connection.client().limits()
-    asked = {
+    bounds = {
         "claimSize": (options.claim_size or 1, "max_messages_per_claim_or_pop"),
         "claimTtl": (options.ttl, "max_claim_ttl"),
         "wait": (options.wait, "max_wait"),
     }
-    for option, (value, limit) in asked.items():
+    for option, (value, limit) in bounds.items():
         if value > limits[limit]:
             raise Invalid(f"Option {option} is {value}, and the server allows {limits[limit]} ({limit}).")
 
 
 def _fence_name(options: ClaimingOptions) -> str:
-    """Return the fence's name. Both parts may have up to 64 characters and contain dots."""
+    """Return a fence name of bounded length. Consumer and queue may have 64 characters each."""
     return "stream." + hashlib.sha256(f"{options.consumer}/{options.queue}".encode()).hexdigest()[:40]
 
 
-def _prefix(offset: Offset) -> str:
+def _claim_prefix(offset: Offset) -> str:
     return f"{offset['consumer']}.{offset['run']}.{offset['batch']}"
 
 
-def _names(offset: Offset) -> list[str]:
-    return [f"{_prefix(offset)}.{number}" for number in range(offset["claims"])]
+def _claim_names(offset: Offset) -> list[str]:
+    return [f"{_claim_prefix(offset)}.{number}" for number in range(offset["claims"])]
 
 
-def _names_before(offset: Offset) -> list[str]:
-    """Return the claims of the previous batch, which may not have been settled when the offset was written."""
-    return _names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})
+def _previous_claim_names(offset: Offset) -> list[str]:
+    """Return the claims of the previous batch, which a crashed query may not have settled."""
+    return _claim_names({**offset, "batch": offset["batch"] - 1, "claims": offset["before"]})

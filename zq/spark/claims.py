@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The claims of a batch: creation, adoption, settlement, release, renewal and prefetch."""
+"""The claims of a batch, their renewal, and the prefetch of the next batch."""
 
 import threading
 import time
@@ -17,30 +17,27 @@ from zq.model import Fence
 from zq.spark.options import ClaimingOptions, Connection
 from zq.wire.extensions import Released
 
-# Maximum number of claims per batch, which is also the limit of a commit.
+# Maximum number of claims per batch. A commit accepts no more claims.
 MAX_CLAIMS: Final = 1000
-# Maximum number of consecutive missing claims between others, whose messages were all settled.
-GAP: Final = 100
-# Bytes of messages that the driver inlines into a batch's tasks, so that they need no request.
+# Number of consecutive missing claims after which ``adopt`` stops searching. Fully settled claims are missing.
+MAX_MISSING_CLAIMS: Final = 100
+# Maximum bytes of messages that the driver sends with a batch's tasks, which then need no request.
 INLINED_BYTES: Final = 8 * 2**20
-# Number of batches whose claims an earlier process may have created: the next one, and a prefetched one.
-INHERITED: Final = 2
-# Seconds for which the end of a run waits for a prefetch in progress.
+# Number of batches whose claims an earlier process may have created: the next batch and a prefetched batch.
+INHERITED_BATCHES: Final = 2
+# Seconds for which ``Prefetch.stop`` waits for a prefetch in progress.
 PREFETCH_TIMEOUT: Final = 5.0
 T = TypeVar("T")
 
 
 class Heartbeat:
-    """A thread that renews claims regularly.
-
-    It starts with the first claim and ends with the process, so the claims of a killed process lapse.
-    """
+    """A background thread that renews claims. If the process is killed, its claims lapse."""
 
     def __init__(self, connection: Connection, queue: str, ttl: int, pause: float) -> None:
-        """Initialize.
+        """Create the heartbeat. The thread starts with the first claim.
 
         Args:
-            ttl: Ttl in seconds that each renewal sets.
+            ttl: Claim ttl in seconds.
             pause: Seconds between renewals.
         """
         self._connection = connection
@@ -48,17 +45,17 @@ class Heartbeat:
         self._ttl = ttl
         self._pause = pause
         self.fence: Fence | None = None
-        """The fence for renewals, once it exists: claims of a successor have the same names."""
+        """Fence that prevents renewals of a successor's claims, which have the same names."""
         self._names: set[str] = set()
         self._changing = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def keep_alive(self, claims: Iterable[str], at_once: bool = False) -> None:
-        """Renew these claims from now on.
+        """Renew the claims periodically from now on.
 
         Args:
-            at_once: Whether to renew immediately, because the claims are older and may be about to lapse.
+            at_once: Also renew now, because older claims may be about to lapse.
         """
         names = list(claims)
         for claim in names if at_once else ():
@@ -70,7 +67,7 @@ class Heartbeat:
                 self._thread.start()
 
     def drop(self, claims: Iterable[str]) -> None:
-        """Stop renewing these claims."""
+        """Stop renewing the claims."""
         with self._changing:
             self._names.difference_update(claims)
 
@@ -79,7 +76,7 @@ class Heartbeat:
         self._stopped.set()
 
     def is_stopped(self) -> bool:
-        """Return whether all renewals have stopped."""
+        """Return ``True`` if renewals were stopped."""
         return self._stopped.is_set()
 
     def _renew_all(self) -> None:
@@ -102,20 +99,20 @@ class Heartbeat:
 
 @dataclass
 class ClaimedBatch:
-    """The claims of a batch so far. They are named ``<prefix>.0``, ``<prefix>.1`` …."""
+    """The claims of a batch, which are named ``<prefix>.0``, ``<prefix>.1`` and so on."""
 
     prefix: str
     messages: int = 0
     claims: dict[str, list[str]] = field(default_factory=dict)
     """Message ids by claim."""
     inlined: dict[str, bytes] = field(default_factory=dict)
-    """Messages as JSON of as many claims as fit. They do not change while a claim is live."""
+    """Messages as JSON by claim, up to ``room`` bytes in total. The messages of a live claim do not change."""
     claim_count: int = 0
-    """Minimum claim count by message."""
+    """Minimum of the messages' claim counts."""
     room: int = INLINED_BYTES
+    """Maximum size of ``inlined``."""
 
     def add(self, name: str, messages: list[Message]) -> None:
-        """Add a claim."""
         fewest = min(message.claim_count for message in messages)
         self.claim_count = min(self.claim_count, fewest) if self.messages else fewest
         self.messages += len(messages)
@@ -126,7 +123,7 @@ class ClaimedBatch:
 
 
 class BatchClaimer:
-    """Claims messages for batches under a fence and keeps the claims alive. Not for concurrent use."""
+    """A creator of claims for batches, under a fence. Not thread-safe."""
 
     def __init__(self, options: ClaimingOptions, fence: Fence, heartbeat: Heartbeat) -> None:
         self._options = options
@@ -136,9 +133,13 @@ class BatchClaimer:
         self._fills = 0
 
     def fill(self, batch: ClaimedBatch, most: int, wait: int) -> None:
-        """Claim up to ``most`` messages in total. The first claim of a batch waits up to ``wait`` seconds."""
+        """Claim messages until the batch has ``most`` messages or the queue is empty.
+
+        Args:
+            wait: Seconds for which the first claim of a batch waits for messages.
+        """
         self._fills += 1
-        inherited = self._fills <= INHERITED
+        inherited = self._fills <= INHERITED_BATCHES
         while batch.messages < most and len(batch.claims) < MAX_CLAIMS:
             name = f"{batch.prefix}.{len(batch.claims)}"
             messages = self._claim(name, min(self._size, most - batch.messages), 0 if batch.claims else wait)
@@ -148,10 +149,7 @@ class BatchClaimer:
             batch.add(name, messages)
 
     def adopt(self, batch: ClaimedBatch, prefixes: Iterable[str]) -> None:
-        """Add the messages that claims with these prefixes still hold, after a run that died.
-
-        Nothing new is claimed.
-        """
+        """Add the live claims with these prefixes, which a crashed run has left. Create no claims."""
         try:
             claimed = self._queue().stats().claimed
         except QueueNotFound:
@@ -159,11 +157,11 @@ class BatchClaimer:
         for prefix in prefixes:
             missing = 0
             for number in range(MAX_CLAIMS):
-                if batch.messages >= claimed or len(batch.claims) == MAX_CLAIMS or missing > GAP:
+                if batch.messages >= claimed or len(batch.claims) == MAX_CLAIMS or missing > MAX_MISSING_CLAIMS:
                     break
-                missing = 0 if self._adopted(batch, f"{prefix}.{number}") else missing + 1
+                missing = 0 if self._adopt(batch, f"{prefix}.{number}") else missing + 1
 
-    def _adopted(self, batch: ClaimedBatch, name: str) -> bool:
+    def _adopt(self, batch: ClaimedBatch, name: str) -> bool:
         try:
             self._queue().renew(name, ttl=self._options.ttl, fence=self._fence)
             messages = self._queue().held(name).messages
@@ -174,17 +172,17 @@ class BatchClaimer:
         return True
 
     def settle(self, names: Iterable[str]) -> None:
-        """Delete all messages of these claims."""
+        """Delete all messages of the claims."""
         for name in names:
             try:
                 self._queue().settle(name, delete="*", fence=self._fence)
             except ClaimNotFound:
-                continue  # already settled by the sink's commit, or lapsed
+                continue  # the sink's commit has settled the claim, or the claim has lapsed
             finally:
                 self._heartbeat.drop([name])
 
     def release(self, batch: ClaimedBatch) -> None:
-        """Release the batch's messages under the fence, because claims of a successor have the same names."""
+        """Release the batch's messages. The fence protects a successor's claims, which have the same names."""
         for name, ids in list(batch.claims.items()):
             self._heartbeat.drop([name])
             try:
@@ -192,14 +190,14 @@ class BatchClaimer:
             except ClaimNotFound:
                 continue
             except ZqError:
-                return  # the claims lapse
+                return  # the claims will lapse
 
     def _claim(self, name: str, size: int, wait: int) -> list[Message]:
-        asked = time.monotonic()
+        sent_at = time.monotonic()
         claim = self._queue().claim(size, ttl=self._options.ttl, wait=wait, name=name, fence=self._fence)
         if wait and not claim.messages:
-            # A server without free slots answers at once, and Spark would poll again without a pause.
-            time.sleep(max(0.0, min(1.0, asked + wait - time.monotonic())))
+            # A server without a free slot for a long poll responds at once. Spark would poll without a pause.
+            time.sleep(max(0.0, min(1.0, sent_at + wait - time.monotonic())))
         return claim.messages
 
     def _queue(self) -> Queue:
@@ -207,18 +205,21 @@ class BatchClaimer:
 
 
 class Prefetch:
-    """The next batch, claimed in the background while the current one is processed; at most one."""
+    """The prefetch of at most one batch, which a background thread claims while Spark processes the current batch."""
 
     def __init__(self) -> None:
         self._batch: ClaimedBatch | None = None
         self._filled: Future[None] | None = None
 
     def start(self, batch: ClaimedBatch, fill: Callable[[], None]) -> None:
-        """Start ``fill``, which claims messages for the batch, in the background."""
+        """Call ``fill``, which claims messages for the batch, in a background thread."""
         self._batch, self._filled = batch, in_background(fill)
 
     def take(self) -> ClaimedBatch | None:
-        """Wait for the prefetch and return its batch, or ``None`` without one. Raises the error of ``fill``."""
+        """Wait for the prefetch and return its batch, or ``None`` if no prefetch was started.
+
+        Raises the error of ``fill``.
+        """
         batch = self._batch
         if self._filled is not None:
             self._filled.result()
@@ -226,10 +227,7 @@ class Prefetch:
         return batch
 
     def stop(self) -> ClaimedBatch | None:
-        """Stop and return the unused batch, for the caller to release.
-
-        A prefetch in progress is awaited only briefly.
-        """
+        """Wait briefly for a prefetch in progress. Return the unused batch, which the caller must release."""
         if self._filled is not None:
             with suppress(ZqError, TimeoutError):
                 self._filled.result(PREFETCH_TIMEOUT)
@@ -243,7 +241,7 @@ def in_background(work: Callable[[], T]) -> Future[T]:
     def run() -> None:
         try:
             outcome.set_result(work())
-        except BaseException as error:  # noqa: BLE001 (the caller that reads the result gets it)
+        except BaseException as error:  # noqa: BLE001 (the future raises it again)
             outcome.set_exception(error)
 
     threading.Thread(target=run, name="zq-prefetch", daemon=True).start()

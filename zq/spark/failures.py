@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Extraction of the cause from Spark's error reports."""
+"""Extraction of the cause from Spark's error messages."""
 
 import re
 from typing import Final
@@ -10,31 +10,31 @@ from pyspark.errors import PySparkException
 from zq import errors
 from zq.errors import ZqError
 
-# The errors that Spark raises.
+# Base classes of the errors that Spark raises.
 SPARK_ERRORS: Final = (PySparkException, Py4JError)
-# The last line of a traceback with an error of zq.
+# The last line of a traceback that ends with a zq error.
 ZQ_ERROR_LINE: Final = re.compile(r"\bzq(?:\.\w+)*\.(\w+): (.+)")
 # Maximum length of a reason.
 MAX_REASON_LENGTH: Final = 1024
-# Start of the first line of an error that Java passes on.
+# Start of an error message from Java.
 JAVA_CALL_PREFIX: Final = "An error occurred while calling"
 # The first line of a traceback.
 TRACEBACK_START: Final = "Traceback (most recent call last):"
 
 
-def reason(error: Exception) -> ZqError:
-    """Return the cause of a Spark failure: the zq error that a worker raised, or the line that explains it."""
+def extract_error(error: Exception) -> ZqError:
+    """Return the zq error that a worker raised, or a ``ZqError`` with the line that explains the failure."""
     raised = ZQ_ERROR_LINE.findall(str(error))
     if not raised:
-        return ZqError(why(error))
+        return ZqError(explain(error))
     name, sentence = raised[-1]
     kind = getattr(errors, name, ZqError)
     found: ZqError = (kind if isinstance(kind, type) and issubclass(kind, ZqError) else ZqError)(sentence)
     return found
 
 
-def why(error: BaseException) -> str:
-    """Return the line that explains an error: the one after a Python traceback, or the first one."""
+def explain(error: BaseException) -> str:
+    """Return the line that explains an error: the line after a Python traceback, or else the first line."""
     lines = str(error).strip().splitlines()
     if any(line.endswith(TRACEBACK_START) for line in lines):
         last = max(

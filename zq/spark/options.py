@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the data source: parsed once, with errors that name the option."""
+"""Parsing and validation of the data source's options."""
 
 import atexit
 import re
@@ -15,14 +15,14 @@ from zq.client import Client, Retries
 from zq.client.credentials import read_token_file
 from zq.errors import Invalid
 
-# Options of every role. Spark itself sets the last three.
+# Options of all sources and the sink. Spark itself sets the last three.
 COMMON: Final = (
     *("url", "project", "token", "tokenFile", "clientId", "retryFor"),
     *("queue", "path", "checkpointLocation", "queryName"),
 )
-# Options of batch reads and tails.
+# Options of sources without claims.
 READING: Final = ("topic", "state", "bodyType", "numPartitions")
-# Further options by role.
+# Further options of each source and of the sink.
 ROLES: Final[Mapping[str, tuple[str, ...]]] = {
     "spark.read": (*READING, "pushdown"),
     "a stream in mode claim": (
@@ -36,21 +36,21 @@ ROLES: Final[Mapping[str, tuple[str, ...]]] = {
         *("ttl", "delay", "topic"),
     ),
 }
-# Names by lower case, in which Spark passes them.
+# Option names by their lower-case forms, which Spark passes.
 NAMES: Final = {name.lower(): name for names in (COMMON, *ROLES.values()) for name in names}
-# Error sentence for options of other sinks.
+# Error message for an option that other sinks have.
 NO_ID_COLUMN: Final = (
     "Option idColumn is not needed: failed and repeated tasks have no effect, and idempotencyKey makes a repeated "
     "job harmless."
 )
 # Values of bodyType.
 BODY_TYPES: Final = ("string", "binary", "variant")
-# The name of a queue or topic.
+# Pattern of valid names.
 NAME: Final = re.compile(r"(?!\.+$)[A-Za-z0-9_.-]{1,64}")
 
 
-class Given:
-    """Options as passed by Spark: names in any case, values as strings. Raises ``Invalid`` for unknown names."""
+class OptionParser:
+    """The options that Spark passes, with case-insensitive names. Raises ``Invalid`` for an unknown name."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._texts = {name.lower(): value for name, value in options.items()}
@@ -62,7 +62,7 @@ class Given:
                 raise Invalid(f"There is no option {name}." + (f" Did you mean {near[0]}?" if near else ""))
 
     def check_role(self, role: str) -> None:
-        """Raise ``Invalid`` for known options that have no effect in this role."""
+        """Raise ``Invalid`` for an option that has no effect on this source or sink."""
         for name in self._texts:
             if NAMES[name] not in (*COMMON, *ROLES[role]):
                 raise Invalid(f"Option {NAMES[name]} has no effect on {role}.")
@@ -71,15 +71,15 @@ class Given:
         """Return the value of an option, or ``None``."""
         return self._texts.get(name.lower()) or None
 
-    def needed(self, name: str, why: str) -> str:
-        """Return the value of a required option. Raises ``Invalid``, with ``why`` as the end of the sentence."""
+    def required(self, name: str, why: str) -> str:
+        """Return the value of a required option. If it is missing, raise ``Invalid`` with the reason ``why``."""
         text = self.text(name)
         if text is None:
             raise Invalid(f"Option {name} is missing: {why}")
         return text
 
     def integer(self, name: str, default: Any, least: int, most: int = 2**63 - 1) -> Any:
-        """Return an integer within the bounds, or the default. Raises ``Invalid``."""
+        """Return the value of an integer option, or the default. Raises ``Invalid`` if it exceeds the bounds."""
         text = self.text(name)
         if text is None:
             return default
@@ -88,14 +88,14 @@ class Given:
         return int(text)
 
     def choice(self, name: str, *choices: str) -> str:
-        """Return one of the choices; the first one is the default. Raises ``Invalid``."""
+        """Return the value of an option with fixed choices. The first choice is the default. Raises ``Invalid``."""
         text = self.text(name) or choices[0]
         if text.lower() not in choices:
             raise Invalid(f"Option {name} must be one of {', '.join(choices)}, not {text}.")
         return text.lower()
 
     def name(self, name: str) -> str | None:
-        """Return a name that may be part of a claim, stage or producer name. Raises ``Invalid``."""
+        """Return the value of an option for a claim or producer name. Raises ``Invalid`` if the name is not valid."""
         text = self.text(name)
         if text is not None and not NAME.fullmatch(text):
             raise Invalid(f"Option {name} must have 1 to 64 characters of A-Z a-z 0-9 _ - . and not only dots.")
@@ -104,7 +104,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Connection:
-    """The connection parameters, which are sent to other processes; clients are not."""
+    """The connection settings. They are pickled for Spark's workers, unlike clients."""
 
     url: str
     project: str
@@ -112,17 +112,14 @@ class Connection:
     client_id: str | None
     retry_for: int
     token_file: str | None = None
-    """Path of a token file, which each process reads, so that no secret is transferred."""
+    """Path of a token file. Each process reads the file, so that Spark does not transfer the token."""
 
     def client(self) -> Client:
-        """Return this process's client, whose connections stay open until the process ends.
-
-        If the token file has changed, a new client is created, because a Spark process may outlive a token.
-        """
+        """Return the client that this process shares. If the token file has changed, return a new client."""
         return _client(self, self.secret())
 
     def secret(self) -> str | None:
-        """Return the token; ``None`` = that of this process's environment. Raises ``Invalid`` for an unusable file."""
+        """Return the token, or ``None`` to use this process's environment. Raises ``Invalid`` for a bad token file."""
         return read_token_file(Path(self.token_file)) if self.token_file else self.token
 
 
@@ -141,12 +138,12 @@ def _client(connection: Connection, token: str | None) -> Client:
     return client
 
 
-def connection(given: Given) -> Connection:
-    """Return the connection from the options common to sources and the sink."""
-    url = given.needed("url", "set it to the URL of the server, such as http://localhost:8888.")
+def parse_connection(given: OptionParser) -> Connection:
+    """Parse the connection settings. Raises ``Invalid``."""
+    url = given.required("url", "set it to the URL of the server, such as http://localhost:8888.")
     if not url.startswith(("http://", "https://")):
         raise Invalid("Option url must begin with http:// or https://.")
-    project = given.needed("project", "set it to the project of the queues.")
+    project = given.required("project", "set it to the project of the queues.")
     token, file = given.text("token"), given.text("tokenFile")
     if token and file:
         raise Invalid("Options token and tokenFile are both set: give only one of them.")
@@ -155,12 +152,12 @@ def connection(given: Given) -> Connection:
 
 @dataclass(frozen=True)
 class SinkOptions:
-    """The options of the sink: the target queue and the meaning of columns."""
+    """The options of the sink. Most of them are names of columns."""
 
     connection: Connection
     queue: str | None
     producer: str | None
-    """Producer name of the commits. The default is the query id of a stream, and a new name for a batch job."""
+    """Producer name of the commits. Default: the query id of a stream, or a new name for a batch job."""
     body: str
     ack: str | None
     queues: str | None
@@ -171,7 +168,7 @@ class SinkOptions:
     delay: int | None
 
 
-def sink_options(given: Given, stream: bool) -> SinkOptions:
+def parse_sink_options(given: OptionParser, stream: bool) -> SinkOptions:
     """Parse the options of the sink. Raises ``Invalid``."""
     queue, queues = given.text("queue") or given.text("path"), given.text("queueColumn")
     if queue is None and queues is None:
@@ -182,7 +179,7 @@ def sink_options(given: Given, stream: bool) -> SinkOptions:
     if given.text("idempotencyKey" if stream else "producer"):
         raise Invalid("Option idempotencyKey is for batch jobs; use option producer for streams.")
     return SinkOptions(
-        connection(given),
+        parse_connection(given),
         queue,
         given.name(key) or (None if stream else f"job-{uuid4().hex}"),
         given.text("bodyColumn") or "body",
@@ -206,7 +203,7 @@ class ClaimingOptions:
     body: str
     most: int
     claim_size: int | None
-    """Maximum number of messages per claim; ``None`` = the server's limit."""
+    """Maximum number of messages per claim. Default: the server's limit."""
     ttl: int
     wait: int
     partitions: int
@@ -214,7 +211,7 @@ class ClaimingOptions:
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """The options of a source that reads without claims."""
+    """The options of a source without claims."""
 
     connection: Connection
     name: str
@@ -230,13 +227,13 @@ class ReadingOptions:
     strict: bool
 
 
-def claims(given: Given) -> bool:
-    """Return whether the options select the columns of claimed messages, before the source is created."""
+def is_claim_mode(given: OptionParser) -> bool:
+    """Return ``True`` if the options select a stream in mode claim."""
     return given.choice("mode", "claim", "tail") == "claim" and given.text("consumer") is not None
 
 
-def state(given: Given) -> str:
-    """Return the state that a source without claims reads."""
+def parse_source_state(given: OptionParser) -> str:
+    """Return the value of ``state`` for a source without claims. Raises ``Invalid``."""
     if given.text("topic"):
         return "topic"
     if given.choice("mode", "claim", "tail") == "tail":
@@ -244,12 +241,11 @@ def state(given: Given) -> str:
     return given.choice("state", "live", "all", "history")
 
 
-def body_type(given: Given) -> str:
-    """Return the type of the column body."""
+def parse_body_type(given: OptionParser) -> str:
     return given.choice("bodyType", *BODY_TYPES)
 
 
-def reading_options(given: Given) -> ReadingOptions:
+def parse_reading_options(given: OptionParser) -> ReadingOptions:
     """Parse the options of a source without claims. Raises ``Invalid``."""
     if given.text("topic") and (given.text("queue") or given.text("path")):
         raise Invalid("Option topic and a queue are both set: a source reads only one of them.")
@@ -259,10 +255,10 @@ def reading_options(given: Given) -> ReadingOptions:
     else:
         position = given.integer("startingOffset", 0, 0)
     return ReadingOptions(
-        connection(given),
-        given.text("topic") or source_queue(given),
-        state(given),
-        body_type(given),
+        parse_connection(given),
+        given.text("topic") or parse_source_queue(given),
+        parse_source_state(given),
+        parse_body_type(given),
         given.integer("numPartitions", 4, 1, 1000),
         given.choice("pushdown", "false", "true") == "true",
         given.integer("maxMessagesPerBatch", 10_000, 1),
@@ -272,7 +268,7 @@ def reading_options(given: Given) -> ReadingOptions:
     )
 
 
-def claiming_options(given: Given) -> ClaimingOptions:
+def parse_claiming_options(given: OptionParser) -> ClaimingOptions:
     """Parse the options of a source in mode claim. Raises ``Invalid``."""
     if given.text("topic"):
         raise Invalid("Option topic requires mode tail, because messages of topics cannot be claimed.")
@@ -282,10 +278,10 @@ def claiming_options(given: Given) -> ClaimingOptions:
             "Option consumer is missing: set it to a name for the stream's claims, by which a restart finds them."
         )
     return ClaimingOptions(
-        connection(given),
-        source_queue(given),
+        parse_connection(given),
+        parse_source_queue(given),
         consumer,
-        body_type(given),
+        parse_body_type(given),
         given.integer("maxMessagesPerBatch", 10_000, 1),
         given.integer("claimSize", None, 1),
         given.integer("claimTtl", 300, 60),
@@ -294,6 +290,6 @@ def claiming_options(given: Given) -> ClaimingOptions:
     )
 
 
-def source_queue(given: Given) -> str:
-    """Return the queue to read. Raises ``Invalid``."""
-    return given.text("queue") or given.needed("path", "give option queue, or the queue's name to load().")
+def parse_source_queue(given: OptionParser) -> str:
+    """Return the queue that a source reads. Raises ``Invalid``."""
+    return given.text("queue") or given.required("path", "give option queue, or the queue's name to load().")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines: rounds in which Spark processes claimed messages, and one commit publishes results and settles claims.
+"""Pipelines, which process messages with Spark in rounds. Reference: ``api-ref/pipelines.md``.
 
-Reference: ``api-ref/pipelines.md``.
+In each round, Spark processes claimed messages, and one commit publishes the results and settles the claims.
 """
 
 import os
@@ -14,17 +14,17 @@ from pyspark.sql import SparkSession
 from zq.client.stopping import stop_on_signals
 from zq.errors import Fenced, Invalid
 from zq.spark import warn_of_speculation
-from zq.spark.options import BODY_TYPES, NAME, ClaimingOptions, Given, claiming_options
+from zq.spark.options import BODY_TYPES, NAME, ClaimingOptions, OptionParser, parse_claiming_options
 from zq.spark.poison import ERROR, reject
-from zq.spark.rounds import RoundSource, Stage, Work
+from zq.spark.rounds import RoundExecutor, RoundSource, Stage
 from zq.spark.runner import RoundFailed, Runner, Totals
 
 __all__ = ["ERROR", "Pipeline", "RoundFailed", "Totals", "reject"]
 # Default server URL.
 URL: Final = "http://localhost:8888"
-# Options of the sink that users may set.
-SINK: Final = ("bodyColumn", "ttl", "delay", "ttlColumn", "delayColumn", "queueColumn")
-# Bounds of each number.
+# Sink options that users may set.
+SINK_OPTIONS: Final = ("bodyColumn", "ttl", "delay", "ttlColumn", "delayColumn", "queueColumn")
+# Bounds of the numeric settings.
 BOUNDS: Final = {
     "max_messages": (1, 1_000_000),
     "claim_size": (1, 1_000_000),
@@ -37,50 +37,50 @@ BOUNDS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """A pipeline from one queue through stages to others. The fields after ``name`` have defaults."""
+    """A pipeline that reads a queue, applies stages and publishes to other queues."""
 
     source: str
     stages: Sequence[Stage]
     sink: str | None = None
-    """Target queue of rows without a value in the column ``queue``."""
+    """Target queue for rows whose column ``queue`` is missing or null."""
     dead_letters: str | None = None
-    """Queue for poison messages; ``None`` = the source's own ``_dead_letter_queue``, if any."""
+    """Queue for poison messages. Default: the ``_dead_letter_queue`` of the source, if any."""
     name: str | None = None
-    """Name of claims, commits and fence, used by one runner at a time. Default: ``<source>.<sink>``."""
+    """Name of the claims, commits and fence. Only one run may use a name at a time. Default: ``<source>.<sink>``."""
     url: str | None = None
     project: str | None = None
     token: str | None = field(default=None, repr=False)
-    """Default: ``ZQ_URL``, ``ZQ_PROJECT`` and ``ZQ_TOKEN``."""
+    """Access token. The defaults of url, project and token are ``ZQ_URL``, ``ZQ_PROJECT`` and ``ZQ_TOKEN``."""
     client_id: str | None = None
-    """A UUID. Default: a new one per process."""
+    """UUID of the client. Default: a new UUID per process."""
     max_messages: int = 10_000
     """Maximum number of messages per round."""
     claim_size: int | None = None
-    """Messages per claim; ``None`` = the server's limit."""
+    """Maximum number of messages per claim. Default: the server's limit."""
     claim_ttl: int = 300
     wait: int = 5
     """Seconds for which a claim waits for messages."""
     retry_for: int = 60
-    """Seconds for which requests are retried while the server does not answer."""
+    """Seconds for which requests are retried while the server is unavailable."""
     most_poison: int = 20
-    """Maximum number of poison messages per round. Beyond it, the stages count as faulty."""
+    """Maximum number of poison messages per round. If more messages fail, the round fails."""
     body_type: str = "string"
     sink_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Raise ``Invalid`` for settings that are invalid by themselves."""
+        """Validate the settings without a request. Raises ``Invalid``."""
         if isinstance(self.stages, str) or not isinstance(self.stages, Sequence) or not self.stages:
             raise Invalid("stages must be a list of functions.")
         if wrong := next((one for one in self.stages if not callable(one)), None):
             raise Invalid(f"stages must be functions, not {wrong!r}.")
         for option in self.sink_options:
-            if option not in SINK:
-                raise Invalid(f"sink_options may contain {', '.join(SINK)}, not {option}.")
+            if option not in SINK_OPTIONS:
+                raise Invalid(f"sink_options may contain {', '.join(SINK_OPTIONS)}, not {option}.")
         if not self.source or self.sink == self.source:
             raise Invalid(f"source and sink must be two queues, not {self.source or 'none'} and {self.sink or 'none'}.")
-        if not NAME.fullmatch(self.named):
+        if not NAME.fullmatch(self.full_name):
             raise Invalid(
-                f"name must have 1 to 64 characters of A-Z a-z 0-9 _ - . and not only dots, not {self.named}."
+                f"name must have 1 to 64 characters of A-Z a-z 0-9 _ - . and not only dots, not {self.full_name}."
             )
         if self.body_type not in BODY_TYPES:
             raise Invalid(f"body_type must be one of {', '.join(BODY_TYPES)}, not {self.body_type}.")
@@ -90,8 +90,8 @@ class Pipeline:
                 raise Invalid(f"{setting} must be an integer from {least} to {most}, not {value}.")
 
     @property
-    def named(self) -> str:
-        """Return the configured name, or the one built from the queues."""
+    def full_name(self) -> str:
+        """The configured or default name."""
         return self.name or ".".join(queue for queue in (self.source, self.sink) if queue)
 
     def run(
@@ -100,13 +100,20 @@ class Pipeline:
         until_empty: bool = False,
         progress: Callable[[Totals], object] | None = None,
     ) -> Totals:
-        """Run rounds until SIGTERM or SIGINT, or until the queue is empty. ``progress`` is called after each round.
+        """Run rounds until SIGTERM or SIGINT arrives or, with ``until_empty``, until the queue is empty.
 
-        Raises ``RoundFailed``, and ``Fenced`` if another run of this name was started.
+        Raises ``RoundFailed``, and ``Fenced`` if another run with this name has started.
+
+        Args:
+            progress: Called with the totals after each round.
         """
         warn_of_speculation(spark)
         spark.dataSource.register(RoundSource)
-        runner = Runner(self.taking(), Work(spark, self.stages, self.writing(), self.body_type), self.most_poison)
+        runner = Runner(
+            self.claiming_options(),
+            RoundExecutor(spark, self.stages, self.writer_options(), self.body_type),
+            self.most_poison,
+        )
         try:
             with stop_on_signals(runner.stopped.set):
                 runner.begin(self.dead_letters)
@@ -125,20 +132,22 @@ class Pipeline:
             runner.end()
         return runner.totals
 
-    def taking(self) -> ClaimingOptions:
-        """Return the options for claims. Raises ``Invalid``."""
-        return claiming_options(
-            Given(
+    def claiming_options(self) -> ClaimingOptions:
+        """Return the options for claiming. Raises ``Invalid``."""
+        return parse_claiming_options(
+            OptionParser(
                 self._place()
-                | _texts(queue=self.source, consumer=self.named, maxMessagesPerBatch=self.max_messages)
-                | _texts(claimSize=self.claim_size, claimTtl=self.claim_ttl, wait=self.wait, bodyType=self.body_type)
+                | _as_strings(queue=self.source, consumer=self.full_name, maxMessagesPerBatch=self.max_messages)
+                | _as_strings(
+                    claimSize=self.claim_size, claimTtl=self.claim_ttl, wait=self.wait, bodyType=self.body_type
+                )
             )
         )
 
-    def writing(self) -> dict[str, str]:
-        """Return the options for reading and writing. Raises ``Invalid``."""
-        return self._place() | _texts(
-            queue=self.sink, bodyType=self.body_type, idempotencyKey=self.named, **self.sink_options
+    def writer_options(self) -> dict[str, str]:
+        """Return the options for Spark's reader and writer. Raises ``Invalid``."""
+        return self._place() | _as_strings(
+            queue=self.sink, bodyType=self.body_type, idempotencyKey=self.full_name, **self.sink_options
         )
 
     def _place(self) -> dict[str, str]:
@@ -149,9 +158,9 @@ class Pipeline:
             raise Invalid(
                 "project is missing: set it, or the environment variable ZQ_PROJECT, to the project of the queues."
             )
-        return _texts(url=url, project=project, token=token, clientId=self.client_id, retryFor=self.retry_for)
+        return _as_strings(url=url, project=project, token=token, clientId=self.client_id, retryFor=self.retry_for)
 
 
-def _texts(**options: Any) -> dict[str, str]:
-    """Return the options that are set, as strings."""
+def _as_strings(**options: Any) -> dict[str, str]:
+    """Convert options to strings. Leave out options that are ``None``."""
     return {name: str(value) for name, value in options.items() if value is not None}

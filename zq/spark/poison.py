@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Poison messages of a pipeline: rejection by stages, search by bisection, and burial.
-
-The search only uses ``fails``, a dry run with given message ids, which returns the reason of a failure or ``None``. It
-distinguishes messages that fail by themselves from outages and from faults of the stages.
-"""
+"""Poison messages of a pipeline: rejection by stages, and search by bisection with dry runs."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -17,80 +13,84 @@ from zq.errors import Invalid, ZqError
 from zq.spark.failures import MAX_REASON_LENGTH
 from zq.wire.extensions import Buried
 
-# The column in which a stage states why a row is rejected.
+# The column in which a stage states why it rejects a row.
 ERROR: Final = "_error"
-# Seconds before the second attempt at messages to be buried, which may succeed if the cause was external.
+# Seconds before failing messages are tried again. The second attempt succeeds if the cause was an outage.
 RETRY_PAUSE: Final = 3.0
-# Rounds after which messages that all fail count as faulty: in an outage, other messages would have arrived.
+# Claim count from which messages count as poison even if all messages of a round fail.
 MIN_FAILED_ROUNDS: Final = 5
-# Number of messages that are tried separately to see whether any succeeds.
+# Number of messages to try separately, in order to find one that succeeds.
 PROBES: Final = 4
-# Maximum number of dry runs of one search.
+# Maximum number of dry runs per search.
 MAX_RUNS: Final = 500
-# A dry run. The second argument says whether results are also staged, to find messages that the sink refuses.
-Fails = Callable[[Sequence[str], bool], str | None]
+# A dry run with some message ids, which returns the reason of a failure or ``None``. If the second argument is true, it
+# also stages the results, which finds messages that the sink refuses.
+DryRun = Callable[[Sequence[str], bool], str | None]
 
 
-class Inconclusive(ZqError):
-    """A search without a result: no message is faulty, or too many are."""
+class InconclusiveSearch(ZqError):
+    """An error of the search: no message fails by itself, or too many messages fail."""
 
 
 class RunStopped(ZqError):
-    """A run whose stop was requested, possibly during a search."""
+    """An error that ends a search because the run must stop."""
 
 
-def poison(
-    ids: Sequence[str], fails: Fails, most: int, pause: Callable[[float], object], claim_count: int = 1
+def find_poison(
+    ids: Sequence[str], fails: DryRun, most: int, pause: Callable[[float], object], claim_count: int = 1
 ) -> dict[str, str]:
-    """Return the messages that fail by themselves, twice, with reasons; empty if nothing fails any more.
+    """Find the messages that fail by themselves in two attempts. Return the reasons by message id.
+
+    The result is empty if all messages succeed now. Raises ``InconclusiveSearch`` if an outage or a faulty stage is the
+    probable cause.
 
     Args:
-        pause: Waits the given number of seconds.
-        claim_count: Minimum claim count by message.
-
-    Raises ``Inconclusive``.
+        most: Maximum number of poison messages.
+        pause: Sleeps for a number of seconds.
+        claim_count: Minimum of the messages' claim counts.
     """
     together, keep = fails(ids, False), False
     if together is None:
         together, keep = fails(ids, True), True
     if together is None:
         return {}
-    if fails([], keep) and not _some_go_well(ids, fails, keep):  # otherwise the stages cannot handle empty input
-        raise Inconclusive("the stages themselves fail")
+    # A stage may fail only for empty input, so the messages also have to fail.
+    if fails([], keep) and not _any_succeeds(ids, fails, keep):
+        raise InconclusiveSearch("the stages themselves fail")
     search = Bisection(lambda some: fails(some, keep), most)
     if len(ids) > 1:
-        search.look(ids, known=True)
+        search.search(ids, known=True)
     found = search.found if len(ids) > 1 else {ids[0]: together}
     if not found:
-        raise Inconclusive("no message fails by itself")
+        raise InconclusiveSearch("no message fails by itself")
     if len(found) > most:
-        raise Inconclusive(f"more than {most} messages fail, one by {next(iter(found.values()))}")
+        raise InconclusiveSearch(f"more than {most} messages fail, one by {next(iter(found.values()))}")
     if len(found) == len(ids) > 1 and claim_count < MIN_FAILED_ROUNDS:
-        raise Inconclusive(f"all of its messages fail, one by {next(iter(found.values()))}")
+        raise InconclusiveSearch(f"all of its messages fail, one by {next(iter(found.values()))}")
     pause(RETRY_PAUSE)
     return {one: reason for one in found if (reason := fails([one], keep))}
 
 
-def _some_go_well(ids: Sequence[str], fails: Fails, keep: bool) -> bool:
+def _any_succeeds(ids: Sequence[str], fails: DryRun, keep: bool) -> bool:
     probes = ids[:: -(-len(ids) // PROBES)] if ids else ids
     return any(fails([one], keep) is None for one in probes)
 
 
 class Bisection:
-    """The search for messages that fail by themselves: a failing set is split in two, and each half is tried."""
+    """A search by bisection for the messages that fail by themselves."""
 
     def __init__(self, fails: Callable[[Sequence[str]], str | None], most: int) -> None:
-        """Initialize; the search ends after ``most`` messages."""
+        """Create a search that ends when it has found more than ``most`` messages."""
         self._fails = fails
         self._most = most
         self._runs = 0
         self.found: dict[str, str] = {}
 
-    def look(self, ids: Sequence[str], known: bool) -> bool:
-        """Return whether a failing message was found among these.
+    def search(self, ids: Sequence[str], known: bool) -> bool:
+        """Search the messages recursively. Return ``True`` if a message fails by itself.
 
         Args:
-            known: Whether they are known to fail together.
+            known: Whether a dry run with all these messages has failed.
         """
         if self._runs >= MAX_RUNS or len(self.found) > self._most:
             return False
@@ -103,18 +103,21 @@ class Bisection:
                 self.found[ids[0]] = reason
                 return True
         half = len(ids) // 2
-        left = self.look(ids[:half], known=False)
-        right = self.look(ids[half:], known=not left)
+        left = self.search(ids[:half], known=False)
+        right = self.search(ids[half:], known=not left)
         return left or right
 
 
 def reject(condition: Column | str, reason: str) -> Column:
-    """Return the column for ``withColumn(ERROR, …)``: the reason in rows where the condition holds."""
+    """Return the column for ``withColumn(ERROR, …)``, which rejects rows that satisfy the condition."""
     return F.when(F.expr(condition) if isinstance(condition, str) else condition, F.lit(reason))
 
 
-def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
-    """Return the ids that a stage has rejected, with the reasons. Raises ``Invalid``."""
+def find_rejected(frame: DataFrame, stage: str) -> dict[str, str]:
+    """Return the reasons by message id for the rows that a stage has rejected.
+
+    Raises ``Invalid`` if the columns ``id`` and ``ERROR`` are not usable.
+    """
     if "id" not in frame.columns:
         raise Invalid(
             f"Stage {stage} marks rows in column {ERROR} but has dropped column id, which tells their messages: its "
@@ -126,8 +129,8 @@ def rejected_ids(frame: DataFrame, stage: str) -> dict[str, str]:
     return {row[0]: row[1][:MAX_REASON_LENGTH] or "rejected" for row in found}
 
 
-def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
-    """Return the frame without rejected messages. A row that is rejected only when recomputed fails the round."""
+def remove_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame:
+    """Remove the rejected messages from the frame. If Spark recomputes a row and rejects only then, the round fails."""
     if rejected:
         listed = ", ".join(f"'{one}'" for one in rejected)
         frame = frame.where(f"coalesce(id not in ({listed}), true)")
@@ -135,8 +138,8 @@ def without_rejected(frame: DataFrame, rejected: Mapping[str, str]) -> DataFrame
     return frame.where(F.when(F.col(ERROR).isNull(), F.lit(True)).otherwise(only_now)).drop(ERROR)
 
 
-def burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
-    """Yield the burials in slices of up to ``room`` bytes of JSON, because reasons may be long."""
+def batch_burials(rejected: Mapping[str, str], room: int) -> Iterator[list[Buried]]:
+    """Yield the burials in batches of up to ``room`` bytes of JSON."""
     some, size = list[Buried](), 0
     for one, reason in rejected.items():
         letter = Buried(one, reason)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One round of a pipeline: Spark reads the messages of the round's claims and runs the stages and the sink on them.
+"""A round of a pipeline: Spark reads the claimed messages, applies the stages and writes the results.
 
-The commit that publishes the results also settles the claims. Reading and writing use a data source of their own, whose
+The commit that publishes the results also settles the claims. A separate data source reads and writes the messages. Its
 option ``round`` is a ``Round`` as JSON.
 """
 
@@ -20,29 +20,33 @@ from zq.client import Message
 from zq.errors import Invalid, ZqError
 from zq.model import Fence
 from zq.spark import rows
-from zq.spark.failures import SPARK_ERRORS, why
-from zq.spark.options import Connection, Given, body_type, connection, sink_options
-from zq.spark.poison import ERROR, rejected_ids, without_rejected
-from zq.spark.staging import BatchWriter, Staged
+from zq.spark.failures import SPARK_ERRORS, explain
+from zq.spark.options import Connection, OptionParser, parse_body_type, parse_connection, parse_sink_options
+from zq.spark.poison import ERROR, find_rejected, remove_rejected
+from zq.spark.staging import BatchWriter, StageResult
 
-# Name of the data source of a round.
+# Name of the data source.
 FORMAT: Final = "zq-round"
-# Columns of a round. There is no column queue, because in results that column names the target queue.
+# Columns of the messages. A column ``queue`` would name the target queue of the results.
 COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim")
-# Options of the sink that name columns, with the default column.
-WRITTEN: Final = {"bodyColumn": "body", "queueColumn": "queue", "ttlColumn": None, "delayColumn": None}
+# Sink options that name columns, with the default columns.
+COLUMN_OPTIONS: Final = {"bodyColumn": "body", "queueColumn": "queue", "ttlColumn": None, "delayColumn": None}
 # Minimum number of rows per task, except for the last task.
 MIN_ROWS: Final = 25
-# Setting of the size in bytes up to which the driver computes without tasks.
-THRESHOLD: Final = "spark.sql.execution.arrow.localRelationThreshold"
+# Setting for the size in bytes up to which the driver computes a frame without tasks.
+LOCAL_THRESHOLD: Final = "spark.sql.execution.arrow.localRelationThreshold"
 Stage = Callable[[DataFrame], DataFrame]
-# Called with the ids and reasons of messages that a stage has rejected; returns the remaining round.
+# A function that takes the reasons by message id for rejected messages and returns the round without them.
 Rejected = Callable[[Mapping[str, str]], "Round"]
 _messages: Final = msgspec.json.Decoder(list[Message])
 
 
 class Round(Struct, frozen=True):
-    """The work of a round. ``claims``: the ids to read by claim; ``None`` = all messages of the claim."""
+    """The description of a round.
+
+    Attributes:
+        claims: Ids of the messages to read, by claim; ``None`` = all messages of the claim.
+    """
 
     name: str
     epoch: int
@@ -50,18 +54,17 @@ class Round(Struct, frozen=True):
     queue: str
     claims: dict[str, list[str] | None]
     dry: bool = False
-    """Whether results are only staged and then dropped, as a test."""
+    """Whether this is a dry run, which drops the results after staging."""
     tasks: int = 64
     """Maximum number of reading tasks."""
 
     @property
     def fence(self) -> Fence:
-        """The fence of the run."""
         return Fence(self.name, self.epoch)
 
 
 class RoundSource(DataSource):
-    """The data source of a round."""
+    """The data source that reads claimed messages and writes the results of a round."""
 
     @classmethod
     def name(cls) -> str:
@@ -70,67 +73,66 @@ class RoundSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema of the messages."""
-        return rows.schema(COLUMNS, body_type(_given(self.options)))
+        return rows.schema(COLUMNS, parse_body_type(_option_parser(self.options)))
 
     def reader(self, schema: StructType) -> "RoundReader":
-        """Return the reader of the claims."""
-        given = _given(self.options)
-        return RoundReader(connection(given), body_type(given), _round(self.options))
+        """Return the reader of the claimed messages."""
+        given = _option_parser(self.options)
+        return RoundReader(parse_connection(given), parse_body_type(given), _decode_round(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of the results."""
-        options = sink_options(_given(self.options), stream=False)
-        return RoundWriter(options, schema, overwrite).of(_round(self.options))
+        options = parse_sink_options(_option_parser(self.options), stream=False)
+        return RoundWriter(options, schema, overwrite).with_round(_decode_round(self.options))
 
 
 @dataclass
-class Part(InputPartition):
-    """The claims that one task reads."""
+class RoundPartition(InputPartition):
+    """The claims that a task reads."""
 
     names: list[str]
 
 
 class RoundReader(DataSourceReader):
-    """A reader of claims, which does not create or settle them."""
+    """A reader of claimed messages."""
 
     def __init__(self, place: Connection, body: str, of: Round) -> None:
         self.place = place
         self.body = body
         self.round = of
 
-    def partitions(self) -> list[Part]:
-        """Return the claims, distributed among tasks."""
+    def partitions(self) -> list[RoundPartition]:
+        """Distribute the claims among tasks."""
         names = [name for name, ids in self.round.claims.items() if ids != []]
         share = -(-len(names) // self.round.tasks) or 1
-        return [Part(names[first : first + share]) for first in range(0, len(names), share)]
+        return [RoundPartition(names[first : first + share]) for first in range(0, len(names), share)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages.
-
-        A missing claim raises ``ClaimNotFound``, because its messages may be processed elsewhere.
-        """
-        if not isinstance(partition, Part):  # Spark also reads sources without partitions
+        """Yield the messages of a partition's claims. Raises ``ClaimNotFound`` if a claim has lapsed."""
+        if not isinstance(partition, RoundPartition):  # Spark also calls this for a source without partitions
             return
         queue = self.place.client().queue(self.round.queue)
         for name in partition.names:
             wanted = self.round.claims[name]
             ids = None if wanted is None else frozenset(wanted)
-            made = rows.Rows(COLUMNS, self.body, claim=f"{queue.name}/{name}")
-            yield from made.of([message for message in queue.held(name).messages if ids is None or message.id in ids])
+            converter = rows.RowConverter(COLUMNS, self.body, claim=f"{queue.name}/{name}")
+            yield from converter.convert(
+                [message for message in queue.held(name).messages if ids is None or message.id in ids]
+            )
 
 
 class RoundWriter(BatchWriter):
-    """The sink, whose commit is the round's commit."""
+    """The writer of the results, whose commit also settles the round's claims."""
 
     round: Round
 
-    def of(self, this: Round) -> "RoundWriter":
-        """Return the writer of a round."""
+    def with_round(self, this: Round) -> "RoundWriter":
+        """Set the round and return the writer."""
         self.round = this
         return self
 
-    def commit(self, messages: list[Staged]) -> None:  # type: ignore[override]
-        """Publish the results and settle the claims under the fence."""
+    def commit(self, messages: list[StageResult]) -> None:  # type: ignore[override]
+        """Publish the results and settle the claims under the fence. In a dry run, drop the results."""
         this = self.round
         if this.dry:
             self.drop(messages)
@@ -139,27 +141,28 @@ class RoundWriter(BatchWriter):
         self.publish(this.name, this.batch, messages, held, this.fence)
 
 
-def _round(options: Mapping[str, str]) -> Round:
+def _decode_round(options: Mapping[str, str]) -> Round:
     return msgspec.json.decode(options["round"], type=Round)
 
 
-def _given(options: Mapping[str, str]) -> Given:
-    return Given({name: value for name, value in options.items() if name.lower() != "round"})
+def _option_parser(options: Mapping[str, str]) -> OptionParser:
+    return OptionParser({name: value for name, value in options.items() if name.lower() != "round"})
 
 
 class StageFailed(ZqError):
-    """A stage that raised an error on the driver. The cause is chained."""
+    """An error of a stage on the driver. ``__cause__`` is the original error."""
 
 
-# The errors of failed work.
+# The errors that ``RoundExecutor.run`` raises if Spark or a stage fails.
 FAILURES: Final = (*SPARK_ERRORS, StageFailed)
 
 
-class Work:
-    """The work of a pipeline.
+class RoundExecutor:
+    """The executor of a pipeline's stages in a Spark session.
 
     Args:
-        options: Options for reading and writing.
+        options: Options for Spark's reader and writer.
+        body: Value of bodyType.
     """
 
     def __init__(self, spark: SparkSession, stages: Sequence[Stage], options: Mapping[str, str], body: str) -> None:
@@ -169,29 +172,28 @@ class Work:
         self._body = body
         self.tasks = 2 * spark.sparkContext.defaultParallelism
         self.names_queues = False
-        """Whether rows of the last results named their target queue."""
-        self.wrote = False
-        """Whether the last results had rows that name a target queue; set only if rows were staged and dropped."""
+        """Whether the last results had a column with target queues."""
+        self.staged_to_named_queues = False
+        """Whether the last dry run has staged rows with target queues."""
 
-    def do(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
-        """Process a round; without ``keep``, skip the sink.
+    def run(self, this: Round, inlined: Mapping[str, bytes], rejected: Rejected, keep: bool = True) -> None:
+        """Run a round. Raises ``FAILURES``.
 
         Args:
-            inlined: Content of claims that the driver already has.
-
-        Raises ``FAILURES``.
+            inlined: Messages as JSON by claim, as far as the driver has them.
+            keep: Write the results to the sink. If false, compute and discard them.
         """
         kept: list[DataFrame] = []
-        self.wrote = False
+        self.staged_to_named_queues = False
         try:
             frame = self._read(this, inlined)
             for stage in self._stages:
-                frame = staged(stage, frame)
+                frame = apply_stage(stage, frame)
                 if ERROR in frame.columns:
                     kept.append(frame.persist())
-                    found = rejected_ids(frame, called(stage))
+                    found = find_rejected(frame, stage_name(stage))
                     this = rejected(found) if found else this
-                    frame = without_rejected(frame, found)
+                    frame = remove_rejected(frame, found)
             if this.claims or this.dry:
                 self._write(frame, this, keep)
         finally:
@@ -199,17 +201,17 @@ class Work:
                 one.unpersist()
 
     def _read(self, this: Round, inlined: Mapping[str, bytes]) -> DataFrame:
-        """Read from the driver if it has all content, which is faster; otherwise tasks read from the server."""
+        """Return the messages as a frame. If the driver has all of them, no task needs to request them."""
         if not this.claims.keys() <= inlined.keys():
-            shown = this if this.dry else _named(this)
-            return self._spark.read.format(FORMAT).options(**self._options).option("round", _text(shown)).load()
+            shown = this if this.dry else _without_ids(this)
+            return self._spark.read.format(FORMAT).options(**self._options).option("round", _encode(shown)).load()
         schema, batches = rows.schema(COLUMNS, self._body), list[pa.RecordBatch]()
         total = sum(len(ids) for ids in this.claims.values() if ids)
         size = max(MIN_ROWS, -(-total // self.tasks))
         for name, ids in this.claims.items():
             wanted = frozenset(ids or ())
             found = [message for message in _messages.decode(inlined[name]) if message.id in wanted]
-            batches += rows.Rows(COLUMNS, self._body, claim=f"{this.queue}/{name}").of(found)
+            batches += rows.RowConverter(COLUMNS, self._body, claim=f"{this.queue}/{name}").convert(found)
         if not total:
             return self._spark.createDataFrame([], schema)
         table = pa.Table.from_batches(batches).combine_chunks()
@@ -217,20 +219,20 @@ class Work:
         return self._local(pa.Table.from_batches(batches), schema)
 
     def _local(self, table: pa.Table, schema: StructType) -> DataFrame:
-        """Return a frame in which each batch is a partition."""
-        before = self._spark.conf.get(THRESHOLD, None)
-        self._spark.conf.set(THRESHOLD, "0")
+        """Return a frame with a partition for each Arrow batch of the table."""
+        before = self._spark.conf.get(LOCAL_THRESHOLD, None)
+        self._spark.conf.set(LOCAL_THRESHOLD, "0")
         try:
             return self._spark.createDataFrame(table, schema)
         finally:
             if before is None:
-                self._spark.conf.unset(THRESHOLD)
+                self._spark.conf.unset(LOCAL_THRESHOLD)
             else:
-                self._spark.conf.set(THRESHOLD, before)
+                self._spark.conf.set(LOCAL_THRESHOLD, before)
 
     def _write(self, frame: DataFrame, this: Round, keep: bool) -> None:
-        """Write only the columns that the sink reads."""
-        columns = {option: self._options.get(option, own) for option, own in WRITTEN.items()}
+        """Write the columns that the sink reads."""
+        columns = {option: self._options.get(option, own) for option, own in COLUMN_OPTIONS.items()}
         if "queueColumn" not in self._options and "queue" not in frame.columns:
             del columns["queueColumn"]
         needed = [name for name in columns.values() if name in frame.columns]
@@ -238,39 +240,38 @@ class Work:
         given = {option: name for option, name in columns.items() if name is not None}
         writer = (frame.select(*needed) if given["bodyColumn"] in needed else frame).write
         if keep:
-            writer.format(FORMAT).options(**{**self._options, **given}).option("round", _text(_named(this)))
+            writer.format(FORMAT).options(**{**self._options, **given}).option("round", _encode(_without_ids(this)))
         else:
             writer.format("noop")
         writer.mode("append").save()
         if self.names_queues and keep and this.dry:
-            self.wrote = not frame.isEmpty()
+            self.staged_to_named_queues = not frame.isEmpty()
 
 
-def staged(stage: Stage, frame: DataFrame) -> DataFrame:
-    """Apply a stage to a frame. Raises ``StageFailed``, and ``Invalid`` if the result is not a DataFrame."""
+def apply_stage(stage: Stage, frame: DataFrame) -> DataFrame:
+    """Apply a stage. Raises ``StageFailed``, and ``Invalid`` if the stage does not return a DataFrame."""
     try:
         made = stage(frame)
     except Exception as error:
-        raise StageFailed(f"Stage {called(stage)}: {_kind(error)}{why(error)}") from error
+        raise StageFailed(f"Stage {stage_name(stage)}: {_class_prefix(error)}{explain(error)}") from error
     if not isinstance(made, DataFrame):
-        raise Invalid(f"Stage {called(stage)} must return a DataFrame, not {type(made).__name__}.")
+        raise Invalid(f"Stage {stage_name(stage)} must return a DataFrame, not {type(made).__name__}.")
     return made
 
 
-def called(stage: Stage) -> str:
-    """Return the name of a stage for error messages."""
+def stage_name(stage: Stage) -> str:
     return getattr(stage, "__name__", str(stage))
 
 
-def _kind(error: Exception) -> str:
-    """Return the class of an error; Spark's own errors already contain it."""
+def _class_prefix(error: Exception) -> str:
+    """Return the error's class as a prefix, or "" for Spark's errors, whose messages already contain it."""
     return "" if isinstance(error, SPARK_ERRORS) or not str(error) else f"{type(error).__name__}: "
 
 
-def _named(this: Round) -> Round:
-    """Return the round without ids, for uses that need only the names of the claims."""
+def _without_ids(this: Round) -> Round:
+    """Remove the message ids from a round, which keeps the option ``round`` short."""
     return structs.replace(this, claims=dict.fromkeys(this.claims))
 
 
-def _text(this: Round) -> str:
+def _encode(this: Round) -> str:
     return msgspec.json.encode(this).decode()

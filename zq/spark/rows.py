@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of messages to rows and back: columns of sources, rows, and bodies between JSON and Spark types."""
+"""Conversion between messages and Spark rows: columns, types and bodies."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -27,14 +27,14 @@ from zq.errors import Invalid, InvalidBody
 from zq.wire.attributes import JsonValue, TypedValue, typed_value
 from zq.wire.numbers import check_numbers
 
-# Values of the option bodyType.
+# Type of the column ``body`` by bodyType.
 TYPES: Final[Mapping[str, DataType]] = {"string": StringType(), "binary": BinaryType(), "variant": VariantType()}
 _checked: Final = msgspec.json.Decoder()
-# Type of the attributes: their types and values by name. The value of a Binary is base64.
+# Type of the column ``attributes``: types and values by name. A Binary value is base64.
 ATTRIBUTES: Final = MapType(
     StringType(), StructType([StructField("type", StringType()), StructField("value", StringType())])
 )
-# Type and value of each column. ``body``, ``claim``, ``queue`` and ``topic`` are added below.
+# Type of each column, and the function that gets its value. ``body`` and ``PLACE_COLUMNS`` are not included.
 COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "id": (StringType(), lambda message: message.id),
     "seq": (LongType(), lambda message: message.sequence),
@@ -44,30 +44,34 @@ COLUMNS: Final[Mapping[str, tuple[DataType, Callable[[Any], Any]]]] = {
     "origin": (StringType(), lambda message: message.origin or None),
     "reason": (StringType(), lambda message: message.reason or None),
     "origin_claim_count": (IntegerType(), lambda message: message.origin_claim_count or None),
-    "attributes": (ATTRIBUTES, lambda message: attribute_entries(message)),
+    "attributes": (ATTRIBUTES, lambda message: to_attribute_entries(message)),
     "outcome": (StringType(), lambda message: message.outcome or None),
     "finished": (TimestampType(), lambda message: message.finished),
 }
-# Columns that locate a message.
-PLACES: Final = ("claim", "queue", "topic")
+# Columns with the message's claim, queue or topic.
+PLACE_COLUMNS: Final = ("claim", "queue", "topic")
 # Columns of a claimed message.
-CLAIMED: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim", "queue", "attributes")
+CLAIMED_COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "claim_count", "claim", "queue", "attributes")
 # Columns of a live message.
-LIVING: Final = (*CLAIMED, "origin", "origin_claim_count", "reason")
+LIVE_COLUMNS: Final = (*CLAIMED_COLUMNS, "origin", "origin_claim_count", "reason")
 # Columns of a finished message.
-FINISHED: Final = (*LIVING, "outcome", "finished")
+FINISHED_COLUMNS: Final = (*LIVE_COLUMNS, "outcome", "finished")
 # Columns of a topic's message.
-PUBLISHED: Final = ("id", "seq", "body", "created", "ttl", "topic")
+TOPIC_COLUMNS: Final = ("id", "seq", "body", "created", "ttl", "topic")
 
 
-def attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] | None:
-    """Return a message's attributes as Arrow has a map; None if there are none."""
+def to_attribute_entries(message: Message) -> list[tuple[str, dict[str, str]]] | None:
+    """Convert a message's attributes to entries of an Arrow map, or ``None`` if the message has no attributes."""
     entries = [(name, msgspec.structs.asdict(typed_value(value))) for name, value in message.attributes.items()]
     return entries or None
 
 
-def sent_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, JsonValue] | None:
-    """Return the attributes of a row: texts, or structs of a type and a value. Entries without a value are left out."""
+def parse_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, JsonValue] | None:
+    """Convert the entries of a row's map to attributes. Leave out null values.
+
+    Args:
+        entries: Names, with strings or with structs of a type and a value.
+    """
     if entries is None:
         return None
     return {
@@ -78,7 +82,7 @@ def sent_attributes(entries: Iterable[tuple[str, Any]] | None) -> dict[str, Json
 
 
 def as_string(raw: Raw) -> str | None:
-    """Return a JSON string without its quotes, null as ``None``, and anything else as JSON."""
+    """Convert a JSON string to its text, null to ``None``, and any other value to JSON text."""
     content = bytes(raw)
     if content[:1] == b'"':
         text: str = msgspec.json.decode(content)
@@ -87,28 +91,28 @@ def as_string(raw: Raw) -> str | None:
 
 
 def as_binary(raw: Raw) -> bytes:
-    """Return JSON unchanged."""
+    """Return the JSON as bytes."""
     return bytes(raw)
 
 
 def as_variant(raw: Raw) -> dict[str, bytes]:
-    """Return the value as an Arrow variant."""
+    """Convert JSON to an Arrow variant."""
     made = VariantVal.parseJson(bytes(raw).decode())
     return {"value": made.value, "metadata": made.metadata}
 
 
-# Functions that convert a body, by bodyType.
-READERS: Final[Mapping[str, Callable[[Raw], Any]]] = {
+# Functions that convert a body to a column value, by bodyType.
+CONVERTERS: Final[Mapping[str, Callable[[Raw], Any]]] = {
     "string": as_string,
     "binary": as_binary,
     "variant": as_variant,
 }
 
 
-def bodies(kind: DataType, column: pa.Array) -> list[Any]:
-    """Return a column as values that can be posted.
+def to_bodies(kind: DataType, column: pa.Array) -> list[Any]:
+    """Convert a column to message bodies.
 
-    Strings are posted as strings, binary and variant values as the JSON that they contain, structs as objects.
+    Strings become JSON strings, structs become objects, and binary and variant values are JSON already.
     """
     if isinstance(kind, BinaryType):
         return [value if value is None else _json(value, "binary") for value in column.to_pylist()]
@@ -117,13 +121,13 @@ def bodies(kind: DataType, column: pa.Array) -> list[Any]:
     if isinstance(kind, StringType):
         texts: list[Any] = column.to_pylist()
         return texts
-    # The JSON encoder truncates offsets to minutes, which changes times before standard time.
+    # Convert times to UTC, because the JSON encoder truncates UTC offsets to minutes, which falsifies historical times.
     values: list[Any] = column.cast(_in_utc(column.type)).to_pylist(maps_as_pydicts="strict")
     return values
 
 
 def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return the type with UTC as the time zone of all its times."""
+    """Replace the time zones in a type by UTC."""
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         return pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
@@ -138,7 +142,7 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def check_writable(name: str, kind: DataType) -> None:
-    """Raise ``Invalid`` for a type that cannot be converted to JSON."""
+    """Raise ``Invalid`` if a column's type cannot be converted to JSON."""
     if not isinstance(kind, VariantType) and "variant" in kind.simpleString():
         raise Invalid(
             f"Column {name} contains variants inside another type: convert it to a single variant, or use to_json."
@@ -146,10 +150,10 @@ def check_writable(name: str, kind: DataType) -> None:
 
 
 def check_json(content: bytes) -> None:
-    """Check that JSON can be a message body.
+    """Validate the JSON of a message body.
 
-    Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` or ``RecursionError`` for other text, and ``InvalidBody`` for
-    a number out of range.
+    Raises ``msgspec.DecodeError``, ``UnicodeDecodeError`` or ``RecursionError`` for invalid JSON, and ``InvalidBody``
+    for a number out of range.
     """
     _checked.decode(content)
     check_numbers(content, "body")
@@ -170,12 +174,16 @@ def _from_variant(value: Mapping[str, bytes]) -> Raw:
 
 
 def schema(columns: Iterable[str], body: str) -> StructType:
-    """Return the schema of these columns. ``body``: a value of bodyType."""
+    """Return the schema of the columns.
+
+    Args:
+        body: Value of bodyType.
+    """
     return StructType([StructField(name, _type(name, body)) for name in columns])
 
 
 def check_schema(wanted: StructType, columns: Sequence[str], body: str) -> None:
-    """Raise ``Invalid`` unless a user's schema only omits or reorders columns."""
+    """Validate a user's schema, which may omit and reorder columns. Raises ``Invalid``."""
     for column in wanted.fields:
         if column.name not in columns:
             raise Invalid(f"The schema has a column {column.name}, and this source has {', '.join(columns)}.")
@@ -189,16 +197,22 @@ def check_schema(wanted: StructType, columns: Sequence[str], body: str) -> None:
             raise Invalid(f"Column {column.name} of the schema must be of type {kind}.{hint}")
 
 
-class Rows:
-    """A converter of messages to rows, with the columns and order of a schema."""
+class RowConverter:
+    """A converter of messages to rows."""
 
     def __init__(self, columns: Sequence[str], body: str, **places: str) -> None:
-        """Initialize; ``places`` has the values of ``queue``, ``claim`` or ``topic`` for all messages."""
+        """Create the converter.
+
+        Args:
+            columns: Names of the columns, in order.
+            body: Value of bodyType.
+            places: Values of the columns ``queue``, ``claim`` and ``topic``, which are the same for all messages.
+        """
         self._getters = [_getter(name, body, places) for name in columns]
         self._schema = to_arrow_schema(schema(columns, body), timezone="UTC")
 
-    def of(self, messages: Sequence[Message]) -> Iterator[pa.RecordBatch]:
-        """Yield one row per message, in Arrow batches; Spark needs several times as long for tuples."""
+    def convert(self, messages: Sequence[Message]) -> Iterator[pa.RecordBatch]:
+        """Yield an Arrow batch with one row per message. Spark reads Arrow batches much faster than tuples."""
         if messages:
             columns = [
                 pa.array([get(message) for message in messages], type=field.type)
@@ -210,14 +224,14 @@ class Rows:
 def _type(name: str, body: str) -> DataType:
     if name == "body":
         return TYPES[body]
-    return StringType() if name in PLACES else COLUMNS[name][0]
+    return StringType() if name in PLACE_COLUMNS else COLUMNS[name][0]
 
 
 def _getter(name: str, body: str, places: Mapping[str, str]) -> Callable[[Any], Any]:
-    if name in PLACES:
+    if name in PLACE_COLUMNS:
         said = places.get(name)
         return lambda _: said
     if name == "body":
-        read = READERS[body]
+        read = CONVERTERS[body]
         return lambda message: read(message.raw)
     return COLUMNS[name][1]

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run of a pipeline, round by round.
+"""The runner of a pipeline, which processes messages in rounds.
 
-The claims of a round are named ``<name>.<batch>.<number>``. The batch is one more than that of the last commit, or two
-more for prefetched claims. A runner that replaces a dead one therefore finds the claims of its predecessor, or finds
-that they were committed.
+The claims of a round are named ``<name>.<batch>.<number>``. If ``n`` is the last committed batch, the current batch is
+``n + 1`` and the prefetched batch is ``n + 2``. A runner that replaces a crashed one can therefore find its claims.
 """
 
 import threading
@@ -25,27 +24,31 @@ from zq.errors import (
     ZqError,
 )
 from zq.spark.claims import BatchClaimer, ClaimedBatch, Heartbeat, Prefetch
-from zq.spark.failures import reason, why
+from zq.spark.failures import explain, extract_error
 from zq.spark.options import ClaimingOptions
-from zq.spark.poison import Inconclusive, RunStopped, burials, poison
-from zq.spark.rounds import FAILURES, Round, Work
+from zq.spark.poison import InconclusiveSearch, RunStopped, batch_burials, find_poison
+from zq.spark.rounds import FAILURES, Round, RoundExecutor
 
 # Metadata key of the dead-letter queue.
 DEAD_LETTERS: Final = "_dead_letter_queue"
 # Metadata key of the maximum claim count.
 MAX_CLAIM_COUNT: Final = "_max_claim_count"
-# Maximum bytes of a round's messages that the driver inlines, so that Spark need not request them.
+# Maximum bytes of a round's messages that the driver keeps, so that Spark's tasks need not request them.
 INLINED_BYTES: Final = 32 * 2**20
 # Message ids by claim.
-Held = Mapping[str, Sequence[str]]
+MessageIds = Mapping[str, Sequence[str]]
 
 
 class RoundFailed(ZqError):
-    """A round that failed for a reason other than single messages. Its messages were released."""
+    """An error of a round that is not due to poison messages. The messages of the round were released."""
 
 
 class Totals(Struct):
-    """The totals of a run: messages claimed, published and buried."""
+    """The totals of a run.
+
+    Attributes:
+        taken: Number of claimed messages.
+    """
 
     rounds: int = 0
     taken: int = 0
@@ -54,9 +57,9 @@ class Totals(Struct):
 
 
 class Runner:
-    """A runner that processes one round at a time, and prefetches the next one if there is a backlog."""
+    """A runner that processes one round at a time. If there is a backlog, it prefetches the next batch."""
 
-    def __init__(self, taking: ClaimingOptions, work: Work, most_poison: int) -> None:
+    def __init__(self, taking: ClaimingOptions, work: RoundExecutor, most_poison: int) -> None:
         self.name = taking.consumer
         self.stopped = threading.Event()
         self.totals = Totals()
@@ -72,16 +75,16 @@ class Runner:
         """Maximum bytes of dead letters per request."""
         self._burials = 0
         self._last = 0
-        """The last committed batch."""
+        """Number of the last committed batch."""
         self._adopted = False
-        """Whether claims of an earlier run have been searched for."""
+        """Whether the runner has looked for claims of a crashed run."""
         self._forbidden = set[str]()
-        """Messages of one search whose results the token does not allow."""
+        """Ids of messages for whose target queues the token lacks permission."""
         self._allowed = False
-        """Whether the token allowed results of another message."""
+        """Whether the token has permission for the target queue of another message."""
 
     def begin(self, dead_letters: str | None) -> None:
-        """Start the run and fence off all other runs of this name. Raises ``Invalid``."""
+        """Start the run. Advance the fence, which stops other runs with this name. Raises ``Invalid``."""
         if not self._queue.exists():
             warnings.warn(f"There is no queue {self._queue.name} yet.", stacklevel=3)
         self._fence = self._client.fence(self.name)
@@ -105,13 +108,13 @@ class Runner:
             self._last = self._client.committed(self.name).batch
 
     def end(self) -> None:
-        """Release all claims and stop renewals."""
+        """Release the prefetched claims and stop renewals."""
         if (left := self._prefetch.stop()) is not None:
             self._claimer.release(left)
         self._heartbeat.stop()
 
     def claim(self) -> ClaimedBatch:
-        """Return the batch of the next round; without claims if there is nothing to do."""
+        """Claim the batch of the next round. The batch has no claims if the queue is empty."""
         if not self._adopted:
             self._adopted = True
             found = self._batch(1)
@@ -123,7 +126,7 @@ class Runner:
         return batch
 
     def work(self, batch: ClaimedBatch) -> bool:
-        """Run a round. Return ``False`` if it was released because the run must stop."""
+        """Run a round. Return ``False`` if its messages were released because the run must stop."""
         count, names = batch.messages, list(batch.claims)
         try:
             self._check_stopped()
@@ -141,14 +144,14 @@ class Runner:
         return True
 
     def _start_prefetch(self, batch: ClaimedBatch) -> None:
-        """Prefetch if there is a backlog, but not under names in use after a dead run or a round without commit."""
+        """Prefetch the next batch if there is a backlog, unless adopted claims already use its names."""
         following, most = self._batch(2), self._taking.most
         if batch.messages < most or any(name.startswith(following.prefix + ".") for name in batch.claims):
             return
         self._prefetch.start(following, lambda: self._claimer.fill(following, most, 0))
 
     def _batch(self, number: int) -> ClaimedBatch:
-        """Return an empty batch, ``number`` batches after the last committed one."""
+        """Return an empty batch whose number is ``number`` more than the last committed batch."""
         return ClaimedBatch(self._prefix(number), room=INLINED_BYTES)
 
     def _prefix(self, number: int) -> str:
@@ -159,22 +162,25 @@ class Runner:
             raise RunStopped("The run is stopping.")
 
     def _finish(self, batch: ClaimedBatch) -> None:
-        """Repeat the round until it is complete, or raise."""
+        """Repeat the round without poison messages until it is committed. Raises ``RoundFailed``."""
         again = True
         while batch.claims:
             try:
-                self._work.do(self._round(batch.claims), batch.inlined, lambda found: self._bury(batch, found))
+                self._work.run(self._round(batch.claims), batch.inlined, lambda found: self._bury(batch, found))
             except FAILURES as error:
-                if self._committed():  # committed, but the answer was lost
+                if self._committed():  # only the response was lost
                     return
                 again = self._bury_poison(batch, error, again)
             else:
                 if batch.claims and not self._committed():
-                    raise self._failed("the server does not know its commit")
+                    raise self._failure("the server does not know its commit")
                 return
 
     def _committed(self) -> bool:
-        """Return whether this round is committed. Raises ``Fenced`` if another run committed it."""
+        """Return ``True`` and update the totals if the round is committed.
+
+        Raises ``Fenced`` if another run has committed it.
+        """
         try:
             last = self._client.committed(self.name)
         except ProducerNotFound:
@@ -188,74 +194,78 @@ class Runner:
         return True
 
     def _bury_poison(self, batch: ClaimedBatch, error: Exception, again: bool) -> bool:
-        """Bury the messages that fail by themselves. Raises ``RoundFailed``.
+        """Find and bury poison messages after a failed round. Raises ``RoundFailed`` for any other cause.
 
-        Return whether the round may be repeated without burial, because nothing fails any more.
+        Args:
+            again: Accept that all messages succeed now. If false, this also raises ``RoundFailed``.
+
+        Returns:
+            Whether messages were buried.
         """
-        if isinstance(reason(error), StageNotFound):
-            raise self._failed(
+        if isinstance(extract_error(error), StageNotFound):
+            raise self._failure(
                 "the server has dropped its results, which it keeps for stage_ttl seconds: make rounds smaller "
                 "(max_messages)"
             ) from error
         self._renew(batch.claims)
-        if not self._buries or self._is_of_the_token(error):
-            raise self._failed(why(error)) from error
+        if not self._buries or self._is_permission_error(error):
+            raise self._failure(explain(error)) from error
         self._forbidden, self._allowed = set(), False
         ids = [one for held in batch.claims.values() for one in held]
         try:
-            found = poison(
+            found = find_poison(
                 ids,
-                lambda some, keep: self._fails(batch, some, keep),
+                lambda some, keep: self._dry_run(batch, some, keep),
                 self._most_poison,
                 self.stopped.wait,
                 batch.claim_count,
             )
-        except Inconclusive as inconclusive:
-            raise self._failed(f"{why(error)} ({inconclusive})") from error
+        except InconclusiveSearch as inconclusive:
+            raise self._failure(f"{explain(error)} ({inconclusive})") from error
         if not found and not again:
-            raise self._failed(f"{why(error)} (its messages succeed in a second attempt)") from error
+            raise self._failure(f"{explain(error)} (its messages succeed in a second attempt)") from error
         if self._forbidden & found.keys() and not self._allowed:
-            raise self._failed(why(error)) from error
+            raise self._failure(explain(error)) from error
         self._bury(batch, found)
         return bool(found)
 
-    def _is_of_the_token(self, error: Exception) -> bool:
-        """Return whether the token refuses every message; only a row that names its queue may name a forbidden one."""
-        cause = reason(error)
+    def _is_permission_error(self, error: Exception) -> bool:
+        """Return ``True`` if the token or its quota is the cause, and not the target queue of a single message."""
+        cause = extract_error(error)
         if isinstance(cause, NotAuthenticated | QuotaExceeded):
             return True
         return isinstance(cause, NotAuthorized) and not self._work.names_queues
 
-    def _fails(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
-        """Return why a dry run with these messages fails, or ``None``.
+    def _dry_run(self, batch: ClaimedBatch, ids: Sequence[str], keep: bool) -> str | None:
+        """Run some messages as a dry run. Return the reason of a failure, or ``None``.
+
+        Raises ``RunStopped`` and ``RoundFailed``.
 
         Args:
-            keep: Whether results are also staged and dropped, which takes longer.
-
-        Raises ``RunStopped``, ``RoundFailed``.
+            keep: Also stage the results and drop them, which takes longer.
         """
         self._check_stopped()
         wanted = frozenset(ids)
         some = {name: found for name, held in batch.claims.items() if (found := [one for one in held if one in wanted])}
         this = self._round(some, dry=True)
         try:
-            self._work.do(this, batch.inlined, lambda _: this, keep)
+            self._work.run(this, batch.inlined, lambda _: this, keep)
         except FAILURES as error:
-            self._renew(some)  # rules out a missing claim or server as the cause
-            if self._is_of_the_token(error):
-                raise self._failed(why(error)) from error
-            if isinstance(reason(error), NotAuthorized):
+            self._renew(some)  # raises an error if a lapsed claim or an outage is the cause
+            if self._is_permission_error(error):
+                raise self._failure(explain(error)) from error
+            if isinstance(extract_error(error), NotAuthorized):
                 self._forbidden.update(ids)
-            return why(error)
-        self._allowed |= keep and self._work.wrote
+            return explain(error)
+        self._allowed |= keep and self._work.staged_to_named_queues
         return None
 
-    def _round(self, claims: Held, dry: bool = False) -> Round:
+    def _round(self, claims: MessageIds, dry: bool = False) -> Round:
         ids: dict[str, list[str] | None] = {name: [*held] for name, held in claims.items()}
         return Round(self.name, self._fence.epoch, self._last + 1, self._queue.name, ids, dry, self._work.tasks)
 
     def _bury(self, batch: ClaimedBatch, rejected: Mapping[str, str]) -> Round:
-        """Remove messages from their claims, and empty claims from the round."""
+        """Move rejected messages to the dead-letter queue. Return the round without them. Raises ``Invalid``."""
         if not self._buries:
             raise Invalid(f"Queue {self._queue.name} has no dead-letter queue for messages that a stage rejects.")
         known = {one for held in batch.claims.values() for one in held}
@@ -263,10 +273,10 @@ class Runner:
             raise Invalid("A stage rejects rows whose column id is not the id of a message.")
         for name, held in list(batch.claims.items()):
             some = {one: rejected[one] for one in held if one in rejected}
-            for part in burials(some, self._room):
+            for part in batch_burials(some, self._room):
                 self._burials += 1
                 key = f"{self.name}.{self._fence.epoch}.{self._burials}"
-                with self._holding(name):
+                with self._translate_lapse(name):
                     done = self._queue.settle(name, bury=part, key=key, fence=self._fence)
                 self.totals.buried += done.buried
             batch.claims[name] = [one for one in held if one not in rejected]
@@ -276,21 +286,21 @@ class Runner:
         return self._round(batch.claims)
 
     def _renew(self, claims: Iterable[str]) -> None:
-        """Renew claims. Raises ``RoundFailed``, ``Fenced`` or ``Unavailable``, which are not the fault of a message."""
-        asked = False
+        """Renew claims. Raises ``RoundFailed``, ``Fenced`` or ``Unavailable``."""
+        has_claims = False
         for name in claims:
-            asked = True
-            with self._holding(name):
+            has_claims = True
+            with self._translate_lapse(name):
                 self._queue.renew(name, ttl=self._taking.ttl, fence=self._fence)
-        if not asked:
+        if not has_claims:
             self._client.ping()
 
     @contextmanager
-    def _holding(self, name: str) -> Generator[None, None, None]:
+    def _translate_lapse(self, name: str) -> Generator[None, None, None]:
         try:
             yield
         except ClaimNotFound as error:
-            raise self._failed(f"claim {name} has lapsed") from error
+            raise self._failure(f"claim {name} has lapsed") from error
 
-    def _failed(self, reason: str) -> RoundFailed:
+    def _failure(self, reason: str) -> RoundFailed:
         return RoundFailed(f"Round {self._last + 1} of pipeline {self.name} has failed and was released: {reason}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Spark sessions of zq programs: that of ``spark-submit``, or a local one; and their current tasks."""
+"""Spark sessions for zq's programs: the session of ``spark-submit``, or a new session."""
 
 import os
 from collections.abc import Mapping
@@ -14,33 +14,33 @@ import zq
 from zq.spark import java
 from zq.spark.failures import SPARK_ERRORS
 
-# Master of a local session. A failed task is tried four times, as on a cluster.
+# Default master: a local session that tries each task four times, as on a cluster.
 MASTER: Final = "local[*,4]"
 # Settings of a local session.
 LOCAL: Final[Mapping[str, str]] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-# Settings that keep Spark from writing to the terminal.
+# Settings that disable Spark's web UI and its progress bar.
 QUIET: Final[Mapping[str, str]] = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-# Setting of the log level. The default is off, because failures are raised; before the session is up, ``PROFILE`` sets
-# the level.
+# Setting of the log level. The default is off, because failures are raised as exceptions. Before the session has
+# started, ``LOG_CONFIGURATION`` sets the level.
 LEVEL: Final = "spark.log.level"
-# The configuration of Spark's log.
-PROFILE: Final = Path(__file__).with_name("log4j2.properties")
-# The logger that also logs raised errors with a traceback, regardless of the level above.
+# Configuration file of Spark's log.
+LOG_CONFIGURATION: Final = Path(__file__).with_name("log4j2.properties")
+# A logger that ignores the log level and logs raised exceptions a second time.
 LOGGER: Final = "DataFrameQueryContextLogger"
 
 
-def started(name: str, master: str = MASTER, settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Start a session whose workers use this Python and find zq. Raises ``StartRefused`` without Java."""
+def start_session(name: str, master: str = MASTER, settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Start a session whose workers can import zq. Raises ``StartRefused`` if there is no Java."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:  # spark-submit has started Java and set the options
         return SparkSession.Builder().getOrCreate()
     _prepend("PYTHONPATH", str(Path(zq.__file__).parent.parent), os.pathsep)
-    _prepend("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={PROFILE.as_uri()}", " ")
+    _prepend("SPARK_SUBMIT_OPTS", f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}", " ")
     java.prepare()
     builder = SparkSession.Builder().appName(name).master(master)
     own: Mapping[str, str] = {}
     if master.startswith("local"):
         own = LOCAL
-        os.environ.setdefault("SPARK_LOCAL_IP", LOCAL["spark.driver.host"])  # avoids a search and a warning
+        os.environ.setdefault("SPARK_LOCAL_IP", LOCAL["spark.driver.host"])  # otherwise Spark guesses it and warns
     for setting, value in {**own, **QUIET, **(settings or {})}.items():
         builder = builder.config(setting, value)
     spark = builder.getOrCreate()
@@ -51,12 +51,12 @@ def started(name: str, master: str = MASTER, settings: Mapping[str, str] | None 
 
 
 def _prepend(variable: str, text: str, between: str) -> None:
-    """Prepend text to an environment variable, because Java uses the last value."""
+    """Prepend text to an environment variable. In Java's options, the user's values come last and take precedence."""
     os.environ[variable] = between.join(filter(None, [text, os.environ.get(variable)]))
 
 
-def tasks(spark: SparkSession) -> str:
-    """Return the progress of active stages, with failed and retried tasks; "" if there are none."""
+def task_progress(spark: SparkSession) -> str:
+    """Return the progress of the active tasks as text, or ""."""
     with suppress(*SPARK_ERRORS):  # the session is being stopped
         tracker = spark.sparkContext.statusTracker()
         stages = [stage for number in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(number))]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The data source ``zq``: selects the reader or writer for the options.
+"""The data source ``zq``, which selects a reader or writer by the options.
 
-Spark calls its methods in other processes and by keyword, so the parameter names are Spark's.
+Spark calls the methods in other processes and passes arguments by name, so parameter names must be Spark's.
 """
 
 from typing import Any
@@ -10,15 +10,23 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from zq.spark import rows
-from zq.spark.browse import Browser, FilteringBrowser
-from zq.spark.claiming import ClaimingReader
-from zq.spark.options import Given, body_type, claiming_options, claims, reading_options, sink_options, state
+from zq.spark.browse import BatchReader, FilteringBatchReader
+from zq.spark.claiming import ClaimReader
+from zq.spark.options import (
+    OptionParser,
+    is_claim_mode,
+    parse_body_type,
+    parse_claiming_options,
+    parse_reading_options,
+    parse_sink_options,
+    parse_source_state,
+)
 from zq.spark.staging import BatchWriter, StreamWriter
-from zq.spark.tail import Tail
+from zq.spark.tail import TailReader
 
 
 class ZqDataSource(DataSource):
-    """Queues and topics as tables and streams; see api-ref/spark.md."""
+    """The data source for queues and topics; see ``api-ref/spark.md``."""
 
     @classmethod
     def name(cls) -> str:
@@ -26,45 +34,45 @@ class ZqDataSource(DataSource):
         return "zq"
 
     def schema(self) -> StructType:
-        """Return the columns of a source."""
-        given = Given(self.options)
-        return rows.schema(_columns(given), body_type(given))
+        """Return the schema of the source."""
+        given = OptionParser(self.options)
+        return rows.schema(_columns(given), parse_body_type(given))
 
-    def reader(self, schema: StructType) -> Browser:
+    def reader(self, schema: StructType) -> BatchReader:
         """Return the reader of ``spark.read``."""
         given = self._given("spark.read")
-        options = reading_options(given)
+        options = parse_reading_options(given)
         rows.check_schema(schema, _columns(given), options.body)
-        return (FilteringBrowser if options.filtered else Browser)(options, schema.names)
+        return (FilteringBatchReader if options.filtered else BatchReader)(options, schema.names)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of ``df.write``."""
-        return BatchWriter(sink_options(self._given("the sink"), stream=False), schema, overwrite)
+        return BatchWriter(parse_sink_options(self._given("the sink"), stream=False), schema, overwrite)
 
-    def streamReader(self, schema: StructType) -> ClaimingReader | Tail:
+    def streamReader(self, schema: StructType) -> ClaimReader | TailReader:
         """Return the reader of ``spark.readStream``."""
-        mode = Given(self.options).choice("mode", "claim", "tail")
+        mode = OptionParser(self.options).choice("mode", "claim", "tail")
         given = self._given(f"a stream in mode {mode}")
-        rows.check_schema(schema, _columns(given), body_type(given))
+        rows.check_schema(schema, _columns(given), parse_body_type(given))
         if mode == "tail":
-            return Tail(reading_options(given), schema.names)
-        return ClaimingReader(claiming_options(given), schema.names)
+            return TailReader(parse_reading_options(given), schema.names)
+        return ClaimReader(parse_claiming_options(given), schema.names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         """Return the writer of ``df.writeStream``."""
-        return StreamWriter(sink_options(self._given("the sink"), stream=True), schema, overwrite)
+        return StreamWriter(parse_sink_options(self._given("the sink"), stream=True), schema, overwrite)
 
-    def _given(self, role: str) -> Given:
-        given = Given(self.options)
+    def _given(self, role: str) -> OptionParser:
+        given = OptionParser(self.options)
         given.check_role(role)
         return given
 
 
-def _columns(given: Given) -> tuple[str, ...]:
-    """Return the columns for the options. Spark does not reveal whether it will read a table or a stream."""
-    if claims(given):
-        return rows.CLAIMED
-    kind = state(given)
+def _columns(given: OptionParser) -> tuple[str, ...]:
+    """Return the columns that the options select. Spark calls this before it selects a batch or stream reader."""
+    if is_claim_mode(given):
+        return rows.CLAIMED_COLUMNS
+    kind = parse_source_state(given)
     if kind == "topic":
-        return rows.PUBLISHED
-    return rows.LIVING if kind == "live" else rows.FINISHED
+        return rows.TOPIC_COLUMNS
+    return rows.LIVE_COLUMNS if kind == "live" else rows.FINISHED_COLUMNS

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sink: executors store rows in invisible stages, and the driver publishes all stages of a batch with one commit.
+"""The sink: tasks store rows in stages, and the driver publishes all stages of a batch with one commit.
 
-A failed task drops its stage, or leaves it to expire. Spark passes the driver one stage per partition, from successful
-tasks. A commit takes effect once per batch of its producer, even if another run repeats it.
+Messages in a stage are invisible until the commit. Spark passes one stage per partition to the driver, from the task
+that succeeded. The stages of failed tasks are dropped or expire. A repeated commit of a batch has no effect.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,37 +19,37 @@ from pyspark.sql.types import DataType, IntegralType, MapType, StringType, Struc
 
 from zq.client import Draft, PostStopped
 from zq.errors import ClaimLapsed, Invalid, StageNotFound, ZqError
-from zq.model import Committed, Fence
+from zq.model import CommitResult, Fence
 from zq.spark.options import SinkOptions
-from zq.spark.rows import ATTRIBUTES, bodies, check_writable, sent_attributes
+from zq.spark.rows import ATTRIBUTES, check_writable, parse_attributes, to_bodies
 
-# Error sentence for claims that have expired.
-NOT_HELD: Final = (
+# Error message for claims that have expired.
+CLAIM_LAPSED_HINT: Final = (
     "Nothing of the batch was stored. A restarted query reads the batch again, unless its rows are of claims of an "
     "earlier batch, kept by a stateful operator, or of another project: then do without ackColumn."
 )
 # Maximum number of stages, and of claims, per commit (api-ref/transactions.md).
-MAX_COMMITTED: Final = 1000
+MAX_PER_COMMIT: Final = 1000
 
 
 @dataclass
-class Staged(WriterCommitMessage):
+class StageResult(WriterCommitMessage):
     """The result of a task, which Spark passes to the driver."""
 
     stage: str | None
     """Name of the stage; ``None`` for an empty partition."""
     producer: str
     claims: list[tuple[str, str]]
-    """Queue and name of each claim whose rows the task had."""
+    """Queue and id of each claim in the task's rows."""
     count: int = 0
     """Number of messages in the stage."""
 
 
-class Staging:
-    """The common part of both writers."""
+class StagingWriter:
+    """The base class of the batch and the stream writer."""
 
     def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
-        """Initialize. Raises ``Invalid`` if the columns do not match the options."""
+        """Create the writer. Raises ``Invalid`` if the columns do not match the options."""
         if overwrite:
             raise Invalid("The sink only appends: use mode append, and output mode append in streams.")
         self.options = options
@@ -62,8 +62,8 @@ class Staging:
         _column(schema, "queueColumn", options.queues, StringType)
         _column(schema, "ackColumn", options.ack, StringType)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
-        """Store the rows of a partition in a stage of this attempt. Runs on an executor."""
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StageResult:
+        """Store the rows of a partition in a new stage. Runs on an executor."""
         task = TaskContext.get()
         assert task is not None
         producer = self.options.producer or task.getLocalProperty("sql.streaming.queryId") or ""
@@ -75,30 +75,31 @@ class Staging:
         except BaseException:
             self._drop([stage])
             raise
-        return Staged(stage if count else None, producer, [_claim(value) for value in sorted(claims)], count)
+        return StageResult(stage if count else None, producer, [_parse_claim(value) for value in sorted(claims)], count)
 
     def publish(
         self,
         producer: str,
         batch: int,
-        staged: Iterable[Staged],
+        staged: Iterable[StageResult],
         held: Iterable[tuple[str, str]] = (),
         fence: Fence | None = None,
-    ) -> Committed:
-        """Publish the stages and settle the claims, once. Runs on the driver.
+    ) -> CommitResult:
+        """Publish the stages and settle the claims in one commit. A repeated call has no effect. Runs on the driver.
 
-        Raises ``Invalid`` if the producer has committed later batches, so that this batch cannot be verified.
+        Raises ``Invalid`` if the producer has committed later batches, because the server then cannot verify that this
+        batch was stored.
         """
         tasks = list(staged)
         stages = [(task.stage, task.count) for task in tasks if task.stage]
         claims = sorted({claim for task in tasks for claim in task.claims}.union(held))
-        if len(stages) > MAX_COMMITTED:
+        if len(stages) > MAX_PER_COMMIT:
             raise Invalid(
-                f"{len(stages)} partitions have rows, but a commit accepts {MAX_COMMITTED}: coalesce the data first."
+                f"{len(stages)} partitions have rows, but a commit accepts {MAX_PER_COMMIT}: coalesce the data first."
             )
-        if len(claims) > MAX_COMMITTED:
+        if len(claims) > MAX_PER_COMMIT:
             raise Invalid(
-                f"{len(claims)} claims must be settled, but a commit accepts {MAX_COMMITTED}: increase claimSize."
+                f"{len(claims)} claims must be settled, but a commit accepts {MAX_PER_COMMIT}: increase claimSize."
             )
         client = self.options.connection.client()
         try:
@@ -112,15 +113,17 @@ class Staging:
             )
         return done
 
-    def drop(self, staged: Iterable[Staged | None]) -> None:
-        """Drop the stages of a failed batch; published messages are kept. Runs on the driver."""
+    def drop(self, staged: Iterable[StageResult | None]) -> None:
+        """Drop the stages of a failed batch. Published messages are kept. Runs on the driver."""
         self._drop([task.stage for task in staged if task and task.stage])
 
     def _store(self, stage: str, batches: Iterator[pa.RecordBatch], claims: set[str]) -> int:
         client, options = self.options.connection.client(), self.options
         drafts = (pair for batch in batches for pair in self._drafts(batch, claims))
         count = 0
-        for queue, some in _grouped(drafts) if options.queues else [(options.queue or "", _second(drafts))]:
+        for queue, some in (
+            _group_by_queue(drafts) if options.queues else [(options.queue or "", _second_items(drafts))]
+        ):
             settings: dict[str, Any] = {"ttl": options.ttl, "delay": options.delay}
             try:
                 count += client.queue(queue).post_many(some, stage=stage, **settings)
@@ -129,32 +132,32 @@ class Staging:
         return count
 
     def _drafts(self, batch: pa.RecordBatch, claims: set[str]) -> Iterator[tuple[str, Any]]:
-        """Yield queue and message of each row, and record its claim."""
+        """Yield the target queue and the message of each row. Add the claims of the rows to ``claims``."""
         options = self.options
-        contents: Iterable[Any] = bodies(self.body, batch.column(options.body))
+        contents: Iterable[Any] = to_bodies(self.body, batch.column(options.body))
         if options.ack:
             claims.update(claim for claim in batch.column(options.ack).unique().to_pylist() if claim)
         if options.ttls or options.delays or options.attributes:
-            ttls = _values(batch, options.ttls, options.ttl)
-            attributes = map(sent_attributes, _values(batch, options.attributes, None))
+            ttls = _column_values(batch, options.ttls, options.ttl)
+            attributes = map(parse_attributes, _column_values(batch, options.attributes, None))
             contents = map(
-                Draft, contents, ttls, _values(batch, options.delays, options.delay), repeat(None), attributes
+                Draft, contents, ttls, _column_values(batch, options.delays, options.delay), repeat(None), attributes
             )
-        queues = _values(batch, options.queues, options.queue)
-        return zip((queue or _nowhere() for queue in queues), contents, strict=True)
+        queues = _column_values(batch, options.queues, options.queue)
+        return zip((queue or _raise_no_queue() for queue in queues), contents, strict=True)
 
     def _drop(self, stages: Iterable[str]) -> None:
         client = replace(self.options.connection, retry_for=0).client()
-        with suppress(ZqError):  # the server also drops them after stage_ttl seconds
+        with suppress(ZqError):  # the server drops stages after stage_ttl seconds anyway
             for stage in stages:
                 client.drop_stage(stage)
 
 
-class BatchWriter(Staging, DataSourceArrowWriter):
+class BatchWriter(StagingWriter, DataSourceArrowWriter):
     """The writer of ``df.write``."""
 
-    def commit(self, messages: list[Staged]) -> None:  # type: ignore[override]
-        """Commit under a producer of this job, or under the configured one."""
+    def commit(self, messages: list[StageResult]) -> None:  # type: ignore[override]
+        """Commit the stages of the job. Raises ``Invalid`` if another job with other data has used the same key."""
         assert self.options.producer is not None
         done = self.publish(self.options.producer, 0, messages)
         count = sum(task.count for task in messages)
@@ -164,32 +167,32 @@ class BatchWriter(Staging, DataSourceArrowWriter):
                 f"has {count}, of which none was stored: other data needs another key."
             )
 
-    def abort(self, messages: list[Staged | None]) -> None:  # type: ignore[override]
-        """Drop the stages. ``None`` represents failed tasks."""
+    def abort(self, messages: list[StageResult | None]) -> None:  # type: ignore[override]
+        """Drop the stages of the job. The entry of a failed task is ``None``."""
         self.drop(messages)
 
 
-class StreamWriter(Staging, DataSourceStreamArrowWriter):
+class StreamWriter(StagingWriter, DataSourceStreamArrowWriter):
     """The writer of ``df.writeStream``.
 
-    Spark creates a new one to commit, so its data comes with the tasks' messages.
+    Spark creates another instance for the commit, so the tasks pass all data in their messages.
     """
 
-    def commit(self, messages: list[Staged], batchId: int) -> None:  # type: ignore[override]
-        """Commit under the producer that the tasks name. An empty batch makes no request."""
+    def commit(self, messages: list[StageResult], batchId: int) -> None:  # type: ignore[override]
+        """Commit the stages of a batch. An empty batch sends no request."""
         if any(task.stage or task.claims for task in messages):
             try:
                 self.publish(messages[0].producer, batchId, messages)
             except ClaimLapsed as error:
-                raise ClaimLapsed(f"{error} {NOT_HELD}") from None
+                raise ClaimLapsed(f"{error} {CLAIM_LAPSED_HINT}") from None
 
-    def abort(self, messages: list[Staged | None], batchId: int) -> None:  # type: ignore[override]
-        """Drop the stages. ``None`` represents failed tasks."""
+    def abort(self, messages: list[StageResult | None], batchId: int) -> None:  # type: ignore[override]
+        """Drop the stages of a batch. The entry of a failed task is ``None``."""
         self.drop(messages)
 
 
 def _column(schema: StructType, option: str, name: str | None, kind: type[DataType] = DataType) -> DataType:
-    """Return the type of a column that an option names. Raises ``Invalid``."""
+    """Return the type of the column that an option names. Raises ``Invalid`` if it is missing or has a wrong type."""
     if name is None:
         return StringType()
     if name not in schema.names:
@@ -204,7 +207,7 @@ def _column(schema: StructType, option: str, name: str | None, kind: type[DataTy
 
 
 def _check_attributes(name: str, kind: DataType) -> None:
-    """Raise ``Invalid`` unless the column maps names to texts, or to types and values."""
+    """Check that a column of attributes maps names to strings, or to types and values. Raises ``Invalid``."""
     values = kind.valueType if isinstance(kind, MapType) and isinstance(kind.keyType, StringType) else None
     named = isinstance(values, StructType) and {field.name: field.dataType for field in values.fields}
     if not (isinstance(values, StringType) or named == {"type": StringType(), "value": StringType()}):
@@ -214,23 +217,23 @@ def _check_attributes(name: str, kind: DataType) -> None:
         )
 
 
-def _values(batch: pa.RecordBatch, name: str | None, default: Any) -> Sequence[Any]:
-    """Return the values of a column, with the default for missing ones."""
+def _column_values(batch: pa.RecordBatch, name: str | None, default: Any) -> Sequence[Any]:
+    """Return the values of a column. Nulls are replaced by the default."""
     if name is None:
         return [default] * batch.num_rows
     return [default if value is None else value for value in batch.column(name).to_pylist()]
 
 
-def _nowhere() -> str:
+def _raise_no_queue() -> str:
     raise Invalid("A row has no queue: fill queueColumn, or set option queue for such rows.")
 
 
-def _second(pairs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
+def _second_items(pairs: Iterable[tuple[str, Any]]) -> Iterator[Any]:
     return (value for _, value in pairs)
 
 
-def _grouped(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the values of each queue, for up to ``size`` rows at a time."""
+def _group_by_queue(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[tuple[str, list[Any]]]:
+    """Group every ``size`` rows by queue. Yield each queue with its values."""
     groups: dict[str, list[Any]] = {}
     for number, (queue, value) in enumerate(pairs, 1):
         groups.setdefault(queue, []).append(value)
@@ -240,8 +243,8 @@ def _grouped(pairs: Iterable[tuple[str, Any]], size: int = 10_000) -> Iterator[t
     yield from groups.items()
 
 
-def _claim(value: str) -> tuple[str, str]:
-    """Parse queue and name of a claim. Raises ``Invalid``."""
+def _parse_claim(value: str) -> tuple[str, str]:
+    """Split a value of the column ``claim`` into queue and claim id. Raises ``Invalid``."""
     queue, _, name = value.partition("/")
     if not queue or not name:
         raise Invalid("Option ackColumn requires the column claim of a claiming source, with values like queue/claim.")

@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 from msgspec import Struct
 
-from zq.model import Grip, Handled, QueueRef
+from zq.model import Grip, HandleOutcome, QueueRef
 from zq.model.claims import DONE
 from zq.sqs import errors, receipts
 from zq.sqs.call import Call, Params, QueueParams
@@ -147,7 +147,7 @@ def change_message_visibility_batch(call: Call, given: ChangeMessageVisibilityBa
     """Set visibility timeouts. Each entry follows the rules of ``change_message_visibility``."""
     queue, terms = _check_batch(call, given.queue_url, given.entries, "ChangeMessageVisibilityBatchRequestEntry")
 
-    def refusal(became: Handled, one: ChangeEntry) -> errors.SqsError | None:
+    def refusal(became: HandleOutcome, one: ChangeEntry) -> errors.SqsError | None:
         return find_hiding_error(terms, became, one.receipt_handle, one.visibility_timeout)
 
     answer = BatchResponse()
@@ -163,7 +163,7 @@ def _handle(
     given: Sequence[E],
     made: Mapping[str, Grip],
     answer: BatchResponse,
-    refusal: Callable[[Handled, E], errors.SqsError | None],
+    refusal: Callable[[HandleOutcome, E], errors.SqsError | None],
 ) -> BatchResponse:
     """Delete or hide the messages of the valid entries, add the results to ``answer`` and return it.
 

@@ -6,9 +6,9 @@ from typing import Final
 
 import falcon
 
-from zq.core.claims import ClaimAnswer
+from zq.core.claims import ClaimReply
 from zq.core.quotas import check_state
-from zq.core.waiting import Polled, Waiters
+from zq.core.waiting import PollResult, Waiters
 from zq.http import query
 from zq.http.authorization import ACTIVE, Authorization
 from zq.http.tenant import Audience
@@ -90,7 +90,7 @@ class Endpoint:
     def _receive(self, req: falcon.Request, resp: falcon.Response, receive: ReceiveRequest, name: str) -> None:
         protocol: ModuleType = req.context.sqs
 
-        def show(outcome: Polled[ClaimAnswer]) -> None:
+        def show(outcome: PollResult[ClaimReply]) -> None:
             protocol.write_result(req, resp, name, receive.answer(outcome), request_id(req))
 
         poll(req, resp, self._waiters, receive.queue, receive.wait, receive.ask, show, takes=True, paused=True)

@@ -64,7 +64,7 @@ class SqsKeyCollection(_Keys):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         project = query.text(req, "project")
-        limit = limits.within("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
+        limit = limits.check_range("limit", query.integer(req, "limit") or limits.DEFAULT_PAGE, 1, MAX_PAGE)
         page = self._keys.list(limits.project_id(project) if project else "", query.text(req, "marker"), limit)
         links = []
         if page.next is not None:
@@ -78,7 +78,7 @@ class SqsKeyCollection(_Keys):
             raise InvalidParameter("project is required: the project of the new key.")
         raw = query.body(req)
         terms = wire.decode(_terms, raw) if raw else KeyTerms()
-        days = None if terms.days is UNSET else limits.within("days", terms.days, 1, MAX_DAYS)
+        days = None if terms.days is UNSET else limits.check_range("days", terms.days, 1, MAX_DAYS)
         made = self._keys.create(limits.project_id(project), _check_actions(terms.actions), days, terms.plain)
         req.context.made = made.key.id
         resp.status = falcon.HTTP_201

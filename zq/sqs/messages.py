@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct, field
 
 from zq import wire
-from zq.core.claims import ClaimAnswer
-from zq.core.waiting import Polled
+from zq.core.claims import ClaimReply
+from zq.core.waiting import PollResult
 from zq.http.claims import holder
 from zq.limits import is_allowed_text
-from zq.model import Grip, Handled, Message, QueueRef
+from zq.model import Grip, HandleOutcome, Message, QueueRef
 from zq.model.attributes import Attributes, AttributeValue, decode_attributes, encode_attributes, with_trace
 from zq.sqs import errors, message_attributes, names, receipts
 from zq.sqs.call import Call, Params, QueueParams, RequiredText
@@ -131,8 +131,8 @@ class ReceiveRequest(Struct, frozen=True):
 
     queue: QueueRef
     wait: int
-    ask: Callable[[], ClaimAnswer]
-    answer: Callable[[Polled[ClaimAnswer]], ReceiveResponse]
+    ask: Callable[[], ClaimReply]
+    answer: Callable[[PollResult[ClaimReply]], ReceiveResponse]
 
 
 def send_message(call: Call, given: SendMessage) -> SentMessage:
@@ -170,7 +170,7 @@ def receive_message(call: Call, given: ReceiveMessage) -> ReceiveRequest:
     )
     wait = min(wait, call.use_cases.max_wait)
 
-    def received(outcome: Polled[ClaimAnswer]) -> ReceiveResponse:
+    def received(outcome: PollResult[ClaimReply]) -> ReceiveResponse:
         claim = outcome.answer.claim
         if claim is None:
             return ReceiveResponse()
@@ -258,18 +258,20 @@ def make_hiding_grip(queue: QueueRef, handle: str, seconds: int) -> Grip:
     return receipts.decode_handle(queue, handle, check_bounds(seconds, "VisibilityTimeout", MAX_HOLD), MAX_HOLD)
 
 
-def find_hiding_error(terms: QueueAttributes, became: Handled, handle: str, seconds: int) -> errors.SqsError | None:
+def find_hiding_error(
+    terms: QueueAttributes, became: HandleOutcome, handle: str, seconds: int
+) -> errors.SqsError | None:
     """Return the error if a message could not be hidden, or None if it was hidden."""
-    if became is Handled.TOO_LONG:
+    if became is HandleOutcome.TOO_LONG:
         return errors.invalid_value(seconds, "VisibilityTimeout", HIDDEN_TOO_LONG)
-    if became is Handled.GONE:
+    if became is HandleOutcome.GONE:
         return errors.invalid_value(handle, "ReceiptHandle", NOT_HIDDEN)
     return find_expiry_error(terms, became, handle)
 
 
-def find_expiry_error(terms: QueueAttributes, became: Handled, handle: str) -> errors.SqsError | None:
+def find_expiry_error(terms: QueueAttributes, became: HandleOutcome, handle: str) -> errors.SqsError | None:
     """Return the error if the receipt handle of a FIFO queue's message has expired, or None if it is valid."""
-    late = terms.fifo and became in (Handled.EXPIRED, Handled.LOST)
+    late = terms.fifo and became in (HandleOutcome.EXPIRED, HandleOutcome.LOST)
     return errors.invalid_value(handle, "ReceiptHandle", EXPIRED) if late else None
 
 

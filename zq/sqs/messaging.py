@@ -17,7 +17,7 @@ from typing import Final
 from msgspec import Struct, structs
 
 from zq.clock import Clock
-from zq.core.claims import ClaimAnswer, Claims
+from zq.core.claims import ClaimReply, Claims
 from zq.core.encryption import Sealing
 from zq.core.messages import Messages
 from zq.core.rules import Rules, RulesCache
@@ -27,7 +27,7 @@ from zq.model import (
     ClaimRequest,
     Draft,
     Grip,
-    Handled,
+    HandleOutcome,
     Holder,
     IdempotencyKey,
     Lease,
@@ -188,7 +188,7 @@ class Messaging:
 
     def receive(
         self, queue: QueueRef, limit: int, visibility: int | None, holder: Holder, attempt: str = ""
-    ) -> ClaimAnswer:
+    ) -> ClaimReply:
         """Claim messages.
 
         If a receive with the same ``attempt`` already claimed messages, return those that are still claimed, and
@@ -216,7 +216,7 @@ class Messaging:
             self._get_rules(queue)
         return answer
 
-    def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[Handled]:
+    def handle(self, queue: QueueRef, grips: Sequence[Grip]) -> Sequence[HandleOutcome]:
         """Delete or hide received messages, and return the outcomes in order.
 
         A message that another consumer has received since stays unchanged. In a FIFO queue, a message whose visibility
@@ -225,7 +225,7 @@ class Messaging:
         rules = self._rules_cache.recent(queue)
         late, history = not read_attributes(rules.metadata).fifo, rules.history_ttl
         handled = self._storage.claims.handle(queue, grips, self._clock.now(), late=late, history=history)
-        if Handled.GONE in handled:
+        if HandleOutcome.GONE in handled:
             self._read_rules(queue)
         deleted = [1 for grip, became in zip(grips, handled, strict=True) if became is DONE and grip.hold is None]
         if deleted:
@@ -256,8 +256,8 @@ class Messaging:
                 continue
             body, checksum = each.body, ""
             if rules.encrypts or self._checksum:
-                body, checksum = sealing.stored(project, id, body, seals=rules.encrypts, checksum=self._checksum)
-            attributes = sealing.stored_attributes(project, id, each.attributes, seals=rules.encrypts)
+                body, checksum = sealing.encode_body(project, id, body, seals=rules.encrypts, checksum=self._checksum)
+            attributes = sealing.encode_attributes(project, id, each.attributes, seals=rules.encrypts)
             delay = rules.default_delay if each.delay is None else each.delay
             drafts.append(Draft(id, body, ttl, delay, sender, checksum, attributes, each.group))
         return drafts

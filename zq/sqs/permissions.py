@@ -58,7 +58,7 @@ def switch_account(call: Call, operation: str, given: Mapping[str, Any]) -> Call
     if action not in GRANTABLE_OPERATIONS or not allows(policy, call.account, action, (account, name)):
         raise errors.access_denied(f"Access to the queue {name[: names.MAX_SHOWN]} of {account} is denied.")
     if (quotas := call.use_cases.quotas) is not None:
-        check_state(quotas.of(project).state, action not in READ_ONLY_OPERATIONS)
+        check_state(quotas.allotment(project).state, action not in READ_ONLY_OPERATIONS)
     return structs.replace(call, project=project, account=account)
 
 

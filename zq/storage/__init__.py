@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from zq.errors import StartRefused
 from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
-from zq.model.stats import Postpone, Report, Restored, Salvaged, Snapshot
+from zq.model.stats import Postpone, Report, RestoreResult, SalvageResult, Snapshot
 from zq.storage.api import Storage
 
 
-class Made(Protocol):
-    """A new backup: its folder, its size in bytes, and the number of bytes that had to be copied."""
+class NewBackup(Protocol):
+    """A new backup. ``copied`` is its size in bytes without files that are linked to earlier backups."""
 
     @property
     def folder(self) -> Path: ...
@@ -31,11 +31,11 @@ class Backups(Protocol):
     """The backup operations of a driver. They raise ``StartRefused`` if they cannot be performed."""
 
     def check_target(self, target: Path, uri: str) -> None:
-        """Raise ``StartRefused`` if backups of this store cannot be kept in the folder."""
+        """Raise ``StartRefused`` if the folder cannot store backups of this store."""
         ...
 
-    def make(self, snapshot: Snapshot, target: Path, keep: int | None) -> Made:
-        """Create a backup in the folder, then remove all but the newest ``keep`` backups (None: keep all)."""
+    def make(self, snapshot: Snapshot, target: Path, keep: int | None) -> NewBackup:
+        """Create a backup in the folder, then remove all but the newest ``keep`` backups (None = keep all)."""
         ...
 
     def verify(self, folder: Path) -> Report:
@@ -44,11 +44,14 @@ class Backups(Protocol):
 
     def restore(
         self, folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
-    ) -> Restored:
+    ) -> RestoreResult:
         """Restore a backup to a new store.
 
-        If ``shift`` is given, all expiry times are extended by the time since the backup, and ``shift`` is called for
-        each document. ``use`` is called with the restored store and returns the number of its tokens.
+        Args:
+            shift: If it is given, all expiry times are postponed by the time that has passed since the backup. The
+                function returns the new value of each document.
+            force_clock: Whether to trust the machine's clock even if its time is implausible.
+            use: Called with the restored store. Returns the number of tokens in the store.
         """
         ...
 
@@ -69,26 +72,26 @@ def connect(uri: str, options: Mapping[str, object] | None = None, expiry: Expir
 
 
 def find(uri: str) -> Callable[..., Any]:
-    """Return the driver's function that opens a store. Raises ``StartRefused`` if there is no such driver."""
+    """Return the driver's function that opens a store. Raises ``StartRefused`` if there is no driver for the scheme."""
     scheme, drivers = _scheme(uri), _drivers("zq.storage")
     if scheme not in drivers:
         raise StartRefused(
             f"No storage driver for {scheme or 'a URI without scheme'!r}: use one of {', '.join(sorted(drivers))}, "
             "as in rocksdb:///var/lib/zq."
         )
-    driver: Callable[..., Any] = _loaded(drivers[scheme])
+    driver: Callable[..., Any] = _load(drivers[scheme])
     return driver
 
 
 def prepare(uri: str, options: Mapping[str, object] | None = None) -> bool:
-    """Create the store's tables and indexes, if the driver requires administrator rights for this step.
+    """Create the store's tables and indexes, if the driver has a separate step for this, with administrator rights.
 
-    Return False if the driver has no such step. Raises the errors of ``connect``.
+    Return whether the driver has this step. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.prepare").get(_scheme(uri))
     if driver is None:
         return False
-    _loaded(driver)(uri, **(options or {}))
+    _load(driver)(uri, **(options or {}))
     return True
 
 
@@ -98,35 +101,35 @@ def check(uri: str) -> Report | None:
     Return None if the driver has no such check. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.check").get(_scheme(uri))
-    report: Report | None = _loaded(driver)(uri) if driver else None
+    report: Report | None = _load(driver)(uri) if driver else None
     return report
 
 
-def salvage(uri: str, to: str) -> Salvaged | None:
+def salvage(uri: str, to: str) -> SalvageResult | None:
     """Copy all readable data of a damaged store to a new store. No server may have the damaged store open.
 
     The damaged store is not changed. Return None if the driver does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.salvage").get(_scheme(uri))
-    salvaged: Salvaged | None = _loaded(driver)(uri, to) if driver else None
+    salvaged: SalvageResult | None = _load(driver)(uri, to) if driver else None
     return salvaged
 
 
 def restore(uri: str, to: str, at: Seconds | None, position: int | None) -> tuple[int, Seconds] | None:
     """Restore a store from an object store to a new embedded store, as of a time or a log position.
 
-    Return the restored log position and its time, or None if the driver does not support this. A server may own the
-    store meanwhile. Raises the errors of ``connect``.
+    A server may continue to use the store in the object store. Return the restored log position and its time, or None
+    if the driver does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.restore").get(_scheme(uri))
-    restored: tuple[int, Seconds] | None = _loaded(driver)(uri, to, at, position) if driver else None
+    restored: tuple[int, Seconds] | None = _load(driver)(uri, to, at, position) if driver else None
     return restored
 
 
 def backups(uri: str) -> Backups | None:
-    """Return the driver's backup operations for stores that a server has open, or None if the driver has none."""
+    """Return the driver's backup operations for open stores, or None if it has none."""
     driver = _drivers("zq.storage.backups").get(_scheme(uri))
-    found: Backups | None = _loaded(driver) if driver else None
+    found: Backups | None = _load(driver) if driver else None
     return found
 
 
@@ -136,27 +139,30 @@ def ship(uri: str, to: str) -> int | None:
     Return the number of files, or None if the driver of ``to`` does not support this. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.ship").get(_scheme(to))
-    shipped: int | None = _loaded(driver)(uri, to) if driver else None
+    shipped: int | None = _load(driver)(uri, to) if driver else None
     return shipped
 
 
 def owner(uri: str) -> Mapping[str, str | int] | None:
-    """Return the server that owns a store in an object store, and that server's progress.
+    """Return a report on the server that owns a store in an object store: its address and its progress.
 
     Return None if stores of this driver have no owner. Raises the errors of ``connect``.
     """
     driver = _drivers("zq.storage.owner").get(_scheme(uri))
-    known: Mapping[str, str | int] | None = _loaded(driver)(uri) if driver else None
+    known: Mapping[str, str | int] | None = _load(driver)(uri) if driver else None
     return known
 
 
 @cache
 def _drivers(group: str) -> Mapping[str, EntryPoint]:
-    """Return the entry points of a group by scheme. This reads the metadata of all installed packages."""
+    """Return a mapping from URI scheme to entry point, for all drivers in an entry point group.
+
+    The result is cached, because the search reads the metadata of all installed packages.
+    """
     return {point.name: point for point in entry_points(group=group)}
 
 
-def _loaded(driver: EntryPoint) -> Any:
+def _load(driver: EntryPoint) -> Any:
     """Load an entry point. Raises ``StartRefused`` if the vendor's package is not installed."""
     try:
         return driver.load()

@@ -2,25 +2,25 @@
 """The storage interface, the contract of every driver: store, queues, messages, claims and documents.
 
 ``capabilities`` has the optional parts of the contract. The laws L1 to L10 in ``api-ref/laws.md`` bind every driver;
-``zq/conformance`` tests them.
+``zq/conformance`` tests them. A *verb* is a method of this interface.
 
 - A driver has no defaults, limits or policies, and reads no clock except in ``Storage.now``.
-- Each verb is atomic for any number of threads and processes on one store, either as a whole (post, commit) or for each
-  message (claim, renew, release, settle, move, bulk delete).
+- Each verb is atomic for any number of threads and processes on one store. Post and commit are atomic as a whole;
+  claim, renew, release, settle, move and bulk delete are atomic for each message.
 - A verb returns when its effect is as durable as the driver is configured to make it.
 - Expired messages (``expires <= now``) do not exist for any verb.
 - Every verb may raise ``Unavailable``.
 
 Arguments that several verbs share:
 
-- ``history``: seconds for which the queue keeps a history entry of each message that this verb finishes; 0 for no
+- ``history``: seconds for which the queue keeps a history entry of each message that this verb finishes; 0 = no
   entries.
-- ``idempotency_key``: if the queue has already stored the key, the verb changes nothing. It raises ``Repeated`` with
-  the result of the first request or, if the digest differs, ``KeyReused``. Otherwise the key is stored in the same step
-  as the effect.
+- ``idempotency_key``: if the key is new, it is stored in the same step as the effect. If the queue has already stored
+  the key, the verb changes nothing. It raises ``Repeated`` with the result of the first request or, if the digest
+  differs, ``KeyReused``.
 - ``fence``: if the epoch is not the last one issued, the verb changes nothing and raises ``Fenced``.
-- ``most_bytes``: the maximum total size of the returned bodies. The verb stops before it exceeds this size, as if
-  ``limit`` were reached, but returns at least one message if there is one.
+- ``most_bytes``: the maximum total size of the returned bodies. The verb returns fewer messages than ``limit`` to stay
+  within this size, but at least one message if there is one.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,21 +28,21 @@ from typing import Protocol, cast
 
 from zq.model import (
     UNBOUNDED,
-    Browsed,
+    BrowsePage,
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     ClaimSummary,
     Copies,
     Draft,
     Fence,
     Grip,
     Grouping,
-    Handled,
+    HandleOutcome,
     IdempotencyKey,
     Lease,
     ListFilter,
-    Located,
+    LocatedMessage,
     Message,
     Messages,
     Move,
@@ -52,8 +52,8 @@ from zq.model import (
     QueueRef,
     Ready,
     Seconds,
-    Settled,
     Settlement,
+    SettleResult,
     State,
     Stats,
 )
@@ -69,44 +69,44 @@ class QueueController(Protocol):
     """Queues and their metadata."""
 
     def create(self, queue: QueueRef, metadata: bytes, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue. If it exists, change nothing and return False. ``grouping`` cannot be changed later."""
+        """Create the queue. If it exists, change nothing and return False. The grouping cannot be changed later."""
 
     def get(self, queue: QueueRef) -> Queue | None:
         """Return the queue, or None if it does not exist."""
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
-        """Replace the metadata if they equal ``expected``. Return False if they differ or the queue does not exist."""
+        """Replace the metadata if it equals ``expected``. Return False if it differs or the queue does not exist."""
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
         """Return queues with names greater than ``after``, in ascending byte order; ``next`` is the last name."""
 
     def count(self, project: str) -> int:
-        """Return the number of queues of the project. A driver may inherit this method, which calls ``list``."""
+        """Return the number of queues of the project. Drivers may inherit this method, which lists all queues."""
         return sum(1 for _ in browsing.queues(self, project))
 
     def delete(self, queue: QueueRef) -> None:
-        """Delete the queue, if it exists, with its messages, claims, history and idempotency keys.
+        """Delete the queue with its messages, claims, history and idempotency keys. Ignore a missing queue.
 
-        The deletion takes effect in one step: each post takes effect either before or after it. Until the verb returns,
-        readers may see some of the messages; afterwards, they see none.
+        The deletion takes effect in one step: a concurrent post takes effect either before or after it. Until the verb
+        returns, readers may see some of the messages; afterwards, they see none.
         """
 
     def purge(self, queue: QueueRef) -> None:
         """Remove all messages and claims as ``delete`` does, but keep metadata and history. Ignore a missing queue."""
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
-        """Return the message counts and the oldest and newest message; zero counts for a missing queue."""
+        """Return the message counts and the oldest and newest message. For a missing queue, return zeros."""
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         """Return the number of ready messages, counted up to ``most``, and the time when the next one becomes ready.
 
-        ``most`` may be 0. In a grouped queue, only messages that a claim would return count as ready. The time is a
-        hint for waiting consumers, because the message may expire earlier.
+        If ``most`` is 0, only the time is determined. In a grouped queue, only messages that a claim would return count
+        as ready. The time is a hint for waiting consumers, because the message may expire earlier.
         """
 
 
 class MessageController(Protocol):
-    """Messages of queues, for observers and owners."""
+    """The messages of queues."""
 
     def post(
         self,
@@ -120,18 +120,21 @@ class MessageController(Protocol):
     ) -> bytes | None:
         """Store all drafts atomically, in the given order.
 
-        A missing queue is created in the same step, without metadata. If ``create`` is False, ``QueueNotFound`` is
-        raised instead. A message without a delay becomes available at ``now``, or at the queue's last available-at
-        time if that is later (L5).
+        A message without a delay becomes available at ``now``, or at the queue's last available-at if that is later
+        (L5).
 
-        ``expected``: if the queue's metadata differ from it, no message is stored, and the metadata are returned
-        (``b"{}"`` for a missing queue). Otherwise None is returned.
+        Args:
+            expected: The queue's metadata that the caller expects. If the metadata differs, no message is stored, and
+                the metadata is returned (``b"{}"`` for a missing queue). In all other cases, None is returned.
+            idempotency_key: This key and those of the drafts are checked before ``expected``. The stored result is the
+                list of message ids.
+            copies: Messages that are posted to another queue in the same step.
+            create: Whether to create a missing queue, without metadata, in the same step.
 
-        ``idempotency_key`` and the keys of the drafts are checked before ``expected``. The result that
-        ``idempotency_key`` repeats is the list of message ids. If the queue has already stored the key of a draft,
-        nothing is stored, and ``DraftsRepeated`` is raised or, if a digest differs, ``KeyReused``.
-
-        ``copies`` are posted to another queue in the same step.
+        Raises:
+            QueueNotFound: The queue is missing, and ``create`` is False.
+            DraftsRepeated: The queue has already stored the key of a draft. Nothing is stored.
+            KeyReused: The queue has already stored the key of a draft, with another digest. Nothing is stored.
         """
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -147,33 +150,33 @@ class MessageController(Protocol):
         most_bytes: int = UNBOUNDED,
         expected: bytes | None = None,
     ) -> Page[Message]:
-        """Return messages with sequences above ``marker`` that match the filter, in sequence.
+        """Return messages that match the filter and have sequences above ``marker``, in order of sequence.
 
-        ``next`` is the sequence of the last message. ``expected``: if the queue's metadata differ from it, the page's
-        ``metadata`` has the queue's metadata.
+        ``next`` is the sequence of the last message. If the queue's metadata differs from ``expected``,
+        ``Page.metadata`` contains the queue's metadata.
         """
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Browsed:
-        """Return messages that are in one state, from a position on.
+    ) -> BrowsePage:
+        """Return messages in one state after a position.
 
         Ready and delayed messages are in claim order, claimed messages in order of sequence. A message that stays in
         its state is neither skipped nor repeated. A page may have fewer messages than ``limit``, but it is empty only
-        if there are no more messages. A driver may inherit this method, which scans the whole queue.
+        if there are no more messages. Drivers may inherit this method, which scans the whole queue.
         """
         return browsing.browse(self, queue, state, after, limit, now, most_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
     ) -> None:
-        """Delete messages by id. Missing messages are ignored in any case (contract 7.6).
+        """Delete messages by id, and ignore missing ones (contract 7.6).
 
-        ``claims``: the claims of the caller.
+        ``claims`` has the claims of the caller:
 
         - If it is None, the messages are deleted whether they are claimed or not.
         - If it is empty, each message must be unclaimed.
-        - Otherwise, one of these claims must hold each message.
+        - If it has claims, one of them must hold each message.
 
         If a message violates this condition, nothing is deleted. The first such message determines the error:
         ``MessageClaimed`` if another claim holds it, ``ClaimNotHeld`` if no claim holds it.
@@ -190,14 +193,14 @@ class MessageController(Protocol):
     ) -> Messages:
         """Remove and return up to ``limit`` ready messages, in order of (available, sequence).
 
-        If the queue's metadata differ from ``expected``, nothing is removed, and ``OtherMetadata`` is raised. If no
+        If the queue's metadata differs from ``expected``, nothing is removed, and ``OtherMetadata`` is raised. If no
         message is ready, the driver may skip this comparison.
         """
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
-        """Move those messages that are ready, each in one step (L7). Return their ids in the order of ``moves``.
+        """Move the messages that are ready, each atomically (L7). Return their ids in the order of ``moves``.
 
-        The messages are appended to their target queues in the order of ``moves``, as new posts are. A missing target
+        The messages are appended to their target queues in the order of ``moves``, like new posts. A missing target
         queue is created without metadata. A message that is moved to its own queue gets a new position there.
         """
 
@@ -205,35 +208,41 @@ class MessageController(Protocol):
 class ClaimController(Protocol):
     """Claims on messages. At most one live claim holds a message (L2)."""
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         """Claim up to ``request.limit`` ready messages, in order of (available, sequence).
 
         - The claim count of each claimed message increases by one, and ``Lease.extend`` determines its new expiry.
-        - A claimed message becomes available again ``request.wait(count)`` seconds after the end of the claim. This
-          redelivery delay applies until the next claim.
-        - Messages that were already claimed ``request.max_claims`` times are not changed; ``Claimed.spent`` has their
-          ids.
+        - A claimed message becomes available again ``request.redelivery_delay(count)`` seconds after the claim expires.
+          This back-off applies until the next claim.
+        - Messages that were already claimed ``request.max_claims`` times are not changed; ``ClaimResult.spent`` has
+          their ids.
         - If ``request.named`` is set, all callers with the same claim id share one claim.
 
-        Raises ``Fenced``.
+        Raises ``Fenced`` if the epoch of ``request.fence`` is not the last one issued.
         """
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
-        """Return the live claim with all messages that it holds, in order of sequence. Raises ``ClaimNotFound``."""
+        """Return the live claim with all messages that it holds, in order of sequence.
+
+        Raises ``ClaimNotFound`` if the claim holds no message, for example because it has expired.
+        """
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
         """Return live claims of a project, or of one queue, in the driver's order.
 
-        ``after`` is ``next`` of the previous page. Because the work per page is bounded, a page may be short or empty
-        although more claims follow. A driver without this capability inherits this method, which raises ``NotBuilt``.
+        ``after`` is the ``next`` of the previous page. The work per page is limited, so a page may be short or empty
+        although more claims follow. A driver that cannot list claims inherits this method, which raises ``NotBuilt``.
         """
         return capabilities.NO_CLAIM_LISTS.list()
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
-        """Renew the claim ``lease.claim`` with the terms of the lease. Raises ``ClaimNotFound``."""
+        """Renew the claim ``lease.claim`` with the terms of the lease.
+
+        Raises ``ClaimNotFound`` if the claim holds no message, for example because it has expired.
+        """
 
     def release(self, queue: QueueRef, claim: str, now: Seconds, delay: int | None = None) -> None:
-        """Release all messages of the claim, each as ``Release`` describes. Ignore an unknown claim."""
+        """Release all messages of the claim by the rules of ``Release``. Ignore an unknown claim."""
 
     def settle(
         self,
@@ -243,31 +252,37 @@ class ClaimController(Protocol):
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
-        """Settle the given messages of the claim in one round trip, each message in one step.
+    ) -> SettleResult:
+        """Settle messages of the claim in one round trip. Each message is settled atomically.
 
         Only messages that the live claim holds are changed. Moved messages are appended to their target queues in the
-        order of ``settlement.move``, as ``MessageController.move`` does. Raises ``ClaimNotFound`` if the claim holds no
-        message. The result that ``idempotency_key`` repeats is the ``Settled``.
+        order of ``settlement.move``, as ``MessageController.move`` does. The stored result of ``idempotency_key`` is
+        the returned ``Settled``.
+
+        Raises ``ClaimNotFound`` if the claim holds no message.
         """
 
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
-    ) -> Sequence[Handled]:
-        """Delete claimed messages or change the ends of their claims, and return the outcomes in input order.
+    ) -> Sequence[HandleOutcome]:
+        """Delete claimed messages or change the expiry of their claims, and return the outcomes in input order.
 
-        The driver handles the messages in order, each in one step, by the rules of ``Grip``. The claim and the claim
-        count of a grip must be those of the message. ``late``: whether a grip of an expired claim is still accepted if
-        the message was not claimed again; otherwise its outcome is ``EXPIRED``. The outcome of a hold beyond
-        ``Grip.max_hold`` is ``TOO_LONG``.
+        The driver applies the grips in order, each atomically. A message that is not deleted keeps its claim, its claim
+        count and its own expiry. When the claim expires, its back-off starts, after which it becomes available.
 
-        A message that is not deleted becomes available at the new end of the claim plus its redelivery delay. The
-        message keeps its claim, its claim count and its expiry.
+        In these cases, the message is unchanged:
+
+        - ``LOST``: the grip does not have the current claim and claim count of the message.
+        - ``EXPIRED``: the claim has lapsed.
+        - ``TOO_LONG``: the new expiry would exceed ``Grip.max_hold``.
+
+        Args:
+            late: Whether to accept a grip of a lapsed claim if the message was not claimed again.
         """
 
 
 class DocumentController(Protocol):
-    """Small documents of any kind, such as topic metadata, subscriptions and pools. Each is replaced as a whole.
+    """Small documents, such as topic metadata, subscriptions and pools. Each document is replaced as a whole.
 
     An expired document (``Document.expires <= now``) does not exist for any verb.
     """
@@ -278,9 +293,7 @@ class DocumentController(Protocol):
     def put(
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
     ) -> bool:
-        """Store the value under a new version, in one step, if the document's version is ``expected``.
-
-        If the version differs, change nothing and return False.
+        """Store the value under a new version, in one step. If the version is not ``expected``, return False.
 
         Args:
             expected: "" if the document must not exist; None to store unconditionally.
@@ -298,7 +311,7 @@ class DocumentController(Protocol):
 
 
 class Storage(Protocol):
-    """An open store. ``zq.storage.connect`` opens one."""
+    """An open store, as ``zq.storage.connect`` returns it."""
 
     @property
     def queues(self) -> QueueController: ...
@@ -325,13 +338,13 @@ class Storage(Protocol):
     def prompt(self) -> bool:
         """Whether short verbs may currently run on the event loop's thread.
 
-        Such verbs access memory only and leave the wait for the disk to ``zq.storage.inline.Ticket``.
+        If so, these verbs access memory only. A ``zq.storage.inline.Ticket`` waits for the disk after the verb returns.
         """
 
     def now(self) -> Seconds:
         """Return the store's time, which all servers of the store use."""
 
-    def doubted(self) -> Seconds:
+    def clock_lead(self) -> Seconds:
         """Return the seconds by which the clock of the store's machine is ahead of ``now``, or 0.
 
         If the clock leaps forward, ``now`` does not follow it immediately.
@@ -341,7 +354,7 @@ class Storage(Protocol):
         """Raise ``Unavailable`` if the store cannot be read and written."""
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
-        """Run one round that reclaims space, and return the number of expired messages that it removed.
+        """Run one maintenance round that reclaims space, and return the number of removed expired messages.
 
         One thread of each server calls this method every few seconds. Servers that share a store share the work.
 
@@ -359,39 +372,42 @@ class Storage(Protocol):
         """
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return up to ``queues`` queues of all projects with their depths, counted up to ``most`` in each state.
+        """Return the depths of up to ``queues`` queues of all projects. Each state is counted up to ``most`` messages.
 
         If a state has ``most`` messages or more, the counts of the other states may be too low.
         """
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        """Return the depth of one queue, with each state counted at least up to ``most``; zeros for a missing queue.
+        """Return the depth of one queue. Each state is counted at least up to ``most`` messages.
 
-        A driver that does not count expired messages returns 0 for ``expired``.
+        For a missing queue, all counts are 0. A driver that does not count expired messages returns 0 for ``expired``.
         """
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
-        """Return the message with its queue, or its latest history entry if it is in no queue of the project."""
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
+        """Return the message with its queue. If it is in no queue of the project, return its latest history entry.
+
+        If there is no entry either, return None.
+        """
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """Return the metrics of the store itself, without those of queues, at low cost; see ``api-ref/metrics.md``."""
+        """Return the metrics of the store, without those of queues, at low cost; see ``api-ref/metrics.md``."""
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
         """Notify the listener, within milliseconds, of each queue to which any process of the store adds a message.
 
-        Posts, releases, moves and publishes cause a call, with or without a delay. A message that becomes ready because
-        time passes causes none; see ``QueueController.ready``. Calls may be lost or spurious. The listener may be
-        called from any thread and must not block. A later listener replaces it.
+        Posts, releases, moves and publishes notify the listener, with or without a delay. If a message becomes ready
+        because time passes, the listener is not notified; see ``QueueController.ready``. Notifications may be lost or
+        spurious. The listener may be called from any thread and must not block. The next call replaces the listener.
         """
 
     def close(self) -> None:
-        """Close the store. Call no verb afterwards."""
+        """Close the store. No verb may be called afterwards."""
 
 
 class Defaults:
-    """The defaults for optional capabilities, hints and metrics that a driver inherits.
+    """The defaults that a driver inherits for optional capabilities, hints and metrics.
 
-    The server refuses requests that need a missing capability (decision 0046).
+    The server rejects requests that need a missing capability (decision 0046).
     """
 
     history: HistoryController = cast(HistoryController, capabilities.NO_HISTORY)
@@ -399,7 +415,7 @@ class Defaults:
     topics: TopicController = cast(TopicController, capabilities.NO_TOPICS)
     prompt = False
 
-    def doubted(self) -> Seconds:
+    def clock_lead(self) -> Seconds:
         """Return 0: ``now`` always follows the clock of the store's machine."""
         return 0.0
 
@@ -408,7 +424,6 @@ class Defaults:
         return None
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return an empty sequence."""
         return ()
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
@@ -420,12 +435,11 @@ class Defaults:
         stats, ready = queues.stats(queue, now), queues.ready(queue, most, now).count
         return Depth(ready, max(0, stats.free - ready) if ready < most else 0, stats.claimed)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         """Search all queues of the project."""
         return browsing.locate(cast(Storage, self), project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """Return an empty sequence."""
         return ()
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:

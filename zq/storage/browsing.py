@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Full scans for drivers without an index: they find messages by state, and a message by its id."""
+"""Implementations of ``browse`` and ``locate`` by a full scan, for drivers without an index for these methods."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from zq.model import (
-    Browsed,
+    BrowsePage,
     HistoryEntry,
     ListFilter,
-    Located,
+    LocatedMessage,
     Message,
     Messages,
     Outcome,
@@ -18,23 +18,23 @@ from zq.model import (
     QueueRef,
     Seconds,
     State,
-    portion,
+    take_portion,
 )
-from zq.storage.capabilities import HistoryController, Missing
+from zq.storage.capabilities import HistoryController, MissingCapability
 
-# Number of messages, or of queues, that are read at a time.
+# Number of messages or queues in one page.
 PAGE: Final = 1000
 ALL: Final = ListFilter(claimed=True, delayed=True)
 
 
 class QueueLister(Protocol):
-    """The part of ``QueueController`` that a search needs."""
+    """The part of ``QueueController`` that a scan needs."""
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]: ...
 
 
 class MessageReader(Protocol):
-    """The part of ``MessageController`` that a search needs."""
+    """The part of ``MessageController`` that a scan needs."""
 
     def list(
         self, queue: QueueRef, marker: int, limit: int, list_filter: ListFilter, now: Seconds
@@ -43,8 +43,8 @@ class MessageReader(Protocol):
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages: ...
 
 
-class SearchedStorage(Protocol):
-    """The part of ``Storage`` that a search needs."""
+class SearchableStorage(Protocol):
+    """The part of ``Storage`` that a scan needs."""
 
     @property
     def queues(self) -> QueueLister: ...
@@ -64,7 +64,7 @@ def browse(
     limit: int,
     now: Seconds,
     most_bytes: int,
-) -> Browsed:
+) -> BrowsePage:
     """Implement ``MessageController.browse`` by reading all messages of the queue."""
     behind = [
         (position, one)
@@ -72,8 +72,8 @@ def browse(
         if (position := position_of(one, state, now)) > after
     ]
     behind.sort(key=lambda item: item[0])
-    found = list(portion(behind[:limit], most_bytes, lambda item: item[1].body))
-    return Browsed([one for _, one in found], found[-1][0] if found else None)
+    found = list(take_portion(behind[:limit], most_bytes, lambda item: item[1].body))
+    return BrowsePage([one for _, one in found], found[-1][0] if found else None)
 
 
 def position_of(message: Message, state: State, now: Seconds) -> Position:
@@ -93,37 +93,39 @@ def _messages(controller: MessageReader, queue: QueueRef, now: Seconds) -> Itera
         marker = int(page.next)
 
 
-def locate(storage: SearchedStorage, project: str, message: str, now: Seconds) -> Located | None:
+def locate(storage: SearchableStorage, project: str, message: str, now: Seconds) -> LocatedMessage | None:
     """Implement ``Storage.locate`` by reading all queues of the project."""
     for queue in queues(storage.queues, project):
         for found in storage.messages.get(queue, [message], now):
-            return Located(queue, HistoryEntry(found))
-    return latest(storage, project, message, now)
+            return LocatedMessage(queue, HistoryEntry(found))
+    return find_latest(storage, project, message, now)
 
 
-def latest(storage: SearchedStorage, project: str, message: str, now: Seconds) -> Located | None:
+def find_latest(storage: SearchableStorage, project: str, message: str, now: Seconds) -> LocatedMessage | None:
     """Return the message's latest history entry in any queue of the project, or None if there is none."""
-    if isinstance(storage.history, Missing):
+    if isinstance(storage.history, MissingCapability):
         return None
-    return latest_of(
+    return select_latest(
         [
-            Located(queue, record)
+            LocatedMessage(queue, record)
             for queue in queues(storage.queues, project)
             for record in storage.history.get(queue, [message], now)
         ]
     )
 
 
-def latest_of(records: Sequence[Located]) -> Located | None:
+def select_latest(records: Sequence[LocatedMessage]) -> LocatedMessage | None:
     """Return the entry that finished last, or None if there are no entries.
 
-    If several entries finished at the same time, an entry of a deleted or popped message takes precedence over one of
-    a moved message.
+    If several entries finished at the same time, an entry of a deleted or popped message takes precedence over one of a
+    moved message.
     """
-    return max(records, key=lambda record: (record.entry.finished, record.entry.outcome in ENDS), default=None)
+    return max(
+        records, key=lambda record: (record.entry.finished, record.entry.outcome in FINAL_OUTCOMES), default=None
+    )
 
 
-ENDS: Final = (Outcome.DELETED, Outcome.POPPED)
+FINAL_OUTCOMES: Final = (Outcome.DELETED, Outcome.POPPED)
 
 
 def queues(controller: QueueLister, project: str) -> Iterator[QueueRef]:

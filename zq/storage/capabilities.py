@@ -11,11 +11,11 @@ from typing import Final, NoReturn, Protocol, runtime_checkable
 
 from zq.errors import CommitTooLarge, NotBuilt, StageDiffers
 from zq.model import (
-    MOST_STAGED,
+    MAX_STAGED,
     UNBOUNDED,
     Bounds,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     HistoryEntry,
     IdempotencyKey,
@@ -25,7 +25,7 @@ from zq.model import (
     Seconds,
     Span,
     Stats,
-    Unfinished,
+    UnfinishedCommit,
 )
 from zq.model.quotas import Work, WorkCount
 from zq.model.stats import Snapshot
@@ -35,13 +35,13 @@ BOUNDS: Final = Bounds()
 
 
 def check_stage(commit: Commit, stage: str, count: int) -> None:
-    """Raise ``StageDiffers`` if the commit expects another number of messages in the stage than ``count``."""
+    """Raise ``StageDiffers`` if the commit expects the stage to have a number of messages other than ``count``."""
     expected = commit.expected.get(stage, count)
     if expected != count:
         raise StageDiffers.of(stage, count, expected)
 
 
-def check_size(committed: Committed, bounds: Bounds) -> None:
+def check_size(committed: CommitResult, bounds: Bounds) -> None:
     """Raise ``CommitTooLarge`` if the commit publishes and deletes more than ``bounds.most`` messages in total."""
     count = committed.published + committed.deleted
     if count > bounds.most:
@@ -80,9 +80,11 @@ class HistoryController(Protocol):
         If ``newest_first`` is true, the order is reversed, and only entries with positions below ``marker`` are
         returned; 0 = all positions. ``span`` must not be None then.
 
-        If ``span`` is None, the page has live messages in any state and history entries, all with sequences above
-        ``marker`` and in order of sequence; ``next`` is the last sequence. Each message is listed once, even if it
-        finishes during the listing. L6 applies to both kinds of listing.
+        If ``span`` is None, return live messages in any state and history entries, with sequences above ``marker`` and
+        in order of sequence. Each message is listed once, even if it finishes during the listing; ``next`` is the last
+        sequence.
+
+        L6 applies to both listings.
         """
         ...
 
@@ -97,13 +99,13 @@ class HistoryController(Protocol):
 class TransactionController(Protocol):
     """Fences, stages and commits (extensions 9)."""
 
-    least_slice: int
-    """The smallest useful slice of ``carry_on``, in messages: smaller slices take about as much time."""
+    min_slice: int
+    """The smallest useful size of a ``carry_on`` slice, in messages. Smaller slices take about as much time."""
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         """Issue and return the next epoch of a fence. The first epoch is 1.
 
-        From then on, every verb refuses all other epochs of this fence.
+        From then on, every verb rejects all other epochs of this fence.
         """
         ...
 
@@ -117,15 +119,15 @@ class TransactionController(Protocol):
         ttl: int,
         most_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MOST_STAGED,
+        most_messages: int = MAX_STAGED,
     ) -> None:
-        """Store all drafts for the queue in an invisible stage, or none of them.
+        """Store all drafts for the queue atomically in an invisible stage.
 
-        If the stage is missing, it is created, and it expires after ``ttl`` seconds. The idempotency key is stored with
-        the queue; the result that it repeats is the list of message ids.
+        A missing stage is created, and expires after ``ttl`` seconds. The idempotency key is stored with the queue; its
+        stored result is the list of message ids.
 
         Raises:
-            StageFull: The stage would exceed ``most_messages``, or the sizes would exceed ``most_bytes``.
+            StageFull: The stage would exceed ``most_messages`` messages, or ``most_bytes`` bytes in total.
         """
         ...
 
@@ -133,7 +135,7 @@ class TransactionController(Protocol):
         """Delete a stage. Do nothing if it is missing, was published, or belongs to an open commit."""
         ...
 
-    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         """Decide to publish all messages of the stages and to delete all messages of the claims, atomically.
 
         Stages in ``beside`` are published too. They may be missing, and their messages are not counted.
@@ -142,21 +144,29 @@ class TransactionController(Protocol):
         decided: the result is ``open``, and ``carry_on`` completes the commit. Until then:
 
         - The messages of its claims count as claimed, their claims do not lapse, and the claims' holders get
-          ``MessageClaimed``. If there are many such messages, metrics may count them as ready once their claims would
-          have lapsed.
+          ``MessageClaimed``. For many such messages, metrics may count them as ready once their claims would have
+          lapsed.
         - Its stages are invisible to all other verbs.
 
-        If a batch of the producer is open, the verb returns that batch and does nothing else. If the number of the
-        batch is not above that of the producer's last batch, the verb returns the counts of the last batch with
-        ``replayed`` set, and deletes the stages as ``drop_stage`` does.
+        The verb changes nothing, or only drops stages, in two cases:
 
-        Raises ``StageNotFound``, ``StageDiffers``, ``ClaimLapsed`` (a claim has no messages), ``CommitTooLarge`` or
-        ``CommitRunning``. After an error, nothing has changed.
+        - If a batch of the producer is open, the verb returns that batch.
+        - If the number of the batch is not above that of the producer's last batch, the verb returns the counts of the
+          last batch with ``replayed`` set, and deletes the stages as ``drop_stage`` does.
+
+        After an error, nothing has changed.
+
+        Raises:
+            StageNotFound: A stage to publish does not exist.
+            StageDiffers: A stage has another number of messages than the commit expects.
+            ClaimLapsed: A claim has expired or holds no messages.
+            CommitTooLarge: The commit has more than ``bounds.most`` messages.
+            CommitRunning: Another commit of the producer, or with one of the stages, is running.
         """
         ...
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        """Process one slice of the producer's open batch, if there is one. Return whether the batch is still open.
+        """Process one slice of the producer's open batch. Return whether the batch is still open.
 
         A slice deletes or publishes up to ``most`` messages in one step. All claimed messages are deleted before the
         first message is published, and stages are published in order. Each message is published once, even if several
@@ -164,15 +174,15 @@ class TransactionController(Protocol):
         """
         ...
 
-    def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
+    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         """Return the open batches of all projects. If there are very many, only some of them are returned."""
         ...
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
-        """Count the project's live stages, fences or producers, and look up whether ``name`` is among them.
+        """Count the project's live stages, fences or producers, and check whether ``name`` is among them.
 
-        The server calls this method before it creates a stage, fence or producer. The cost may be proportional to the
-        number of them.
+        The server calls this method before it creates a stage, fence or producer. The cost may grow with
+        the number of stages, fences or producers.
         """
         ...
 
@@ -183,15 +193,15 @@ class TransactionController(Protocol):
         """
         ...
 
-    def last(self, project: str, producer: str, now: Seconds) -> Committed:
-        """Return the producer's last decided batch. Raises ``ProducerNotFound``."""
+    def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
+        """Return the producer's last decided batch. Raises ``ProducerNotFound`` if it has none."""
         ...
 
 
 class TopicController(Protocol):
-    """Topics: one log per project with the messages of all its topics, in order of publishing.
+    """Topics. Each project has one log with the messages of all its topics, in order of publishing.
 
-    A log is never deleted, and its sequences are never reused. It does not depend on topics' metadata.
+    A log is never deleted, and its sequences are never reused. The log does not depend on topics' metadata.
     """
 
     def publish(
@@ -204,42 +214,43 @@ class TopicController(Protocol):
     ) -> int:
         """Append the entries atomically as one batch, and return the sequence of the first entry.
 
-        The other entries have the following sequences, without gaps. Batches become visible in order of their
-        sequences: once a reader has seen a batch, no earlier batch appears (L6). The oldest batches are trimmed
-        according to ``retention``. The idempotency key is stored in the log and is valid for the whole project; the
-        result that it repeats is the first sequence.
+        - The other entries have the following sequences, without gaps.
+        - Batches become visible in order of their sequences: once a reader has seen a batch, no earlier batch appears
+          (L6).
+        - The oldest batches are trimmed according to ``retention``.
+        - The idempotency key is valid for the whole project. Its stored result is the first sequence.
         """
         ...
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         """Return batches of matching topics, in order, that have messages above the sequence ``after``.
 
-        The slice has enough batches for ``limit`` messages, and at most one more batch. It ends earlier before a second
-        or later batch that would make it exceed a megabyte of bodies, and after many batches of other topics; see
-        ``LogSlice``. If the pattern is a single topic, the cost depends on that topic only. The batches may have
-        expired messages, which readers filter out (``Batch.messages``).
+        The slice has enough batches for ``limit`` messages, and at most one more batch. It has fewer batches if their
+        bodies exceed a megabyte in total, or if the search has passed many batches of other topics; see ``LogSlice``.
+        If the pattern is a single topic, the cost depends on that topic only. The batches may have expired messages,
+        which readers filter out (``Batch.messages``).
         """
         ...
 
     def purge(self, topic: TopicRef) -> None:
-        """Hide all messages that were published before this step; see ``QueueController.purge``."""
+        """Remove all messages of the topic atomically, as ``QueueController.purge`` does for a queue."""
         ...
 
     def stats(self, topic: TopicRef, now: Seconds) -> Stats:
-        """Return the number of messages, all counted as free, and the oldest and newest message by sequence."""
+        """Return the number of messages, all as ``free``, and the oldest and newest message by sequence."""
         ...
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
         """Notify the listener, within milliseconds, of each batch that any process publishes after this call.
 
-        Return a function that ends the subscription; the function may be called repeatedly. Notifications may be lost:
-        a listener that must not miss a message reads the log. See ``Listener``.
+        Return a function that ends the subscription; the function may be called repeatedly. Notifications may be lost,
+        so a listener that must not miss a message reads the log. See ``Listener``.
         """
         ...
 
 
-class Missing:
-    """A placeholder for a capability that a driver lacks. Each of its verbs raises ``NotBuilt``."""
+class MissingCapability:
+    """A placeholder for a capability that a driver lacks. All its methods raise ``NotBuilt``."""
 
     def __init__(self, capability: str) -> None:
         self.sentence = f"The store of this server does not have {capability}."
@@ -251,7 +262,7 @@ class Missing:
         raise NotBuilt(self.sentence)
 
 
-NO_HISTORY: Final = Missing("history")
-NO_TRANSACTIONS: Final = Missing("transactions")
-NO_TOPICS: Final = Missing("topics")
-NO_CLAIM_LISTS: Final = Missing("listings of claims")
+NO_HISTORY: Final = MissingCapability("history")
+NO_TRANSACTIONS: Final = MissingCapability("transactions")
+NO_TOPICS: Final = MissingCapability("topics")
+NO_CLAIM_LISTS: Final = MissingCapability("listings of claims")

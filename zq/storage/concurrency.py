@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Striped locks and group commit for concurrent threads of one process; used by all drivers."""
+"""Striped locks and group commit for concurrent threads of one process. All drivers use them."""
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -17,10 +17,10 @@ UNLIMITED: Final = 1 << 62
 
 
 class StripedLocks:
-    """A bounded number of locks for any number of names. Safe for any number of threads."""
+    """A fixed number of locks for any number of names. Safe for any number of threads."""
 
     def __init__(self, timeout: float | None = None) -> None:
-        """Create the locks. ``timeout``: maximum seconds for which a thread waits for one lock; None: no limit."""
+        """Create the locks. ``timeout``: maximum seconds for which a thread waits for one lock; None = no limit."""
         self._locks = [threading.Lock() for _ in range(STRIPES)]
         self._timeout = -1 if timeout is None else timeout
 
@@ -28,8 +28,8 @@ class StripedLocks:
     def locked(self, *names: Hashable) -> Iterator[None]:
         """Acquire the locks of the names; a context manager.
 
-        To prevent deadlocks, a verb locks all its names in one call. If a lock cannot be acquired in time, the method
-        releases the others and raises ``Unavailable``.
+        To prevent deadlocks, a thread locks all its names in one call. If a lock cannot be acquired in time, the method
+        releases the locks that it has acquired and raises ``Unavailable``.
         """
         with ExitStack() as acquired:
             for stripe in sorted({hash(name) % STRIPES for name in names}):
@@ -40,29 +40,30 @@ class StripedLocks:
 
 
 class _Member(Generic[Request, Answer]):
-    """A submitted request and the lock on which its thread waits.
+    """A submitted request, and the lock on which its thread waits.
 
-    The thread is woken once: either because the request has an answer or a failure, or to lead the next group.
+    The thread is woken once, when the request is complete or when it must lead the next group.
     """
 
-    __slots__ = ("answer", "failure", "leads", "request", "woken")
+    __slots__ = ("answer", "failure", "is_leader", "request", "woken")
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.woken = threading.Lock()
         self.woken.acquire()
-        self.leads = False
+        self.is_leader = False
         self.answer: Answer
         self.failure: BaseException | None = None
 
 
 class GroupCommit(Generic[Request, Answer]):
-    """A group commit, which executes concurrent requests in groups, one group at a time, on the leader's thread.
+    """A group commit: concurrent requests are executed in groups, one group at a time, on the leader's thread.
 
-    If no group is running, a request becomes the leader of a new group immediately. Requests that arrive while a group
-    runs wait for the next group, in order of arrival; the first of them becomes its leader. The members of a large
-    group tend to submit their next requests at almost the same time. With ``linger``, the next leader therefore waits
-    briefly, so that it does not run alone; a leader does not linger after a group of one request.
+    If no group is running, a request immediately becomes the leader of a new group. Requests that arrive while a group
+    runs wait for the next group, in order of arrival, and the first of them becomes its leader.
+
+    The members of a large group tend to submit their next requests at almost the same time. With ``linger``, the next
+    leader therefore waits for them briefly. A leader does not linger after a group of one request.
     """
 
     def __init__(
@@ -78,8 +79,8 @@ class GroupCommit(Generic[Request, Answer]):
     ) -> None:
         """Create a group commit.
 
-        ``execute`` returns a group's answers in order. If an answer is an exception, it is raised for its own request
-        only. If ``execute`` raises an exception, it is raised for all requests of the group.
+        ``execute`` returns the results of a group in order. An exception among the results is raised for its own
+        request only. If ``execute`` raises an exception, it is raised for all requests of the group.
 
         Args:
             weigh: Returns the weight of a request.
@@ -88,8 +89,8 @@ class GroupCommit(Generic[Request, Answer]):
             linger: Maximum seconds for which a leader waits for followers.
             keys: Returns a request's keys. If two requests of a group share a key, the group's requests are executed
                 one by one.
-            one_by_one_after: If ``execute`` raises one of these errors for a group, its requests are executed again one
-                by one, so that no request fails because of another one.
+            one_by_one_after: Errors of ``execute`` after which the group's requests are executed again one by one, so
+                that no request fails because of another one.
         """
         self._execute = execute
         self._weigh = weigh
@@ -101,26 +102,26 @@ class GroupCommit(Generic[Request, Answer]):
         self._lock = threading.Lock()
         self._waiting: list[_Member[Request, Answer]] = []
         self._last_size = 1
-        self._awaited = 0  # number of followers for which the leader lingers; 0 if no leader lingers
+        self._awaited = 0  # number of followers for which a leader lingers
         self._gathered = threading.Event()
-        self.busy = False
+        self._is_busy = False
 
     def submit(self, request: Request) -> Answer:
-        """Execute a request in a group and return its answer, or raise its error.
+        """Execute a request in a group and return its result, or raise its error.
 
         If the group does not start in time, the request is not executed, and the method raises ``Unavailable``.
         """
         member = _Member[Request, Answer](request)
         with self._lock:
-            if self.busy:
+            if self._is_busy:
                 self._waiting.append(member)
                 if 0 < self._awaited <= len(self._waiting):
                     self._gathered.set()
             else:
-                self.busy = member.leads = True
-        if not member.leads:
+                self._is_busy = member.is_leader = True
+        if not member.is_leader:
             self._follow(member)
-        if member.leads:
+        if member.is_leader:
             self._lead(member)
         if member.failure is not None:
             raise member.failure
@@ -133,15 +134,15 @@ class GroupCommit(Generic[Request, Answer]):
             if member in self._waiting:
                 self._waiting.remove(member)
                 raise Unavailable
-        member.woken.acquire()  # the group has started under the leader's own deadline, or this member leads the next
+        member.woken.acquire()  # the group has started before the deadline, or this member leads the next group
 
     def _lead(self, leader: _Member[Request, Answer]) -> None:
         if self._linger:
             self._wait_for_followers()
-        group = [leader, *self._followers(self._weigh(leader.request))]
+        group = [leader, *self._take_followers(self._weigh(leader.request))]
         self._last_size = len(group)
         try:
-            answers = self._answers([member.request for member in group])
+            answers = self._execute_all([member.request for member in group])
             for member, answer in zip(group, answers, strict=True):
                 if isinstance(answer, Exception):
                     member.failure = answer
@@ -153,15 +154,15 @@ class GroupCommit(Generic[Request, Answer]):
         finally:
             with self._lock:
                 successor = self._waiting.pop(0) if self._waiting else None
-                self.busy = successor is not None
+                self._is_busy = successor is not None
             if successor is not None:
-                successor.leads = True
+                successor.is_leader = True
                 successor.woken.release()
             for member in group[1:]:
                 member.woken.release()
 
     def _wait_for_followers(self) -> None:
-        """Linger until the group would be as large as the last one, at most for the linger time."""
+        """Linger until the group would be as large as the last one."""
         with self._lock:
             if self._last_size <= 1 + len(self._waiting):
                 return
@@ -170,7 +171,7 @@ class GroupCommit(Generic[Request, Answer]):
         self._gathered.wait(self._linger)
         self._awaited = 0
 
-    def _followers(self, weight: int) -> list[_Member[Request, Answer]]:
+    def _take_followers(self, weight: int) -> list[_Member[Request, Answer]]:
         """Remove and return the longest-waiting members that fit in a group with a leader of this weight."""
         with self._lock:
             count = 0
@@ -182,8 +183,8 @@ class GroupCommit(Generic[Request, Answer]):
             followers, self._waiting = self._waiting[:count], self._waiting[count:]
         return followers
 
-    def _answers(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
-        """Execute the requests together if possible, otherwise one by one, and return their answers."""
+    def _execute_all(self, requests: Sequence[Request]) -> Sequence[Answer | Exception]:
+        """Execute the requests together if possible, otherwise one by one, and return their results."""
         if len(requests) == 1:
             return self._execute(requests)
         keys = [key for request in requests for key in self._keys(request)]
@@ -192,9 +193,9 @@ class GroupCommit(Generic[Request, Answer]):
                 return self._execute(requests)
             except self._one_by_one_after:
                 pass
-        return [self._alone(request) for request in requests]
+        return [self._execute_alone(request) for request in requests]
 
-    def _alone(self, request: Request) -> Answer | Exception:
+    def _execute_alone(self, request: Request) -> Answer | Exception:
         try:
             return self._execute([request])[0]
         except Exception as failure:  # noqa: BLE001 (the request's own thread raises it)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Support for short verbs on the event loop's thread, which must not wait for the disk or read many entries.
+"""Support for short verbs on the event loop's thread, where they must not wait for the disk or read many entries.
 
-The server's edge runs a short request within ``with Ticket() as ticket``. A store that would wait for the disk leaves
-this wait in the ticket instead. The edge runs the wait on another thread and then sends the answer. On all other
-threads, verbs wait for the disk themselves.
+The server's edge runs a short request within ``with Ticket() as ticket``. The verb returns before its changes are
+durable, and passes to the ticket a function that waits for the disk. Before the edge sends the response, it calls this
+function on another thread. On all other threads, verbs wait for the disk themselves.
 """
 
 import threading
 from collections.abc import Callable
 
 
-class LongWalk(Exception):
+class LongScan(Exception):
     """Raised if a verb would read too many entries on the event loop's thread.
 
     The store raises it before it changes anything, so that the request can be run again on a worker thread.
@@ -18,7 +18,7 @@ class LongWalk(Exception):
 
 
 class Ticket:
-    """The pending durability wait of one request that runs on the event loop's thread."""
+    """The pending disk sync of one request that runs on the event loop's thread."""
 
     __slots__ = ("_release", "wait")
 
@@ -38,13 +38,17 @@ class Ticket:
         _thread.ticket = None
 
     def defer(self, wait: Callable[[], object]) -> None:
-        """Set the wait. A later wait replaces an earlier one, because it covers the earlier writes too."""
+        """Set the function that waits for the disk. It replaces the function of an earlier verb of the request.
+
+        The last function is enough, because it waits for all earlier writes too.
+        """
         self.wait = wait
 
     def keep_open(self, release: Callable[[], object]) -> bool:
-        """Arrange for ``release`` to be called by the ticket's ``release`` method, so that the store stays open.
+        """Prevent the store from closing until the ticket is released, which calls ``release``.
 
-        Return False, without an effect, if the ticket has no wait or already has such a function.
+        Return whether the ticket has accepted ``release``. It does not if there is nothing to wait for, or if it
+        already has a release function.
         """
         if self.wait is None or self._release is not None:
             return False
@@ -52,7 +56,7 @@ class Ticket:
         return True
 
     def release(self) -> None:
-        """Allow the store to be closed again. Call this method after the wait, even if the wait failed."""
+        """Allow the store to be closed again. The edge calls this method after the wait, even if the wait failed."""
         if self._release is not None:
             self._release()
 

@@ -20,22 +20,23 @@ from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range, Store, Write
 
 LOG = logging.getLogger(__name__)
-# Number of items that a scan reads at a time: at first, and at most. Scans that end early should read few items.
-FIRST: Final = 8
-MOST: Final = 512
+# Number of items that a scan reads first. Scans that end early should read few items.
+FIRST_SCAN: Final = 8
+# Maximum number of items that a scan reads at a time.
+MAX_SCAN: Final = 512
 
 
 def connect(uri: str, expiry: Expiry | None = None) -> OrderedStorage:
     """Open an empty store. Raises ``StartRefused`` if the URI is not exactly ``memory:``."""
     if uri != "memory:":
-        raise StartRefused(f"A store in memory has no name: it is memory: and not {uri!r}.")
+        raise StartRefused(f"The in-memory store has no name: use memory: and not {uri!r}.")
     LOG.info("The store is in memory: all messages are lost when this server stops.")
     store = MemoryStore()
     return OrderedStorage(lambda: store, expiry, store)
 
 
 class MemoryStore(Store, Housekeeping):
-    """A store of sorted dictionaries, one per family, which share one lock."""
+    """A store of sorted dictionaries, one for each family, which share one lock."""
 
     prompt = True
 
@@ -57,7 +58,7 @@ class MemoryStore(Store, Housekeeping):
     def scan(
         self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        size = FIRST
+        size = FIRST_SCAN
         while lower < upper:
             with self._lock:
                 values = self._families[family]
@@ -68,7 +69,7 @@ class MemoryStore(Store, Housekeeping):
                 return
             last = found[-1][0]
             lower, upper = (lower, last) if backwards else (last + b"\0", upper)
-            size = min(MOST, 4 * size)
+            size = min(MAX_SCAN, 4 * size)
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
         with self._lock:
@@ -79,7 +80,7 @@ class MemoryStore(Store, Housekeeping):
                 self._put(family, key, value)
 
     def wait_durable(self, always: bool = False) -> None:
-        """Return at once, because no data outlives the process."""
+        """Return immediately, because no data outlives the process."""
 
     def close(self) -> None:
         with self._lock:

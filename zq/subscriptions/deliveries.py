@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from zq.clock import Clock
 from zq.core.encryption import Sealing
-from zq.core.redriving import Redriven
-from zq.core.values import Seen
+from zq.core.redriving import RedriveResult
+from zq.core.values import ReadResult
 from zq.errors import MessageUnreadable, NotAgreed, SubscriptionNotFound
-from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, count_within, within
+from zq.limits import DEFAULT_BATCH, DEFAULT_PAGE, MAX_BATCH, MAX_IDS, Limits, check_count, check_range
 from zq.model import ListFilter, Message, Move, Page, QueueRef, new_ids
 from zq.storage.api import Storage
 from zq.subscriptions.documents import SubscriptionDocuments
@@ -59,19 +59,21 @@ class Deliveries:
         self._policy = policy
         self._sealing = sealing
 
-    def list(self, source: Source, id: str, marker: int, limit: int | None, waiting: bool) -> Seen[Page[Delivery]]:
+    def list(
+        self, source: Source, id: str, marker: int, limit: int | None, waiting: bool
+    ) -> ReadResult[Page[Delivery]]:
         """Return a page of deliveries, oldest first: pending ones if ``waiting``, and dead-lettered ones if not.
 
         Raises ``Invalid``.
         """
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         one, now = self._get_subscription(source, id), self._clock.now()
         queue, chosen = source.dead_letter_queue(id), ListFilter()
         if waiting:
             queue, chosen = source.delivery_queue(one), ListFilter(claimed=True, delayed=True)
         max_bytes = self._limits.max_answer_bytes
         page = self._storage.messages.list(queue, marker, size, chosen, now, most_bytes=max_bytes)
-        return Seen(Page([self._make_delivery(source.project, each) for each in page.items], page.next), now)
+        return ReadResult(Page([self._make_delivery(source.project, each) for each in page.items], page.next), now)
 
     def delete(self, source: Source, id: str, ids: Sequence[str]) -> None:
         """Delete the dead-lettered deliveries with the given ids. If ``ids`` is empty, delete all of them.
@@ -80,17 +82,17 @@ class Deliveries:
         """
         dead = self._dead_letter_queue(source, id)
         if ids:
-            count_within("ids", len(ids), MAX_IDS)
+            check_count("ids", len(ids), MAX_IDS)
             self._storage.messages.delete(dead, ids, self._clock.now())
         else:
             self._storage.queues.purge(dead)
 
-    def redrive(self, source: Source, id: str, limit: int | None) -> Redriven:
+    def redrive(self, source: Source, id: str, limit: int | None) -> RedriveResult:
         """Move up to ``limit`` dead-lettered deliveries back to the delivery queue, oldest first.
 
         A moved delivery starts again with 0 attempts. Raises ``Invalid``.
         """
-        limit = DEFAULT_BATCH if limit is None else within("limit", limit, 1, MAX_BATCH)
+        limit = DEFAULT_BATCH if limit is None else check_range("limit", limit, 1, MAX_BATCH)
         dead, pending = self._dead_letter_queue(source, id), source.worker_queue(id)
         moved = marker = 0
         while moved < limit:
@@ -101,7 +103,7 @@ class Deliveries:
             moves = [Move(each.id, pending.name) for each in page.items]
             moved += len(self._storage.messages.move(dead, moves, now))
             marker = int(page.next)
-        return Redriven(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
+        return RedriveResult(moved, self._storage.queues.ready(dead, MAX_BATCH, self._clock.now()).count)
 
     def test(self, source: Source, id: str) -> str:
         """Queue a test message for this subscriber only, and return the message id.

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw
 from zq import wire
 from zq.errors import Invalid, InvalidParameter
 from zq.http import query
-from zq.limits import within
+from zq.limits import check_range
 from zq.model import Seconds
 from zq.subscriptions.deliveries import Deliveries, Delivery
 from zq.subscriptions.model import Source
@@ -45,7 +45,7 @@ class DeliveryCollection:
         self._kind = kind
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, subscription: str, **_path: str) -> None:
-        limit, marker = query.integer(req, "limit"), within("marker", query.integer(req, "marker") or 0, 0, _LAST)
+        limit, marker = query.integer(req, "limit"), check_range("marker", query.integer(req, "marker") or 0, 0, _LAST)
         state = query.text(req, "state")
         if state and state not in _STATES:
             raise InvalidParameter("state must be dead or waiting.")

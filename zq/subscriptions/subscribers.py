@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from zq import wire
 from zq.core.metadata import check_retry_policy
 from zq.errors import Invalid
-from zq.limits import nesting
+from zq.limits import check_nesting
 
 TYPES: Final = ("http", "https", "mailto", "trust+http", "trust+https")
 # Prefix of subscribers that receive a Keystone token with each delivery.
@@ -97,7 +97,7 @@ def check_options(options: object) -> dict[str, Any]:
         return {}
     if not isinstance(options, dict):
         raise Invalid("options must be a dict (a JSON object).")
-    nesting("options", options)
+    check_nesting("options", options)
     if len(size := wire.encode(options)) > MAX_OPTIONS:
         raise Invalid(f"options must have at most {MAX_OPTIONS} bytes, not {len(size)}.")
     check_retry_policy(options.get("_retry_policy"), "options._retry_policy")

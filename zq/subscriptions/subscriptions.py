@@ -19,7 +19,7 @@ from msgspec import UNSET, Struct
 from zq.clock import Clock
 from zq.core.creation import QueueCreation, TopicCreation
 from zq.core.quotas import AnyQuotas
-from zq.core.values import Seen
+from zq.core.values import ReadResult
 from zq.errors import (
     Invalid,
     InvalidBody,
@@ -29,7 +29,7 @@ from zq.errors import (
     SubscriptionExists,
     SubscriptionNotFound,
 )
-from zq.limits import DEFAULT_PAGE, Limits, within
+from zq.limits import DEFAULT_PAGE, Limits, check_range
 from zq.model import Page, QueueRef, Seconds, new_ids
 from zq.model.documents import DocumentRef
 from zq.model.topics import TopicRef
@@ -180,16 +180,16 @@ class Subscriptions:
         self._request_confirmation(source, found, "SubscriptionConfirmation")
         return CreatedSubscription(found.id, secret if found.id == made.id else "")
 
-    def list(self, source: Source, marker: str, limit: int | None) -> Seen[Page[Subscription]]:
+    def list(self, source: Source, marker: str, limit: int | None) -> ReadResult[Page[Subscription]]:
         """Return a page of the source's subscriptions, sorted by id. Raises ``Invalid``."""
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         now = self._clock.now()
         items = [each for each in self._stored.get(source).items if each.id > marker][:size]
-        return Seen(Page(items, items[-1].id if items else None), now)
+        return ReadResult(Page(items, items[-1].id if items else None), now)
 
-    def list_project(self, project: str, marker: str, limit: int | None) -> Seen[Page[ListedSubscription]]:
+    def list_project(self, project: str, marker: str, limit: int | None) -> ReadResult[Page[ListedSubscription]]:
         """Return a page of the project's subscriptions, sorted by source and id. Raises ``Invalid``."""
-        size = DEFAULT_PAGE if limit is None else within("limit", limit, 1, self._limits.max_messages_per_page)
+        size = DEFAULT_PAGE if limit is None else check_range("limit", limit, 1, self._limits.max_messages_per_page)
         if marker and not MARKER.fullmatch(marker):
             raise InvalidParameter("marker is not valid for this listing; use the marker in the link to the next page.")
         found, now = self._stored.list_project(project, marker, size), self._clock.now()
@@ -200,18 +200,18 @@ class Subscriptions:
             )
             for source, each in found
         ]
-        return Seen(Page(items, position(*found[-1]) if found else None), now)
+        return ReadResult(Page(items, position(*found[-1]) if found else None), now)
 
     def _count(self, queue: QueueRef, now: Seconds) -> int:
         depth = self._depth(queue, now, MAX_COUNTED)
         return min(depth.ready + depth.delayed + depth.claimed, MAX_COUNTED)
 
-    def get(self, source: Source, id: str) -> Seen[Subscription]:
+    def get(self, source: Source, id: str) -> ReadResult[Subscription]:
         """Return the subscription with the given id. Raises ``SubscriptionNotFound``."""
         found = self._stored.get(source).find(id)
         if found is None:
             raise SubscriptionNotFound()
-        return Seen(found, self._clock.now())
+        return ReadResult(found, self._clock.now())
 
     def update(self, source: Source, id: str, terms: Terms, token: str = "") -> None:
         """Change the given properties of the subscription (contract 9.5).
@@ -343,7 +343,7 @@ class Subscriptions:
     def _check_ttl(self, ttl: object) -> int:
         if type(ttl) is not int:
             raise Invalid("ttl must be an integer.")
-        return within("ttl", ttl, MIN_TTL, 1 << 62)
+        return check_range("ttl", ttl, MIN_TTL, 1 << 62)
 
     def _check_expiry(self, one: Subscription) -> Subscription:
         """Return the subscription. Raises ``Invalid`` if it expires after ``LATEST_EXPIRY``."""

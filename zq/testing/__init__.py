@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server for tests, within their own process: the real application on an empty store, its clock in the test's hand.
+"""A server for tests in the same process: the real application on an empty store, with a clock that tests can advance.
 
-Reference: ``api-ref/testing.md``. ``zq.testing.plugin`` makes fixtures of it.
+Reference: ``api-ref/testing.md``. ``zq.testing.plugin`` provides pytest fixtures.
 """
 
 import socket
@@ -32,36 +32,39 @@ except ModuleNotFoundError as error:
     sentence = f"The package {error.name} is missing: pip install 'zq-queue[testing]' brings it."
     raise ModuleNotFoundError(sentence, name=error.name) from error
 
-# The project of clients that are given no other.
+# Default project of clients.
 PROJECT: Final = "test"
-# Requests that may wait, and streams: each has a thread here, and a project gets a quarter of them.
+# Maximum number of long polls, and of streams. Each has a thread here, and a project may use a quarter of them.
 PLACES: Final = 1000
-# Seconds within which the server notices that it is to end.
+# Seconds within which the server notices that it must stop.
 POLL: Final = 0.05
-# Seconds that a connection may stay silent, or take nothing of what it is sent.
+# Seconds after which a connection without progress is closed.
 PATIENCE: Final = 10.0
 
 
 class Clock:
-    """The server's time: the real one, and ahead of it by what it was advanced."""
+    """The server's clock: real time plus the seconds by which tests have advanced it.
+
+    Args:
+        moved: Called after each ``advance``.
+    """
 
     def __init__(self, read: Callable[[], Seconds], moved: Callable[[], object]) -> None:
-        """Create the clock. ``moved`` is called after each jump."""
         self._read = read
         self._moved = moved
         self._lock = threading.Lock()
         self._ahead = self._last = 0.0
 
     def now(self) -> Seconds:
-        """Seconds since 1970, never less than before."""
+        """Return the seconds since 1970. They never decrease."""
         with self._lock:
             self._last = max(self._last, round(self._read() + self._ahead, 3))
             return self._last
 
     def advance(self, seconds: float) -> None:
-        """Leap ahead: what expires, lapses or becomes claimable within these seconds has done so on return.
+        """Advance the clock, so that messages and claims that expire within these seconds have expired on return.
 
-        Requests that wait look again at once. Raises ``ValueError`` for a negative number: time runs forward only.
+        Waiting requests poll again at once. Raises ``ValueError`` for a negative number.
         """
         if not 0 <= seconds < float("inf"):
             raise ValueError(f"A clock moves only forward, by a number of seconds; not by {seconds}.")
@@ -70,16 +73,16 @@ class Clock:
         self._moved()
 
     def drift(self) -> Seconds:
-        """None: the store has no other time."""
+        """Return 0, because the store's clock is this clock."""
         return 0.0
 
     def uncertainty(self) -> Seconds:
-        """None either."""
+        """Return 0, because the store's clock is this clock."""
         return 0.0
 
 
 class Server:
-    """A server that runs: its ``url``, its ``clock``, and clients of it."""
+    """A running server: its ``url``, its ``clock``, and its clients."""
 
     def __init__(self, url: str, clock: Clock, clients: ExitStack, tokens: Tokens) -> None:
         self.url = url
@@ -93,21 +96,21 @@ class Server:
     def token(
         self, project: str = PROJECT, *, scopes: Sequence[str] | None = None, roles: Sequence[str] = (), days: int = 90
     ) -> str:
-        """Create a token for ``Client(..., token=...)``. ``scopes`` None allows everything in the project."""
+        """Create a token for ``Client(..., token=...)``. ``scopes=None`` allows everything in the project."""
         parse(scopes)
         grant = Grant(project=project, name="zq.testing", scopes=scopes, roles=roles, days=days)
         return self._tokens.create(grant).text
 
     def revoke(self, token: str) -> None:
-        """End a token: the server refuses it within five seconds. No error for one that has ended."""
+        """Revoke a token. The server rejects it after at most five seconds. Ignore a token that is not valid."""
         self._tokens.revoke(token.split("_")[1], None)
 
     def client(self, project: str = PROJECT, **options: Any) -> Client:
-        """Return a ``Client`` with these options, which is closed with the server at the latest."""
+        """Return a ``Client`` with these options. The server closes the client when it stops."""
         return self._clients.enter_context(Client(self.url, project, **options))
 
     def async_client(self, project: str = PROJECT, **options: Any) -> AsyncClient:
-        """Return an ``AsyncClient`` with these options. Use it with ``async with``: its event loop must close it."""
+        """Return an ``AsyncClient`` with these options. Use ``async with``, because its event loop must close it."""
         return AsyncClient(self.url, project, **options)
 
 
@@ -115,12 +118,17 @@ class Server:
 def server(
     *, auth_strategy: str = "", quota: Mapping[str, int] | None = None, store: str = "memory:", sqs: bool = False
 ) -> Generator[Server, None, None]:
-    """Serve an empty store on a free port of this machine alone, from threads of this process; nothing of it is left.
+    """Serve an empty store on a free port of the loopback interface, from threads of this process.
 
-    ``auth_strategy`` "token": callers need a token, as ``Server.token`` makes them. ``quota``: by the names of
-    ``[quota]``, what each project may use then. ``store``: where messages are, if not in memory. ``sqs``: serve the
-    protocol of Amazon SQS too, for any access key; a queue may be purged at any time.
-    Any number may run at once. Raises ``ValueError`` for another strategy, or a quota without one.
+    Several servers may run concurrently.
+
+    Args:
+        auth_strategy: "" = no authentication; "token" = clients need a token from ``Server.token``.
+        quota: Limits of each project, named as in ``[quota]``. They need the strategy "token".
+        store: Store URI.
+        sqs: Whether to serve the SQS protocol too, for any access key and without a minimum interval between purges.
+
+    Raises ``ValueError`` for another strategy, or for a quota without a strategy.
     """
     if auth_strategy not in ("", "token") or (quota and not auth_strategy):
         raise ValueError('auth_strategy is "" or "token" here, and a quota needs "token".')
@@ -143,7 +151,6 @@ def server(
 
 
 def _with_sqs(features: Sequence[Feature], broker: Broker) -> list[Feature]:
-    """Return the features with SQS enabled."""
     from zq.sqs.feature import SqsFeature, sqs_feature
     from zq.sqs.settings import SqsOptions
 
@@ -153,7 +160,7 @@ def _with_sqs(features: Sequence[Feature], broker: Broker) -> list[Feature]:
 
 @contextmanager
 def _serving(app: App) -> Generator[str, None, None]:
-    """Serve an application and provide its URL; on exit, wait until all requests are answered."""
+    """Serve the application and yield its URL. On exit, wait until all requests are answered."""
     with _HttpServer(("127.0.0.1", 0), _Connection) as http:
         http.set_app(lambda env, start: app(env, _hopless(start)))
         thread = threading.Thread(target=http.serve_forever, args=(POLL,), name="zq-testing", daemon=True)
@@ -167,7 +174,7 @@ def _serving(app: App) -> Generator[str, None, None]:
 
 
 def _hopless(start: Callable[..., Any]) -> Callable[..., Any]:
-    """Without ``Connection``, which ``wsgiref`` forbids applications: each connection ends after one answer anyway."""
+    """Remove ``Connection`` headers, which ``wsgiref`` rejects. Each connection ends after one response anyway."""
 
     def started(status: str, headers: list[tuple[str, str]], *more: Any) -> Any:
         return start(status, [pair for pair in headers if pair[0].lower() != "connection"], *more)
@@ -176,7 +183,7 @@ def _hopless(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _HttpServer(ThreadingMixIn, WSGIServer):
-    """A thread for each connection; closing the server waits for them."""
+    """A server with one thread per connection. Its ``server_close`` waits for all connections."""
 
     request_queue_size = 128
 
@@ -185,7 +192,7 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
         super().__init__(*args)
 
     def server_bind(self) -> None:
-        """Without its base's search for the name of this machine, which takes seconds on some."""
+        """Bind without a reverse lookup of the host name, which takes seconds on some machines."""
         TCPServer.server_bind(self)
         self.server_name, self.server_port = "localhost", self.server_address[1]
         self.setup_environ()
@@ -202,20 +209,20 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
         """Ignore a broken connection, because the application reports its own errors."""
 
     def hang_up(self) -> None:
-        """Read no more of any connection; what is being answered is answered."""
+        """Stop reading from all connections. Requests that were read are still answered."""
         for connection in list(self._open):
             with suppress(OSError):  # it has ended meanwhile
                 connection.shutdown(socket.SHUT_RD)
 
 
 class _Connection(WSGIRequestHandler):
-    """One request; what the tests print is not mixed with a log of them."""
+    """A connection for one request. Requests are not logged, to keep the output of tests clean."""
 
     timeout = PATIENCE
 
     def get_environ(self) -> dict[str, Any]:
-        """With the socket where the application looks whether its caller is still there."""
+        """Add the socket, which the application needs to detect a disconnected client."""
         return {**super().get_environ(), "gunicorn.socket": self.connection}
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures for tests of programs that use zq; pytest loads them where zq is installed. See ``zq.testing``."""
+"""Pytest fixtures for programs that use zq. Pytest loads them automatically if zq is installed. See ``zq.testing``."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # it imports the server, which other people's tests do not ne
 
 @pytest.fixture
 def zq_server() -> Iterator["Server"]:
-    """Provide a zq server with an empty store for this test: its URL, its clock and its clients."""
+    """Provide a zq server with an empty store for one test: its URL, its clock and its clients."""
     from zq.testing import server
 
     with server() as running:

@@ -10,5 +10,5 @@ quotas. The modules of this package:
 - ``calls`` executes the requests in this process.
 - ``pushes`` sends the messages of subscriptions.
 
-An answer is the frame that the server sends for a client's frame.
+An answer is the frame that the server sends in response to a client's frame.
 """

@@ -39,7 +39,7 @@ class Reply(Struct, frozen=True):
 
 
 def build_request(action: str, body: Body) -> Request | None:
-    """Build the request for an action. Raises ``Invalid``.
+    """Build the HTTP request for an action. Raises ``Invalid`` if a field of the body is missing or invalid.
 
     Return None for ``message_get_many`` with an empty list of ids, which needs no request.
     """
@@ -148,7 +148,10 @@ def _get_ids(body: Body, name: str) -> list[str]:
 
 
 def _get_drafts(body: Body) -> list[dict[str, Any]]:
-    """Return the messages to post, without delays, which contract 14 ignores. Raises ``Invalid``."""
+    """Return the messages to post, without their delays, which contract 14 ignores.
+
+    Raises ``Invalid`` if a message is not an object, has no body, or has a ``ttl`` that is not an integer.
+    """
     messages = _get_field(body, "messages", list)
     if messages is None:
         raise Invalid('Bad request. Missing "messages" field.')

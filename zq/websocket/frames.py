@@ -23,11 +23,11 @@ NO_REQUEST: Final[dict[str, Any]] = {"action": None, "body": {}, "headers": {}, 
 
 
 class FrameError(Exception):
-    """The error for a frame that cannot be decoded."""
+    """Raised if a frame cannot be decoded."""
 
 
 def decode(frame: str | bytes) -> Any:
-    """Decode a frame. Raises ``FrameError``."""
+    """Decode a frame. Raises ``FrameError`` if it is malformed or has a value that JSON cannot represent."""
     try:
         document = msgspec.json.decode(frame) if isinstance(frame, str) else msgspec.msgpack.decode(frame)
         json.dumps(document, allow_nan=False)  # reject MessagePack values that JSON cannot represent
@@ -56,7 +56,7 @@ def build_answer(echoed: dict[str, Any], status: int, body: Any) -> dict[str, An
 
 
 def echo(document: Any) -> dict[str, Any]:
-    """Return the copy of the request that its answer contains. It lacks the credential."""
+    """Return the copy of the request that its answer contains, without the credential."""
     if not isinstance(document, dict):
         return NO_REQUEST
     headers = document.get("headers") or {}
@@ -66,7 +66,7 @@ def echo(document: Any) -> dict[str, Any]:
 
 
 def check(document: Any) -> str:
-    """Validate the members of a request and return its action. Raises ``Invalid``."""
+    """Validate the members of a request and return its action. Raises ``Invalid`` if one is missing or invalid."""
     if not isinstance(document, dict):
         raise Invalid(f"Unexpected body type. Expected dict, not {type(document).__name__}.")
     action = document.get("action")

@@ -23,7 +23,7 @@ class Subscriptions(Protocol):
     """The interface to the queue subscriptions of connections. A queue and an id identify a subscription."""
 
     def watch(self, queue: QueueRef, id: str, notify: Callable[[], object]) -> None:
-        """Set the callback for new messages. It can be called from any thread, and calls can be lost."""
+        """Set the callback for new messages. It may be called from any thread, and some messages may cause no call."""
         ...
 
     def forget(self, queue: QueueRef, id: str) -> None:
@@ -31,23 +31,27 @@ class Subscriptions(Protocol):
         ...
 
     def exists(self, queue: QueueRef, id: str) -> bool:
-        """Return whether the subscription exists and has not expired. Raises ``Unavailable``."""
+        """Return whether the subscription exists and has not expired.
+
+        Raises ``Unavailable`` if the store is unavailable.
+        """
         ...
 
     def delete(self, queue: QueueRef, id: str) -> None:
-        """Delete the subscription. Raises ``Unavailable``."""
+        """Delete the subscription. Raises ``Unavailable`` if the store is unavailable."""
         ...
 
     def batches(self, queue: QueueRef, id: str) -> Iterator[Sequence[bytes]]:
-        """Yield the subscription's messages as JSON documents, in batches. Raises ``Unavailable``.
+        """Yield the subscription's messages as JSON documents, in batches.
 
-        The messages of a batch are deleted when the next batch is requested.
+        The messages of a batch are deleted when the next batch is requested. Raises ``Unavailable`` if the store is
+        unavailable.
         """
         ...
 
 
 class NoSubscriptions:
-    """The implementation for servers without the subscriptions feature."""
+    """The implementation of ``Subscriptions`` for servers without the subscriptions feature."""
 
     def watch(self, _queue: QueueRef, _id: str, _notify: Callable[[], object]) -> None:
         pass

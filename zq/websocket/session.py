@@ -74,7 +74,7 @@ class Service(Struct, frozen=True):
 
 
 class CloseConnection(Exception):
-    """A request to close the connection with a close code and a reason."""
+    """Raised to close the connection with a close code and a reason."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -110,7 +110,7 @@ class Session:
     def begin(self) -> None:
         """If the strategy is ``proxy``, check that the handshake came through the proxy.
 
-        Raises ``CloseConnection``.
+        Raises ``CloseConnection`` if it did not.
         """
         if self._service.strategy == "proxy" and self._call(WHOAMI_REQUEST, {}).status != 200:
             raise CloseConnection(CLOSE_POLICY, "This connection did not come through the proxy.")
@@ -123,7 +123,7 @@ class Session:
     def check(self) -> None:
         """Check the authentication deadline and the credential's expiry. Call this method every second.
 
-        Raises ``CloseConnection``.
+        Raises ``CloseConnection`` if one of them has passed.
         """
         if self._credential:
             if self._expires is not None and self._service.clock.now() >= self._expires:
@@ -156,7 +156,10 @@ class Session:
             self.pushes.add(*subscribed)
 
     def handle(self, frame: str | bytes) -> str | bytes:
-        """Return the answer to a frame, encoded like the frame. Blocks. Raises ``CloseConnection``."""
+        """Return the answer to a frame, encoded like the frame. Blocks.
+
+        Raises ``CloseConnection`` if the credential is no longer valid, or if the project has too many connections.
+        """
         self._binary = binary = isinstance(frame, bytes)
         try:
             document = frames.decode(frame)
@@ -245,7 +248,7 @@ class Session:
     def _build_success(self, action: str, body: dict[str, Any], project: str, reply: Reply) -> tuple[int, Any]:
         """Return the status and body of the answer to a successful action.
 
-        In answers, queue metadata are as stored. REST responses also contain defaults.
+        The answer contains queue metadata as stored. REST responses also contain defaults.
         """
         if action == "queue_get":
             return 200, self._stored(project, body["queue_name"]) or {}

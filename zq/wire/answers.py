@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 from msgspec import Raw, Struct, to_builtins
 from msgspec.structs import asdict
 
-from zq.model import Claim, ClaimSummary, Edge, HistoryEntry, Holder, Located, Message, Seconds, Stats, age
+from zq.model import Claim, ClaimSummary, Edge, HistoryEntry, Holder, LocatedMessage, Message, Seconds, Stats, age
 from zq.model.attributes import decode_attributes
 from zq.model.stats import Depth
 from zq.turns import slices
@@ -103,7 +103,7 @@ def message(queue: str, message: Message, now: Seconds, detailed: bool = False, 
     return encode(_outs(queue, [message], now, detailed, starts)[0])
 
 
-def located(found: Located, now: Seconds, detailed: bool, starts: bool) -> bytes:
+def located(found: LocatedMessage, now: Seconds, detailed: bool, starts: bool) -> bytes:
     """Encode a message found by id: its queue, its state or "finished", and the message."""
     [out] = _outs(found.queue.name, [found.entry.message], now, detailed, starts)
     state = found.entry.message.state(now).value if found.entry.outcome is None else "finished"

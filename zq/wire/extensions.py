@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from zq.model import Committed, KnownFence, KnownStage, KnownWork, Seconds, age
+from zq.model import CommitResult, KnownFence, KnownStage, KnownWork, Seconds, age
 from zq.wire import decode, encode
 from zq.wire.answers import timestamp
 
@@ -141,12 +141,12 @@ def commit_terms(raw: bytes) -> CommitTerms:
     return decode(_commit_decoder, raw)
 
 
-def committed(done: Committed) -> bytes:
+def committed(done: CommitResult) -> bytes:
     """Encode the result of a commit."""
     return encode({"published": done.published, "deleted": done.deleted, "replayed": done.replayed})
 
 
-def last(done: Committed) -> bytes:
+def last(done: CommitResult) -> bytes:
     """Encode the last committed batch of a producer."""
     return encode({"batch": done.batch, "published": done.published, "deleted": done.deleted})
 

@@ -9,7 +9,7 @@ from msgspec import Raw
 from msgspec.structs import asdict
 
 from zq.model import Seconds, age
-from zq.model.topics import Published
+from zq.model.topics import PublishedMessage
 from zq.turns import slices
 from zq.wire import encode
 from zq.wire.answers import MessageOut, next_link, timestamp
@@ -37,7 +37,7 @@ def published(topic: str, sequences: Sequence[int]) -> bytes:
 
 def page(
     topic: str,
-    messages: Sequence[Published],
+    messages: Sequence[PublishedMessage],
     now: Seconds,
     query: dict[str, str] | None,
     gap: tuple[int, int] | None,
@@ -59,17 +59,17 @@ def page(
     return encode(answer if gap is None else answer | {"gap": _gap(*gap)})
 
 
-def messages(found: Sequence[Published], now: Seconds, detailed: bool) -> bytes:
+def messages(found: Sequence[PublishedMessage], now: Seconds, detailed: bool) -> bytes:
     """Encode messages without a link."""
     return encode({"messages": [_out(message, now, detailed) for message in found]})
 
 
-def message(found: Published, now: Seconds, detailed: bool) -> bytes:
+def message(found: PublishedMessage, now: Seconds, detailed: bool) -> bytes:
     """Encode one message."""
     return encode(_out(found, now, detailed))
 
 
-def events(messages: Sequence[Published], now: Seconds) -> list[bytes]:
+def events(messages: Sequence[PublishedMessage], now: Seconds) -> list[bytes]:
     """Render messages as server-sent events, one per message."""
     parts = []
     batch: tuple[str, Seconds] | None = None
@@ -104,7 +104,7 @@ def _in_one_line(end: re.Match[bytes]) -> bytes:
     return b"\\u%04x" % ord(end[0].decode()) if len(end[0]) > 1 else b" "
 
 
-def _out(message: Published, now: Seconds, detailed: bool) -> Any:
+def _out(message: PublishedMessage, now: Seconds, detailed: bool) -> Any:
     entry, sequence = message.entry, message.sequence
     seconds = age(message.created, now)
     out = MessageOut(str(sequence), href(message.topic, sequence), entry.ttl, seconds, Raw(entry.body), entry.checksum)

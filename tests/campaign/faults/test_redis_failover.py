@@ -74,7 +74,7 @@ def test_a_server_that_stood_still_writes_to_nobody_before_it_has_asked():
             with server.frozen():
                 wait_for(group.order, DEADLINE, "the order is taken")
                 wait_for(lambda: group.master is not former, DEADLINE, "there is a new master")
-                time.sleep(failover.SURE)
+                time.sleep(failover.VALIDITY)
             posts.go_on()
             assert role(former) == "master"
         outcome = judged(group.uri, posts)

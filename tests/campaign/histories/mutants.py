@@ -16,11 +16,11 @@ from msgspec import structs
 from zq.errors import ClaimNotFound, Unavailable
 from zq.model import (
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     Draft,
     Grip,
-    Handled,
+    HandleOutcome,
     Lease,
     ListFilter,
     Message,
@@ -33,8 +33,8 @@ from zq.model import (
 from zq.model.expiry import Expiry
 from zq.storage.memory import MemoryStore
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import Change, End, Taken
-from zq.storage.ordered.claims import ClaimController, give_back, held_by, hold
+from zq.storage.ordered.changes import Change, Completion, ReadyMessage
+from zq.storage.ordered.claims import ClaimController, claim_message, find_held, release_message
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.messages import MessageController
 from zq.storage.ordered.ready import take
@@ -88,27 +88,29 @@ def changing(handle: StoreHandle, queue: QueueRef) -> Iterator[tuple[Store, Queu
         change.commit()
 
 
-def ready_of(handle: StoreHandle, queue: QueueRef, limit: int, now: Seconds) -> list[Taken]:
+def ready_of(handle: StoreHandle, queue: QueueRef, limit: int, now: Seconds) -> list[ReadyMessage]:
     """What is ready, without doing anything with it."""
     with handle as (store, registry), registry.locked(queue) as (state,):
         return take(store, state, limit, layout.ms(now), Change(store, layout.ms(now))) if state is not None else []
 
 
-def hold_all(handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence[Taken], now: Seconds) -> Claimed:
+def hold_all(
+    handle: StoreHandle, queue: QueueRef, lease: Lease, taken: Sequence[ReadyMessage], now: Seconds
+) -> ClaimResult:
     """Claim these messages, whoever has claimed them since they were read."""
     moment = layout.ms(now)
     with changing(handle, queue) as (store, state, change):
         for sequence, record in locate(store, state, [record.id for _, record, _ in taken], moment):
             record.former, record.count = record.available, record.count + 1
-            hold(change, state, (sequence, record), lease, 0, moment)
-    messages = [layout.message(sequence, record, body, moment) for sequence, record, body in taken]
-    return Claimed(Claim(lease.claim, lease.ttl, now, messages) if taken else None)
+            claim_message(change, state, (sequence, record), lease, 0, moment)
+    messages = [layout.build_message(sequence, record, body, moment) for sequence, record, body in taken]
+    return ClaimResult(Claim(lease.claim, lease.ttl, now, messages) if taken else None)
 
 
 class NonAtomicClaim(ClaimController):
     """L2: reads what is ready, then marks it, and does not look again in between."""
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         taken = ready_of(self._handle, queue, request.limit, now)
         time.sleep(RACE)
         return hold_all(self._handle, queue, request.lease, taken, now)
@@ -123,7 +125,7 @@ class NonAtomicPop(MessageController):
         with changing(self._handle, queue) as (_store, state, change):
             for sequence, record, _body in taken:
                 change.remove(state, sequence, record)
-        return [layout.message(sequence, record, body, moment) for sequence, record, body in taken]
+        return [layout.build_message(sequence, record, body, moment) for sequence, record, body in taken]
 
 
 class LatePost(MessageController):
@@ -181,13 +183,13 @@ class Undead(MessageController):
 class Impatient(ClaimController):
     """L4: claims do not look at the delay."""
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         moment = layout.ms(now)
         with changing(self._handle, queue) as (store, state, change):
             for key, value in store.scan("messages", *state.bounds()):
                 record = layout.decode_record(value)
                 if not record.count and moment < record.available < record.expires:
-                    place = record.index_place()
+                    place = record.index_fields()
                     record.available = moment
                     change.rewrite(state, layout.pair.unpack(key)[1], place, record)
         return super().create(queue, request, now)
@@ -234,7 +236,7 @@ class RememberedClaims(ClaimController):
         super().__init__(*parts)
         self.given: dict[str, list[str]] = {}
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         claimed = super().create(queue, request, now)
         messages = claimed.claim.messages if claimed.claim else []
         self.given[request.lease.claim] = [message.id for message in messages]
@@ -248,7 +250,7 @@ class LateRelease(RememberedClaims):
         moment = layout.ms(now)
         with changing(self._handle, queue) as (store, state, change):
             for found in locate(store, state, self.given[claim], moment):
-                give_back(change, state, found, delay, moment)
+                release_message(change, state, found, delay, moment)
 
 
 class LateDelete(MessageController):
@@ -260,7 +262,7 @@ class LateDelete(MessageController):
         moment = layout.ms(now)
         with changing(self._handle, queue) as (store, state, change):
             for found in locate(store, state, ids, moment):
-                change.finish(state, *found, End(Outcome.DELETED, 0, moment))
+                change.finish(state, *found, Completion(Outcome.DELETED, 0, moment))
 
 
 class LateRenewal(RememberedClaims):
@@ -270,26 +272,26 @@ class LateRenewal(RememberedClaims):
         moment = layout.ms(now)
         with changing(self._handle, queue) as (store, state, change):
             for found in locate(store, state, self.given[lease.claim], moment):
-                hold(change, state, found, lease, 0, moment)
+                claim_message(change, state, found, lease, 0, moment)
 
 
 class LateGrip(ClaimController):
     """L2: a grip is good for ever, whoever was handed the message since."""
 
-    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[Handled]:
-        moment, handled = layout.ms(now), Handled.GONE
+    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[HandleOutcome]:
+        moment, handled = layout.ms(now), HandleOutcome.GONE
         with changing(self._handle, queue) as (store, state, change):
             for found in locate(store, state, [grip.id for grip in grips if grip.hold is None], moment):
-                change.finish(state, *found, End(Outcome.DELETED, 0, moment))
-                handled = Handled.DONE
+                change.finish(state, *found, Completion(Outcome.DELETED, 0, moment))
+                handled = HandleOutcome.DONE
         return [handled] * len(grips)
 
 
 class DeafGrip(NowAndThen, ClaimController):
     """L3: now and then a message is said to be deleted, and is not."""
 
-    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[Handled]:
-        return [Handled.DONE] * len(grips) if self.now_and_then() else super().handle(queue, grips, now)
+    def handle(self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, *_: object) -> Sequence[HandleOutcome]:
+        return [HandleOutcome.DONE] * len(grips) if self.now_and_then() else super().handle(queue, grips, now)
 
 
 class Backwards(MessageController):
@@ -315,7 +317,7 @@ class LastInFirstOut(ClaimController):
         super().__init__(*parts)
         self._lock = threading.Lock()
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         with self._lock:
             taken = ready_of(self._handle, queue, MANY, now)[-request.limit :][::-1]
             return hold_all(self._handle, queue, request.lease, taken, now)
@@ -345,6 +347,6 @@ class DoubleCount(ClaimController):
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, *_: object) -> None:
         super().renew(queue, lease, now)
         with changing(self._handle, queue) as (store, state, change):
-            for sequence, record in held_by(store, state, lease.claim, layout.ms(now)):
+            for sequence, record in find_held(store, state, lease.claim, layout.ms(now)):
                 record.count += 1
-                change.rewrite(state, sequence, record.index_place(), record)
+                change.rewrite(state, sequence, record.index_fields(), record)

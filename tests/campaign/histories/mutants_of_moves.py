@@ -5,10 +5,10 @@ import time
 from collections.abc import Sequence
 
 from tests.campaign.histories.mutants import RACE, NowAndThen, changing
-from zq.model import Draft, Fence, IdempotencyKey, Move, QueueRef, Seconds, Settled, Settlement
+from zq.model import Draft, Fence, IdempotencyKey, Move, QueueRef, Seconds, Settlement, SettleResult
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import Change, Routes, bodies, by_name, targets
-from zq.storage.ordered.claims import ClaimController, held_by
+from zq.storage.ordered.changes import Change, Routes, map_states, read_bodies, target_queues
+from zq.storage.ordered.claims import ClaimController, find_held
 from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.messages import MessageController
 from zq.storage.ordered.registry import QueueState
@@ -26,15 +26,15 @@ class CopyThenDelete(NowAndThen, MessageController):
     """L7: two steps, the copy first; whoever comes between takes the message where it was."""
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, *_: object) -> Sequence[str]:
-        moment, refs = layout.ms(now), targets(queue, moves)
+        moment, refs = layout.ms(now), target_queues(queue, moves)
         with self._handle as (store, registry), registry.locked(queue, *refs) as (state, *others):
             if state is None or None in others:
                 return []
             found = locate(store, state, [move.id for move in moves], moment)
-            ready = {f[1].id: f for f in found if not f[1].held(moment) and f[1].available <= moment}
+            ready = {f[1].id: f for f in found if not f[1].is_held(moment) and f[1].available <= moment}
             copying = Copying(store, moment)
-            routes = Routes(state, by_name(refs, others), 0, moment)
-            routes.carry_all(store, copying, ready, [move for move in moves if move.id in ready])
+            routes = Routes(state, map_states(refs, others), 0, moment)
+            routes.move_all(store, copying, ready, [move for move in moves if move.id in ready])
             copying.commit()
         time.sleep(RACE)
         with changing(self._handle, queue) as (_store, state, change):
@@ -55,7 +55,7 @@ class DeleteThenCopy(NowAndThen, ClaimController):
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         done = super().settle(queue, claim, settlement, now, idempotency_key, fence)
         for move in settlement.move[:1]:
             if move.id not in done.lost and self.now_and_then():
@@ -76,7 +76,7 @@ class IdleSettle(NowAndThen, ClaimController):
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         if self.now_and_then():
             settlement = Settlement(settlement.delete, False, settlement.release, settlement.move[1:])
         return super().settle(queue, claim, settlement, now, idempotency_key, fence)
@@ -109,11 +109,11 @@ class FreeForAll(NowAndThen, ClaimController):
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         moment, goes_wrong = layout.ms(now), self.now_and_then()
         with changing(self._handle, queue) as (store, state, _):
-            held = held_by(store, state, claim, moment)
-            texts = {one.id: body for (_, one), body in zip(held, bodies(store, state.number, held), strict=True)}
+            held = find_held(store, state, claim, moment)
+            texts = {one.id: body for (_, one), body in zip(held, read_bodies(store, state.number, held), strict=True)}
         done = super().settle(queue, claim, settlement, now, idempotency_key, fence)
         moved = {move.id for move in settlement.move} - set(done.lost)
         with changing(self._handle, queue) as (store, state, change):

@@ -20,7 +20,7 @@ from tests.campaign.histories.history import Away, New, Refused, Seen, Unsure
 from tests.servers import CLIENT
 from zq.clock import StoreClock
 from zq.errors import ClaimNotFound, ClaimNotHeld, MessageClaimed, Unavailable
-from zq.model import ClaimRequest, Draft, Grip, Handled, Lease, ListFilter, Message, QueueRef, Seconds, new_ids
+from zq.model import ClaimRequest, Draft, Grip, HandleOutcome, Lease, ListFilter, Message, QueueRef, Seconds, new_ids
 from zq.model.expiry import Expiry
 from zq.serving.maintenance import Upkeep
 from zq.serving.maintenance.throttle import LatencyMonitor
@@ -109,7 +109,7 @@ class StorageTarget:
         with answers():
             if grip is not None and next(self._turns) % 2:
                 [handled] = self._storage.claims.handle(queue, [grip], now)
-                if handled in (Handled.LOST, Handled.EXPIRED):
+                if handled in (HandleOutcome.LOST, HandleOutcome.EXPIRED):
                     raise Refused(handled.value)
             else:
                 self._storage.messages.delete(queue, [message], now, [claim] if claim else [])

@@ -11,7 +11,7 @@ from zq.http.openapi.operations import QUEUE, TEXT, Json, answer, body, integer,
 from zq.http.tokens import MAX_PAGE as MAX_TOKENS_PAGE
 from zq.http.tokens import MAX_TEXT
 from zq.limits import DEFAULT_PAGE, MAX_PROJECT, PROJECT_ID
-from zq.model.quotas import MOST, Quota, State
+from zq.model.quotas import MAX_QUOTA, Quota, State
 
 ASKED: Final = (400, 403, 406, 503)
 IDS: Final = TEXT | {"pattern": f"^{PROJECT_ID.pattern}$", "minLength": 1, "maxLength": MAX_PROJECT}
@@ -51,7 +51,7 @@ def administration() -> Json:
 
 def schemas() -> Json:
     """Return the schemas of quotas, callers, the audit trail and signed URLs."""
-    values = {name: integer(0, MOST) for name in Quota.__struct_fields__} | {"share": integer(1, 100)}
+    values = {name: integer(0, MAX_QUOTA) for name in Quota.__struct_fields__} | {"share": integer(1, 100)}
     own = {"type": "object", "properties": values, "additionalProperties": False}
     return _shares() | {
         "OwnLimits": own,
@@ -135,7 +135,7 @@ def _shares() -> Json:
 def _audit_entry() -> Json:
     texts = object_of(dict.fromkeys((name for name in Entry.__struct_fields__ if name != "messages"), TEXT))
     texts["properties"] |= {"time": TEXT | {"format": "date-time"}}
-    texts["properties"]["messages"] = integer(0, MOST) | {"description": "Number of messages affected, if known."}
+    texts["properties"]["messages"] = integer(0, MAX_QUOTA) | {"description": "Number of messages affected, if known."}
     return texts
 
 

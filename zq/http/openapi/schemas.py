@@ -22,7 +22,7 @@ from zq.limits import (
     MIN_TTL,
     Limits,
 )
-from zq.model import Outcome, Settled, State
+from zq.model import Outcome, SettleResult, State
 from zq.wire import answers, extensions
 from zq.wire.attributes import AttributesOut
 from zq.wire.numbers import MAX_BODY_NUMBER
@@ -260,7 +260,7 @@ def _figures() -> Json:
             **dict.fromkeys(("ready", "claimed", "delayed", "backlog"), COUNT),
             oldest_ready_seconds={"type": "number", "minimum": 0},
         ),
-        "Settled": _struct(Settled),
+        "Settled": _struct(SettleResult),
         "Redriven": _record("lost", moved=COUNT, remaining=counted, lost=ids),
         "RedriveDryRun": _record(
             "lost",

@@ -15,8 +15,8 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from zq import __version__
 from zq.clock import Clock
-from zq.events import Events, refusals
-from zq.model import Claim, Committed, Draft, Messages, Outcome, QueueRef, Seconds
+from zq.events import Events, refusal_counts
+from zq.model import Claim, CommitResult, Draft, Messages, Outcome, QueueRef, Seconds
 from zq.model.topics import Entry, TopicRef
 from zq.serving.metrics import multiprocess
 from zq.serving.metrics.collector import StoreCollector
@@ -206,7 +206,7 @@ class Metrics(Events):
     def finished(self, queue: QueueRef, outcome: Outcome, count: int) -> None:
         self._finished[outcome].note(count)
 
-    def committed(self, commit: Committed) -> None:
+    def committed(self, commit: CommitResult) -> None:
         self._metrics["commits_total"].labels("replayed" if commit.replayed else "made").inc()
         if not commit.replayed:
             self._metrics["commit_messages_published_total"].inc(commit.published)
@@ -283,7 +283,7 @@ class Metrics(Events):
         with self._lock:
             for buffer in self._buffers:
                 buffer.flush()
-            for reason, count in refusals().items():
+            for reason, count in refusal_counts().items():
                 self._metrics["refused_total"].labels(reason).inc(count - self._refused.get(reason, 0))
                 self._refused[reason] = count
 

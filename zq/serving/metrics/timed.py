@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Final, ParamSpec, TypeVar, cast
 
 from zq.events import Events
-from zq.model import Located, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
@@ -62,8 +62,8 @@ class _TimedStorage:
     def now(self) -> Seconds:
         return self._storage.now()
 
-    def doubted(self) -> Seconds:
-        return self._storage.doubted()
+    def clock_lead(self) -> Seconds:
+        return self._storage.clock_lead()
 
     def ping(self) -> None:
         self._storage.ping()
@@ -80,7 +80,7 @@ class _TimedStorage:
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._storage.depth(queue, now, most)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         return self._storage.locate(project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
@@ -93,9 +93,9 @@ class _TimedStorage:
         self._storage.close()
 
 
-def _time_controller(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.Missing:
-    """Wrap a controller to measure its verbs. A ``Missing`` controller is returned unchanged."""
-    if isinstance(controller, capabilities.Missing):
+def _time_controller(controller: object, name: str, notify: Notify) -> SimpleNamespace | capabilities.MissingCapability:
+    """Wrap a controller to measure its verbs. A ``MissingCapability`` controller is returned unchanged."""
+    if isinstance(controller, capabilities.MissingCapability):
         return controller
     promised = CONTROLLERS[name]
     return SimpleNamespace(

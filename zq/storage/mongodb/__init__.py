@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The MongoDB driver: a replica set or a sharded cluster, shared by any number of zq servers.
 
-``layout`` describes the documents in the database. ``startup`` connects to the database and creates its collections and
-indexes. ``client`` sends the commands. Concurrent posts, publishes, settlements and deletions share a ``GroupCommit``,
-and so do concurrent claims of one queue.
+- ``layout`` describes the documents in the database.
+- ``startup`` connects to the database and creates its collections and indexes.
+- ``client`` sends the commands.
+
+Concurrent requests of the same type share a ``GroupCommit``: posts, publishes, settlements and deletions, and claims in
+the same queue.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from zq.errors import StartRefused, Unavailable
-from zq.model import Located, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import Usage
@@ -34,7 +37,7 @@ from zq.storage.mongodb.queues import Figures, QueueController
 from zq.storage.mongodb.stages import Stages
 from zq.storage.mongodb.topics import TopicController
 from zq.storage.mongodb.transactions import TransactionController
-from zq.storage.mongodb.usage import Usages
+from zq.storage.mongodb.usage import UsageEstimates
 
 SWEPT: Final = Expiry()
 
@@ -43,7 +46,7 @@ class MongoStorage(Defaults):
     """The MongoDB implementation of ``zq.storage.api.Storage``."""
 
     def __init__(self, client: StoreClient, events: CommitEvents | None = None, expiry: Expiry = SWEPT) -> None:
-        """Create the controllers of the store. ``events`` receives the steps of commits; only tests pass it."""
+        """Create the store. Tests pass ``events`` to observe the steps of commits."""
         self._feed = Feed(client)
         client.listen(self._feed.announce)
         lookup, stages = MetadataLookup(client), Stages(client)
@@ -55,7 +58,7 @@ class MongoStorage(Defaults):
         self._active_expiry = ActiveExpiry(client, pending_deletes, commits)
         self._figures = Figures(client)
         self.documents = DocumentController(client)
-        self._usages = Usages(client, self.documents)
+        self._usages = UsageEstimates(client, self.documents)
         self.queues = QueueController(client, lookup, pending_deletes, self._usages)
         self.messages = MessageController(client, claimers, self._feed.announce)
         self.claims = ClaimController(client, claimers, self._feed.announce)
@@ -66,14 +69,14 @@ class MongoStorage(Defaults):
     def now(self) -> Seconds:
         """Return the time of the database, in seconds since the epoch.
 
-        The time never decreases for any zq server. Exception: if the last known time is more than ``FALSE_FUTURE``
+        The time never decreases for any zq server, with one exception: if the stored time is more than ``FALSE_FUTURE``
         seconds ahead of MongoDB's clock, it is considered wrong and replaced.
 
-        The command waits for the primary only, because a shorter round trip gives a more accurate time.
+        The command does not wait for secondaries, because a shorter round trip gives a more accurate time.
         """
         return self._tell_time(durable=False)
 
-    def doubted(self) -> Seconds:
+    def clock_lead(self) -> Seconds:
         return 0.0
 
     def ping(self) -> None:
@@ -92,7 +95,7 @@ class MongoStorage(Defaults):
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._expiry = expiry or self._expiry
         removed = self._active_expiry.sweep(layout.ms(now), pace or Steps(), expired=self._expiry.sweep)
-        self._usages.round(now)
+        self._usages.count_due(now)
         return removed
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
@@ -104,10 +107,10 @@ class MongoStorage(Defaults):
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._figures.depth(layout.key(queue), layout.ms(now), most)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         with self._client.verb():
             living = locate(self._client, project, message, layout.ms(now))
-        return living or browsing.latest(self, project, message, now)
+        return living or browsing.find_latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))
@@ -131,12 +134,15 @@ def connect(
 ) -> MongoStorage:
     """Open the store at ``mongodb://hosts/database?options``.
 
-    - ``timeout``: the maximum duration of each verb, in seconds.
-    - ``database``: the name of the database if the URI does not name one.
-    - ``write_concern`` (``majority`` or a number of servers) and ``journal``: the defaults for a URI without them.
+    Args:
+        timeout: Maximum duration of each storage operation, in seconds.
+        database: Name of the database if the URI does not name one.
+        write_concern: ``majority`` or a number of servers, for a URI without ``w``.
+        journal: Whether writes wait for the journal, for a URI without ``journal``.
 
-    Raises ``StartRefused`` if the configuration or the database cannot be used, and ``Unavailable`` if the database
-    cannot be reached or prepared.
+    Raises:
+        StartRefused: The configuration or the database cannot be used.
+        Unavailable: The database cannot be reached or prepared.
     """
     found = startup.parse(uri, timeout, database, write_concern, journal)
     client, cluster = startup.connect(found)
@@ -146,7 +152,7 @@ def connect(
             startup.check_sharded(client, found.database)
         startup.ensure_indexes(client, found.database)
         startup.ensure_feed(client, found.database)
-        startup.note_layout(client, found.database)
+        startup.store_layout(client, found.database)
     except (StartRefused, Unavailable):
         client.close()
         raise
@@ -161,7 +167,7 @@ def prepare(
     write_concern: str = "majority",
     journal: bool = True,
 ) -> None:
-    """Create the collections and indexes, and on a sharded cluster shard ``messages`` (``--init-store``)."""
+    """Create the collections and indexes for ``--init-store``. On a cluster, also shard the collection ``messages``."""
     found = startup.parse(uri, timeout, database, write_concern, journal)
     client, cluster = startup.connect(found)
     try:
@@ -170,6 +176,6 @@ def prepare(
             startup.shard(client, found.database)
         startup.ensure_indexes(client, found.database)
         startup.ensure_feed(client, found.database)
-        startup.note_layout(client, found.database)
+        startup.store_layout(client, found.database)
     finally:
         client.close()

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes shared by several verbs: finish messages, move messages, and check fences in the caller's transaction.
+"""Changes that several storage operations share: finishing and moving messages, and checks of fences.
 
-**Finishing.** A finished message is deleted or, in a queue with history, becomes a history entry. An entry gets its
-position and its time of finishing from the queue's history counter, in the same transaction. A reader can therefore not
-pass an entry that appears later. The history counter is separate from the queue's document, so verbs that finish
-messages do not wait for posts.
+**Finishing.** A finished message is deleted or, in a queue with history, becomes a history entry. The queue's history
+counter assigns the entry's position and time in the same transaction. Entries therefore become visible in the order of
+their positions, and a listing misses none. The history counter is not part of the queue's document, so operations that
+finish messages do not wait for posts.
 
-**Fences.** A fence is a document with the last epoch and the time at which the epoch was issued (``advanced``). The
-transaction that a fence protects reads and writes this document. If another server issues an epoch concurrently, the
-two writes conflict. The protected transaction then either finds the new epoch or commits before it is issued.
+**Fences.** A fence is a document with the last issued epoch and the time at which it was issued (``advanced``). A
+transaction that is protected by a fence reads and writes this document. If another server issues an epoch concurrently,
+the two writes conflict. The protected transaction then either reads the new epoch or commits before it is issued.
 """
 
 from collections import defaultdict
@@ -25,30 +25,30 @@ from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.commands import RemovalPending
 from zq.storage.mongodb.counters import Arrivals, advance
-from zq.storage.mongodb.floors import conflict_with_removals, find_there, guarded_update
+from zq.storage.mongodb.floors import conflict_with_removals, find_visible, guarded_update
 from zq.storage.mongodb.layout import CLAIM_FIELDS, IN_NO_LINE, BsonDocument, QueueKey
 
 
 def held_filter(client: StoreClient, key: QueueKey, claim: str, now: int) -> BsonDocument:
-    """Return a filter on the unexpired messages that the claim holds. It matches nothing after the claim has ended."""
-    return client.where(key, **held_by(claim, now), e={"$gt": DatetimeMS(now)})
+    """Return a filter on the unexpired messages of an unexpired claim."""
+    return client.where(key, **held_condition(claim, now), e={"$gt": DatetimeMS(now)})
 
 
-def held_by(claim: str, now: int) -> BsonDocument:
-    """Return the condition that a message is under this claim and that the claim has not ended."""
-    return {"c.i": layout.text(claim), "c.e": {"$gt": now}}
+def held_condition(claim: str, now: int) -> BsonDocument:
+    """Return the condition that a message is held by this claim and that the claim has not expired."""
+    return {"c.i": layout.encode_text(claim), "c.e": {"$gt": now}}
 
 
 def reserved_id(claim: str) -> Binary:
-    """Return the value of ``c.i`` for messages of the claim that a commit has reserved."""
-    return Binary(layout.text(claim).encode())
+    """Return the value of ``c.i`` in messages that a commit has reserved from the claim."""
+    return Binary(layout.encode_text(claim).encode())
 
 
 def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: list[BsonDocument]) -> int:
-    """Update the messages of a claim that are in no line, without a transaction.
+    """Update the claim's ungrouped messages without a transaction, and return their number.
 
-    Return the number of updated messages. The number is 0 if the claim holds no such messages, or if a removal in the
-    queue is pending. The caller then calls ``update_found``.
+    The number is 0 if the claim holds no such messages, or if a removal in the queue is pending. The caller must then
+    use ``update_in_transaction``.
     """
     held = {**held_filter(client, key, claim, now), **IN_NO_LINE}
     try:
@@ -57,7 +57,7 @@ def update_held(client: StoreClient, key: QueueKey, claim: str, now: int, step: 
         return 0
 
 
-def update_found(
+def update_in_transaction(
     client: StoreClient,
     key: QueueKey,
     claim: str,
@@ -68,7 +68,7 @@ def update_found(
 ) -> int:
     """Update all messages of a claim in one transaction, and return their number.
 
-    ``until`` is the latest expiry of these messages after the update, in milliseconds.
+    ``until`` is the latest expiry of the messages after the update, in milliseconds.
 
     Raises ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
     """
@@ -77,7 +77,7 @@ def update_found(
     def work(session: Session) -> int:
         if fence is not None:
             check_fence(client, session, key.ref.project, fence)
-        found = find_there(client, [key], held, fields={"h1": 1}, hint=layout.HELD, session=session)
+        found = find_visible(client, [key], held, fields={"h1": 1}, hint=layout.HELD, session=session)
         named = client.where(key, _id={"$in": [one["_id"] for one in found]})
         if found:
             client.update([{"q": named, "u": step, "multi": True, "hint": "_id_"}], session)
@@ -93,11 +93,12 @@ def update_found(
 MESSAGES_AT_ONCE: Final = 256
 
 
-class Ending(NamedTuple):
-    """The outcome of finished messages.
+class FinishTerms(NamedTuple):
+    """The terms by which messages are finished.
 
-    ``now`` is the time of finishing in milliseconds. ``history`` is the retention of history entries in seconds; 0
-    means that no entries are kept.
+    - ``outcome``: the outcome that their history entries record.
+    - ``now``: the time of finishing in milliseconds.
+    - ``history``: the retention of history entries in seconds; 0 = no entries.
     """
 
     outcome: Outcome
@@ -110,18 +111,17 @@ def finish(
     session: Session,
     key: QueueKey,
     doc_ids: Sequence[str],
-    ending: Ending,
+    ending: FinishTerms,
     conditions: Mapping[str, object] | None = None,
     first: Sequence[BsonDocument] = (),
 ) -> None:
     """Finish the messages with these distinct ``_id`` values, in the given order.
 
-    - ``conditions``: further conditions that each message must meet. A caller that has found the messages in the same
-      transaction needs none.
-    - ``first``: the first stages of the update that creates the history entries. They remove fields that an entry must
-      not have.
+    Args:
+        conditions: Further conditions on each message, for a caller that has not read the messages in this transaction.
+        first: Pipeline stages that remove fields before a message becomes a history entry.
 
-    Raises ``Aborted`` if a message is not in the queue or does not meet the conditions.
+    Raises ``Aborted`` if a message is not in the queue or does not match the conditions.
     """
     where = [
         client.where(key, _id={"$in": list(doc_ids[start : start + MESSAGES_AT_ONCE])}, **(conditions or {}))
@@ -132,7 +132,7 @@ def finish(
     if ending.history:
         position, finished = _position(client, session, key, len(doc_ids), ending.now)
         steps = [
-            [*first, *_recording(key, one["_id"]["$in"], position + at * MESSAGES_AT_ONCE, finished, ending)]
+            [*first, *_history_update(key, one["_id"]["$in"], position + at * MESSAGES_AT_ONCE, finished, ending)]
             for at, one in enumerate(where)
         ]
         updates = [{"q": one, "u": step, "multi": True, "hint": "_id_"} for one, step in zip(where, steps, strict=True)]
@@ -143,7 +143,7 @@ def finish(
         raise Aborted
 
 
-def leave_copies(
+def insert_history_copies(
     client: StoreClient,
     session: Session,
     key: QueueKey,
@@ -153,16 +153,16 @@ def leave_copies(
 ) -> None:
     """Insert history entries for messages that have moved to other queues.
 
-    ``found`` has the document of each message before the move, and the outcome.
+    ``found`` has each message's document before the move, and the outcome of the message.
     """
     position, finished = _position(client, session, key, len(found), now)
     copies = []
     for at, (message, outcome) in enumerate(found, position):
         copy = {
             **message,
-            "_id": f"{key.records}/{at}",
+            "_id": f"{key.history_entries}/{at}",
             "i": message["_id"],
-            "q": key.records,
+            "q": key.history_entries,
             "p": at,
             "f": finished,
             "x": outcome.value,
@@ -176,12 +176,12 @@ def leave_copies(
     client.insert(copies, session)
 
 
-def _recording(
-    key: QueueKey, doc_ids: Sequence[str], position: int, finished: int, ending: Ending
+def _history_update(
+    key: QueueKey, doc_ids: Sequence[str], position: int, finished: int, ending: FinishTerms
 ) -> list[BsonDocument]:
     """Return the update that turns messages into history entries, with positions in the order of ``doc_ids``."""
     record: BsonDocument = {
-        "q": {"$literal": key.records},
+        "q": {"$literal": key.history_entries},
         "p": {"$add": [position, {"$indexOfArray": [{"$literal": doc_ids}, "$_id"]}]},
         "f": finished,
         "x": ending.outcome.value,
@@ -195,14 +195,14 @@ def _recording(
 def _position(client: StoreClient, session: Session, key: QueueKey, number: int, now: int) -> tuple[int, int]:
     """Reserve ``number`` history positions. Return the first position and the time of finishing.
 
-    Later transactions get higher positions and times that are not earlier.
+    Later transactions get higher positions, and the same or later times.
     """
     step = [
         {"$set": {"p1": {"$add": [{"$ifNull": ["$p1", 0]}, number]}, "f1": {"$max": ["$f1", now]}}},
         {"$unset": "e"},
     ]
     command: BsonDocument = {
-        "query": {"_id": key.finishing, "s": key.shard},
+        "query": {"_id": key.history_counter, "s": key.shard},
         "update": step,
         "upsert": True,
         "new": True,
@@ -215,10 +215,14 @@ def _position(client: StoreClient, session: Session, key: QueueKey, number: int,
 MovedMessage = tuple[BsonDocument, Move]
 
 
-def counters(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
-    """Return the ``_id`` of each counter that the moves write, or that deletions write if ``history`` is not 0."""
+def counter_ids(source: QueueKey, moves: Iterable[Move], history: int) -> set[str]:
+    """Return the ``_id`` of each counter that a settlement or move writes.
+
+    A move writes the counter of its target queue. A move and, if ``history`` is not 0, a deletion also write the
+    history counter of the source queue.
+    """
     targets = {layout.key(source.ref._replace(name=each.to)).counter for each in moves}
-    return {*targets, source.finishing} if targets or history else set()
+    return {*targets, source.history_counter} if targets or history else set()
 
 
 def move(
@@ -226,12 +230,12 @@ def move(
 ) -> None:
     """Move messages to other queues, in the given order.
 
-    Raises ``Aborted`` if a message has changed since it was found.
+    Raises ``Aborted`` if a message has changed since it was read.
     """
     if not moved:
         return
     arrivals, floors = _arrivals(client, session, source, moved, now)
-    unchanged = [_unchanged(client, source, found) for found, _ in moved]
+    unchanged = [_unchanged_filter(client, source, found) for found, _ in moved]
     conflict = conflict_with_removals(source)
     if client.sharded:  # an update cannot move a document to another shard
         client.update([conflict], session)
@@ -243,19 +247,19 @@ def move(
         gone = client.update([conflict, *moving], session) - 1
     if gone != len(moved):
         raise Aborted
-    lines.join(client, session, arrivals, floors)
+    lines.add_to_entries(client, session, arrivals, floors)
     lines.update_entries(client, session, source, [found for found, _ in moved], now)
     if history:
         finished = [(found, Outcome.DEAD_LETTERED if each.reason else Outcome.MOVED) for found, each in moved]
-        leave_copies(client, session, source, finished, now, history)
+        insert_history_copies(client, session, source, finished, now, history)
 
 
 def _arrivals(
     client: StoreClient, session: Session, source: QueueKey, moved: Sequence[MovedMessage], now: int
 ) -> tuple[Sequence[BsonDocument], Mapping[str, int]]:
-    """Return the documents of the messages in their target queues, and the floor of each target queue by shard key.
+    """Reserve sequences in the target queues, and return the documents to insert there.
 
-    The function reserves the sequences of the messages in the target queues.
+    The second result maps the shard key of each target queue to the queue's floor.
     """
     targets = {each.to: layout.key(source.ref._replace(name=each.to)) for _, each in moved}
     by_target: defaultdict[str, list[MovedMessage]] = defaultdict(list)
@@ -269,43 +273,43 @@ def _arrivals(
         target = targets[each.to]
         available = now + each.delay * 1000 if each.delay else ranges[target].available
         position = {"s": target.shard, "q": target.messages, "k": next_sequence[each.to], "d": available}
-        line = layout.line_of(ranges[target].grouping, layout.original(found.get("h", "")))
-        arrivals.append({**_anew(source, found, each, now), **position, **line})
+        line = layout.line_of(ranges[target].grouping, layout.decode_text(found.get("h", "")))
+        arrivals.append({**_moved_document(source, found, each, now), **position, **line})
         next_sequence[each.to] += 1
     return arrivals, {target.shard: ranges[target].floor for target in targets.values()}
 
 
 def _entry(moved: Sequence[MovedMessage], now: int) -> Arrivals:
-    """Return the arrivals in one target queue.
+    """Return the arrivals of moved messages in one target queue.
 
-    A move within a project adds to the project's usage only the growth of a replaced body.
+    A move adds no message to the project's usage. It adds bytes only if it replaces a body with a longer one.
     """
     fresh = None if all(each.delay for _, each in moved) else now
     grown = sum(len(each.body) - len(found["b"]) for found, each in moved if each.body is not None)
     return Arrivals(len(moved), fresh, bytes=grown)
 
 
-def _anew(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
-    """Return the moved message: without its claim, and with a ttl that starts at ``now``."""
+def _moved_document(source: QueueKey, found: BsonDocument, each: Move, now: int) -> BsonDocument:
+    """Return the document of a message after a move: without a claim, and with a ttl that starts at ``now``."""
     made = {field: value for field, value in found.items() if field not in ("c", "o", "r", "h1")}
     made["t"] = found["t"] if each.ttl is None else each.ttl
     made["e"] = DatetimeMS(now + made["t"] * 1000)
     if each.reason:
         made["o"] = {"q": source.shard, "n": layout.claim_count(found)}
-        if first := layout.first_claimed(found):
+        if first := layout.first_claim_time(found):
             made["o"]["f"] = first
-        made["r"] = layout.text(each.reason)
+        made["r"] = layout.encode_text(each.reason)
     elif not each.keeps_age:
         made["a"] = now
     if each.body is not None:
         made["b"] = each.body
         made.pop("m", None)
         if each.checksum:
-            made["m"] = layout.text(each.checksum)
+            made["m"] = layout.encode_text(each.checksum)
     return made
 
 
-def _unchanged(client: StoreClient, source: QueueKey, found: BsonDocument) -> BsonDocument:
+def _unchanged_filter(client: StoreClient, source: QueueKey, found: BsonDocument) -> BsonDocument:
     """Return a filter that matches the message until it is claimed, released or moved."""
     claimed = {"c.n": found["c"]["n"]} if "c" in found else {}
     return client.where(source, _id=found["_id"], k=found["k"], d=found["d"], e=found["e"], **claimed)
@@ -328,11 +332,11 @@ def advance_fence(client: StoreClient, project: str, name: str, now: int) -> int
 
 
 def check_fence(client: StoreClient, session: Session, project: str, fence: Fence) -> None:
-    """Raise ``Fenced`` unless the epoch of ``fence`` is the last issued epoch.
+    """Raise ``Fenced`` if the epoch of ``fence`` is not the last issued epoch.
 
-    The check remains valid until the transaction commits: an epoch that is issued concurrently conflicts with it.
+    The check holds until the transaction commits, because issuing an epoch conflicts with the transaction.
     """
-    # Epoch 0 means that no epoch was issued. The check creates the document, so that issuing epoch 1 conflicts with it.
+    # If no epoch was issued, the check creates the document with epoch 0, so that issuing epoch 1 conflicts with it.
     touched = {"$set": {"epoch": {"$ifNull": ["$epoch", 0]}, "checks": {"$add": [{"$ifNull": ["$checks", 0]}, 1]}}}
     command: BsonDocument = {
         "query": _fence_identity(project, fence.name),
@@ -346,6 +350,6 @@ def check_fence(client: StoreClient, session: Session, project: str, fence: Fenc
 
 
 def _fence_identity(project: str, name: str) -> BsonDocument:
-    """Return the filter that selects the document of the fence, also for an upsert."""
-    shard = layout.project_prefix(project) + layout.text(name)
+    """Return the filter for the document of a fence, also for an upsert."""
+    shard = layout.project_prefix(project) + layout.encode_text(name)
     return {"_id": "f" + shard, "s": shard}

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A caller's claim or pop of ready messages: its terms, the choice among the found messages, and its outcome."""
+"""One caller's attempt to claim or pop ready messages: its terms, its choice of messages, and its outcome."""
 
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from zq.model import UNBOUNDED, Claim, Claimed, ClaimRequest, portion
+from zq.model import UNBOUNDED, Claim, ClaimRequest, ClaimResult, take_portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import BsonDocument, QueueKey, body_of
 
 
 class Choice(NamedTuple):
-    """The choice of an attempt among the ready messages.
+    """The messages that an attempt has chosen among the ready ones.
 
     - ``candidates``: all chosen messages.
     - ``spent``: the candidates that have reached the maximum claim count of the request.
-    - ``eligible``: the other candidates, which the attempt may take.
+    - ``eligible``: all other candidates, which the attempt may take.
     """
 
     candidates: Sequence[BsonDocument]
@@ -25,7 +25,6 @@ class Choice(NamedTuple):
 
     @property
     def doc_ids(self) -> list[str]:
-        """The ``_id`` of each eligible message."""
         return [found["_id"] for found in self.eligible]
 
 
@@ -35,7 +34,7 @@ class ClaimOutcome(NamedTuple):
     - ``messages``: the documents of the claimed messages after the claim, or of the popped messages.
     - ``lapsed``: the number of claimed messages whose previous claim had lapsed.
     - ``spent``: the documents of messages that have reached the maximum claim count.
-    - ``metadata``: the queue's metadata if it differs from the metadata that the attempt expects, else None.
+    - ``metadata``: the queue's metadata if it differs from ``ClaimAttempt.expected``, else None.
     """
 
     now: int
@@ -46,23 +45,23 @@ class ClaimOutcome(NamedTuple):
 
     @property
     def is_answered(self) -> bool:
-        """Whether the outcome answers the request, so that no further search is needed."""
+        """Whether the request is complete and needs no further search."""
         return bool(self.messages or self.spent) or self.metadata is not None
 
-    def claimed(self, key: QueueKey, request: ClaimRequest) -> Claimed:
-        """Return the answer to the claim request."""
+    def claimed(self, key: QueueKey, request: ClaimRequest) -> ClaimResult:
         spent = [layout.message_id(key, found) for found in self.spent]
         if not self.messages:
-            return Claimed(spent=spent, metadata=self.metadata)
-        messages = [layout.message(key, found, self.now) for found in self.messages]
+            return ClaimResult(spent=spent, metadata=self.metadata)
+        messages = [layout.to_message(key, found, self.now) for found in self.messages]
         lease = request.lease
-        return Claimed(Claim(lease.claim, lease.ttl, self.now / 1000, messages, self.lapsed), spent=spent)
+        return ClaimResult(Claim(lease.claim, lease.ttl, self.now / 1000, messages, self.lapsed), spent=spent)
 
 
 class ClaimAttempt(Struct, frozen=True):
-    """The terms of one caller's claim or, if ``request`` is None, of one caller's pop.
+    """The terms of one caller's claim, or of a pop if ``request`` is None.
 
-    - ``limit`` and ``most_bytes``: the maximum number of messages, and the size of their bodies at which to stop.
+    - ``limit``: the maximum number of messages.
+    - ``most_bytes``: the maximum total size of their bodies.
     - ``now``: the time of the request in milliseconds.
     - ``history``: the retention of history entries for popped messages, in seconds; 0 = no entries.
     - ``expected``: the queue's metadata that the caller expects; None = any.
@@ -75,13 +74,13 @@ class ClaimAttempt(Struct, frozen=True):
     history: int = 0
     expected: bytes | None = None
 
-    def fits(self, metadata: bytes) -> bool:
-        """Return whether the queue's metadata is as the caller expects."""
+    def accepts(self, metadata: bytes) -> bool:
+        """Return whether the caller accepts this metadata of the queue."""
         return self.expected in (None, metadata)
 
     def choose(self, ready: Sequence[BsonDocument]) -> Choice:
         """Choose the first ready messages, up to the limits of the attempt."""
-        candidates = list(portion(ready[: self.limit], self.most_bytes, body_of))
+        candidates = list(take_portion(ready[: self.limit], self.most_bytes, body_of))
         max_claims = None if self.request is None else self.request.max_claims
         if max_claims is None:
             return Choice(candidates, candidates, [])
@@ -94,5 +93,5 @@ class ClaimAttempt(Struct, frozen=True):
         messages = [found for found in choice.eligible if found["_id"] in taken]
         if self.request is None:
             return ClaimOutcome(self.now, messages, spent=choice.spent)
-        claimed = [layout.claimed(found, self.request, self.now) for found in messages]
-        return ClaimOutcome(self.now, claimed, sum(map(layout.names_claim, messages)), choice.spent)
+        claimed = [layout.claimed_document(found, self.request, self.now) for found in messages]
+        return ClaimOutcome(self.now, claimed, sum(map(layout.has_claim, messages)), choice.spent)

@@ -2,8 +2,8 @@
 """The connection to MongoDB: commands, transactions, deadlines, and the translation of PyMongo's errors.
 
 The driver sends plain commands (``Database.command``), which cost a third less than PyMongo's helper methods. This
-module and ``commands`` therefore implement the other tasks of the helper methods: they set the write concern, raise the
-errors inside a reply, and retry after a failover.
+module and ``commands`` therefore implement what the helper methods would do: set the write concern, raise the errors
+inside a reply, and retry after a failover.
 """
 
 import random
@@ -34,7 +34,7 @@ from zq.errors import Invalid, Unavailable
 from zq.model import UNBOUNDED, QueueRef
 from zq.model.stats import Tally, removals
 from zq.storage.concurrency import StripedLocks
-from zq.storage.mongodb.commands import PORTION, TRANSIENT, checked, is_conflict, is_transient, parts, taken
+from zq.storage.mongodb.commands import PORTION, TRANSIENT, check_reply, is_conflict, is_transient, read_up_to, split
 from zq.storage.mongodb.layout import CODEC, MESSAGES, BsonDocument, QueueKey
 
 T = TypeVar("T")
@@ -46,9 +46,9 @@ IDLE: Final = 2_000_000
 
 
 def end_orphans(client: Client) -> int:
-    """End the abandoned transactions of zq servers and return their number.
+    """End abandoned transactions of zq servers, and return their number.
 
-    The function only needs privileges on the user's own sessions.
+    The function requires no privileges beyond those on the user's own sessions.
     """
     application = client.options.pool_options.appname
     abandoned = {
@@ -67,27 +67,27 @@ def end_orphans(client: Client) -> int:
 FIRST_PAUSE: Final = 0.001
 # Maximum seconds between later attempts. With longer pauses, the slower of two busy processes would starve.
 LONGEST_PAUSE: Final = 0.008
-# Seconds of conflicts after which abandoned transactions are ended, since one of them may cause the conflicts.
+# Seconds of conflicts after which abandoned transactions are ended, because one of them may cause the conflicts.
 PATIENCE: Final = 0.5
 UNKNOWN: Final = "UnknownTransactionCommitResult"
-# The code of a transient error shortly after the creation of the collection.
+# The code of a transient error that MongoDB returns shortly after the collection was created.
 SNAPSHOT_UNAVAILABLE: Final = 246
 LOCAL: Final = ReadConcern("local")
 PLAIN: Final = cast(CodecOptions[Mapping[str, Any]], CODEC)
 UNJOURNALED: Final = {"w": 1}
-# Batch size that returns all documents of a snapshot in one reply.
-FEW: Final = 100_000
+# A batch size that returns all documents of a snapshot in one reply.
+SNAPSHOT_BATCH: Final = 100_000
 
-# The possible outcomes of one attempt of a transaction.
+# The outcomes of an attempt of a transaction, for the metric.
 OUTCOMES: Final = ("committed", "conflict", "outdated", "failed")
 
 
 class Aborted(Exception):
-    """The work of a transaction has found that the transaction must not be committed."""
+    """Raised in a transaction that must not be committed."""
 
 
 class StoreClient:
-    """An open database. Safe for any number of threads."""
+    """The connection to one database. Safe for any number of threads."""
 
     def __init__(self, client: Client, database: str, timeout: float, durable: WriteConcern, sharded: bool) -> None:
         self.pymongo = client
@@ -103,15 +103,15 @@ class StoreClient:
         self._durable = durable
         self._write_concern = durable.document
         self._verb = threading.local()
-        # A reader's marker must not depend on a write that a failover may undo. With a weaker write concern, a stronger
-        # read concern would have no benefit.
+        # A reader's marker must not depend on a write that a failover may undo. If the write concern permits this
+        # anyway, a majority read would have no benefit.
         self._read_concern = {"level": "majority" if durable.document.get("w") == "majority" else "local"}
 
     @contextmanager
     def verb(self, timeout: float | None = None) -> Iterator[None]:
-        """Limit the duration of a verb and translate PyMongo's errors; a context manager.
+        """Limit the duration of a storage operation and translate PyMongo's errors; a context manager.
 
-        ``timeout``: the limit in seconds; None = the limit of the store.
+        ``timeout`` is the limit in seconds; None = the limit of the store.
 
         Raises ``Invalid`` if MongoDB cannot store a value, and ``Unavailable`` for every other PyMongo error.
         """
@@ -126,11 +126,11 @@ class StoreClient:
             raise Unavailable from error
 
     def where(self, key: QueueKey, **conditions: object) -> BsonDocument:
-        """Return a filter on the messages of one queue. On a sharded cluster, the filter includes the shard key."""
+        """Return a filter on messages of the queue. On a sharded cluster, it includes the shard key."""
         return {"s": key.shard, "q": key.messages, **conditions} if self.sharded else {"q": key.messages, **conditions}
 
     def shards(self, shards: Iterable[str]) -> BsonDocument:
-        """Return the condition that routes a command by these shard keys. Without a cluster, it is empty."""
+        """Return the condition that routes a command by these shard keys; empty without a sharded cluster."""
         return {"s": {"$in": list(dict.fromkeys(shards))}} if self.sharded else {}
 
     def find(
@@ -149,11 +149,12 @@ class StoreClient:
     ) -> list[BsonDocument]:
         """Return the matching documents of ``messages``.
 
-        - ``limit``: the maximum number of documents; 0 = no limit.
-        - ``most_bytes``: the total size of bodies at which the result ends. The last document may exceed it.
-        - ``committed``: read majority-committed data, which no failover can undo (``local`` data if the write concern
-          is weaker than ``majority``).
-        - ``snapshot``: read majority-committed data of one point in time; a ``Timestamp`` selects this point.
+        Args:
+            limit: Maximum number of documents; 0 = no limit.
+            most_bytes: Total size of bodies at which to stop reading. The last document may exceed it.
+            committed: Read majority-committed data, which no failover can undo. If the write concern is weaker than
+                ``majority``, read local data.
+            snapshot: Read a majority-committed snapshot. A ``Timestamp`` selects its point in time.
         """
         command: BsonDocument = {"find": MESSAGES, "filter": conditions}
         if sort:
@@ -180,15 +181,15 @@ class StoreClient:
     ) -> list[BsonDocument]:
         """Run a read command and return the documents of its cursor.
 
-        ``committed``, ``snapshot`` and ``most_bytes`` have the same meaning as in ``find``.
+        The options are those of ``find``.
         """
         if committed:
             command["readConcern"] = self._read_concern
         if snapshot:
             moment = {"atClusterTime": snapshot} if isinstance(snapshot, Timestamp) else {}
             command["readConcern"] = {"level": "snapshot", **moment}
-        return self._again(
-            lambda: taken(self.database.cursor_command(command, session=session, codec_options=CODEC), most_bytes),
+        return self._retry(
+            lambda: read_up_to(self.database.cursor_command(command, session=session, codec_options=CODEC), most_bytes),
             session,
         )
 
@@ -202,33 +203,37 @@ class StoreClient:
         """
         if self._read_concern["level"] != "majority":
             return self.find(conditions), False
-        command = {"find": MESSAGES, "filter": conditions, "readConcern": {"level": "snapshot"}, "batchSize": FEW}
-        reply = self._again(lambda: self.database.command(command, codec_options=PLAIN), None)
+        command = {
+            "find": MESSAGES,
+            "filter": conditions,
+            "readConcern": {"level": "snapshot"},
+            "batchSize": SNAPSHOT_BATCH,
+        }
+        reply = self._retry(lambda: self.database.command(command, codec_options=PLAIN), None)
         return reply["cursor"]["firstBatch"], reply["cursor"]["atClusterTime"]
 
     def count(self, conditions: Mapping[str, object], hint: str, most: int = 0) -> int:
-        """Count the matching documents of ``messages``, up to ``most`` (0: no limit)."""
+        """Count the matching documents of ``messages``, up to ``most`` (0 = no limit)."""
         collection = self.database[MESSAGES]
         bound: Mapping[str, Any] = {"limit": most} if most else {}
-        return self._again(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
+        return self._retry(lambda: collection.count_documents(conditions, hint=hint, **bound), None)
 
     def aggregate(
         self, stages: Sequence[BsonDocument], hint: str, session: Session | None = None
     ) -> list[BsonDocument]:
-        """Run an aggregation pipeline on ``messages`` and return its results."""
+        """Run an aggregation pipeline on ``messages``."""
         return self.read({"aggregate": MESSAGES, "pipeline": stages, "cursor": {}, "hint": hint}, session)
 
     def update(self, updates: Sequence[Mapping[str, object]], session: Session | None = None) -> int:
-        """Run update statements in order, and return the total number of matched and upserted documents.
+        """Run update statements in order, and return the number of matched and upserted documents.
 
-        Outside a transaction, the method repeats a command after a connection failure. The first attempt may have been
-        executed.
+        Outside a transaction, the method retries after a connection failure, so a statement may be executed twice.
         """
-        commands = parts(updates, lambda update: update["u"])
+        commands = split(updates, lambda update: update["u"])
         return sum(self._write({"update": MESSAGES, "updates": part}, session)["n"] for part in commands)
 
     def upsert(self, where: Mapping[str, object], change: Mapping[str, object]) -> None:
-        """Update or create a document. Concurrent creation by another process is not an error."""
+        """Update or create a document, even if another process creates it at the same time."""
         while True:
             try:
                 self.update([{"q": where, "u": change, "upsert": True}])
@@ -237,16 +242,16 @@ class StoreClient:
                 continue
 
     def insert(self, documents: Sequence[BsonDocument], session: Session) -> None:
-        for part in parts(documents, lambda document: document):
+        for part in split(documents, lambda document: document):
             self._write({"insert": MESSAGES, "documents": part}, session)
 
     def delete(
         self, statements: Sequence[Mapping[str, object]], session: Session | None = None, *, durable: bool = True
     ) -> int:
-        """Run delete statements and return the number of deleted documents.
+        """Run delete statements, and return the number of deleted documents.
 
-        ``durable``: whether to wait for the store's write concern. Pass False for deletions that another server would
-        repeat if a failover undid them.
+        Pass ``durable=False`` for deletions that another server repeats if a failover undoes them. The command then
+        does not wait for the store's write concern.
         """
         deleted: int = self._write({"delete": MESSAGES, "deletes": statements}, session, durable)["n"]
         return deleted
@@ -259,7 +264,7 @@ class StoreClient:
         session: Session | None = None,
         durable: bool = True,
     ) -> int:
-        """Delete all matching documents and return their number."""
+        """Delete all matching documents, and return their number."""
         return self.delete([{"q": conditions, "limit": 0, "hint": hint}], session, durable=durable)
 
     def modify(
@@ -270,10 +275,10 @@ class StoreClient:
         *,
         durable: bool = True,
     ) -> BsonDocument | None:
-        """Run ``findAndModify`` and return its document, or None if no document matched.
+        """Run ``findAndModify``, and return its document, or None if no document matched.
 
-        ``durable``: whether to wait for the store's write concern. Pass False for changes that another server would
-        repeat if a failover undid them.
+        Pass ``durable=False`` for a change that another server repeats if a failover undoes it. The command then does
+        not wait for the store's write concern.
         """
         found: BsonDocument | None = self._write({"findAndModify": collection, **command}, session, durable).get(
             "value"
@@ -287,18 +292,18 @@ class StoreClient:
         *,
         retry_conflicts: bool = True,
     ) -> T:
-        """Run ``work`` in a transaction and return the result of the committed attempt.
+        """Run ``work`` in a transaction, and return the result of the committed attempt.
 
         The method retries the transaction after transient errors, so it may call ``work`` several times.
 
-        - ``trace``: a function that maps the result of an attempt to a filter. The filter matches a document if, and
-          only if, the attempt was committed. An empty filter means that there is no such document.
-        - ``retry_conflicts``: whether to retry after a conflict with another transaction.
+        Args:
+            trace: Maps the result of an attempt to a filter that matches a document if, and only if, the attempt was
+                committed. An empty filter means that there is no such document.
+            retry_conflicts: Whether to retry after a conflict with another transaction.
 
         Raises:
-
-        - ``Aborted`` if ``work`` raises it, or after a conflict if ``retry_conflicts`` is False. Nothing has changed.
-        - ``Unavailable`` if the outcome of a commit cannot be determined.
+            Aborted: ``work`` raised it, or a conflict occurred and ``retry_conflicts`` is False. Nothing has changed.
+            Unavailable: It is unknown whether the transaction was committed.
         """
         pause = FIRST_PAUSE
         patient_until = time.monotonic() + PATIENCE
@@ -320,7 +325,7 @@ class StoreClient:
                         self._committed(session)
                         return result
                     self.transactions.add("conflict" if is_conflict(error) else "failed")
-                    if not is_transient(error) or self._late():
+                    if not is_transient(error) or self._is_late():
                         raise
                     if not retry_conflicts and is_conflict(error):
                         raise Aborted from error
@@ -331,14 +336,17 @@ class StoreClient:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def listen(self, listener: Callable[[QueueRef], object]) -> None:
-        """Set the listener for queues in which transactions make messages ready.
+        """Set the listener for queues with ready messages.
 
-        After each commit, the client calls the listener with each queue that was recorded by ``made_ready``.
+        After each commit, it is called with every queue that was passed to ``made_ready``.
         """
         self._listener = listener
 
     def made_ready(self, session: Session, queue: QueueRef) -> None:
-        """Record that the session's transaction makes messages of the queue ready. See ``listen``."""
+        """Record that the transaction makes messages of the queue ready.
+
+        After the commit, the listener is called with this queue.
+        """
         self._made_ready.setdefault(session, set()).add(queue)
 
     def _committed(self, session: Session) -> None:
@@ -352,16 +360,16 @@ class StoreClient:
                 session.commit_transaction()
                 return
             except PyMongoError as error:
-                if not error.has_error_label(UNKNOWN) or self._late():
+                if not error.has_error_label(UNKNOWN) or self._is_late():
                     raise
             time.sleep(LONGEST_PAUSE)
 
     def _was_committed(self, error: PyMongoError, stored: BsonDocument) -> bool:
         """Return whether a transaction was committed although its commit command failed with ``error``.
 
-        ``stored`` is the filter that ``trace`` returned. A failover could still undo a document that the search finds.
-        Before the search, the method therefore sends a write that changes nothing; its write concern covers all
-        earlier writes.
+        ``stored`` is the filter that ``trace`` returned. The method searches for a matching document, but a failover
+        could still roll this document back. Before the search, it therefore sends a write that changes nothing; the
+        write concern of this write covers all earlier writes.
 
         Raises ``Unavailable`` if the outcome is unknown.
         """
@@ -379,25 +387,24 @@ class StoreClient:
     def _write(self, command: BsonDocument, session: Session | None, durable: bool = True) -> BsonDocument:
         if session is None:
             command["writeConcern"] = self._write_concern if durable else UNJOURNALED
-        return self._again(
-            lambda: checked(self.database.command(command, session=session, codec_options=PLAIN)), session
+        return self._retry(
+            lambda: check_reply(self.database.command(command, session=session, codec_options=PLAIN)), session
         )
 
-    def _again(self, send: Callable[[], T], session: Session | None) -> T:
-        """Call ``send`` until a primary answers or the verb's time is over. In a transaction, call it only once."""
+    def _retry(self, send: Callable[[], T], session: Session | None) -> T:
+        """Call ``send`` until a primary replies or the deadline has passed. In a transaction, call it only once."""
         pause = FIRST_PAUSE
         while True:
             try:
                 return send()
             except AutoReconnect as error:
-                if session is not None or isinstance(error, ServerSelectionTimeoutError) or self._late():
+                if session is not None or isinstance(error, ServerSelectionTimeoutError) or self._is_late():
                     raise
             except OperationFailure as error:
-                if session is not None or error.code != SNAPSHOT_UNAVAILABLE or self._late():
+                if session is not None or error.code != SNAPSHOT_UNAVAILABLE or self._is_late():
                     raise
             time.sleep(pause)
             pause = min(2 * pause, 0.25)
 
-    def _late(self) -> bool:
-        """Return whether the deadline of this thread's verb has passed."""
+    def _is_late(self) -> bool:
         return time.monotonic() > float(self._verb.deadline)

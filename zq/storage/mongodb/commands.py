@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions on commands and replies, without I/O: split a command by size, and find the errors in a reply."""
+"""Functions on commands and replies, without I/O: split a command by size, and raise the errors in a reply."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
@@ -13,46 +13,46 @@ from zq.storage.mongodb.layout import BsonDocument
 S = TypeVar("S", bound=Mapping[str, Any])
 # Maximum size of the message bodies in one command, in bytes. The server's limit is 16 MiB for the entire command.
 LARGEST: Final = 8 << 20
-# Number of documents in the first reply of a search that is limited by bytes.
+# Number of documents in the first reply to a search with ``most_bytes``.
 PORTION: Final = 32
 DUPLICATE_KEY: Final = 11000
 WRITE_CONFLICT: Final = 112
 # The code of the error that the guards of ``floors`` raise.
 CONVERSION_FAILURE: Final = 241
-# Error codes of a server that is not, or is no longer, the primary.
+# The error codes of a server that is not the primary.
 NOT_PRIMARY: Final = frozenset({91, 189, 10058, 10107, 11600, 11602, 13435, 13436})
 TRANSIENT: Final = "TransientTransactionError"
 
 
 class RemovalPending(OperationFailure):
-    """A queue has messages below its floor that are not deleted yet."""
+    """Raised if a queue still stores messages that a purge or deletion has removed."""
 
 
-def taken(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
+def read_up_to(cursor: CommandCursor[BsonDocument], most_bytes: int) -> list[BsonDocument]:
     """Return documents of the cursor until the total size of their bodies reaches ``most_bytes``.
 
-    The average size of the first ``PORTION`` documents determines the size of the next batch. Small documents then
-    arrive in a single further reply.
+    After the first ``PORTION`` documents, their average size determines the size of the next batch. Small documents
+    then arrive in a single further reply.
     """
     if most_bytes >= UNBOUNDED:
         return list(cursor)
-    taken: list[BsonDocument] = []
+    documents: list[BsonDocument] = []
     left = most_bytes
     with cursor:
         for document in cursor:
-            taken.append(document)
+            documents.append(document)
             left -= len(document.get("b", b""))
             if left <= 0:
                 break
-            if len(taken) == PORTION:
+            if len(documents) == PORTION:
                 cursor.batch_size(2 + left * PORTION // (most_bytes - left))
-    return taken
+    return documents
 
 
-def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
-    """Split statements into parts, each of which fits into one command.
+def split(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[Sequence[S]]:
+    """Split statements into lists that each fit into one command.
 
-    ``document_of`` returns the document in a statement; the size of its body counts towards ``LARGEST``.
+    ``document_of`` returns the document in a statement, whose body counts towards ``LARGEST``.
     """
     start = weight = 0
     for at, statement in enumerate(statements):
@@ -67,25 +67,25 @@ def parts(statements: Sequence[S], document_of: Callable[[S], Any]) -> Iterator[
 
 
 def is_conflict(error: PyMongoError) -> bool:
-    """Return whether the error is a conflict with another transaction that writes the same document."""
+    """Return whether the error is a conflict with another transaction that has written the same document."""
     return isinstance(error, OperationFailure) and error.code in (WRITE_CONFLICT, DUPLICATE_KEY)
 
 
 def is_transient(error: PyMongoError) -> bool:
-    """Return whether the transaction may succeed if it is repeated."""
+    """Return whether the transaction may succeed if it is retried."""
     # Two transactions can create the same queue, fence or stage. A duplicate message id is a permanent error.
     if isinstance(error, DuplicateKeyError):
         return not str(((error.details or {}).get("keyValue") or {}).get("_id", "m")).startswith("m")
     return error.has_error_label(TRANSIENT)
 
 
-KINDS: Final = {DUPLICATE_KEY: DuplicateKeyError, CONVERSION_FAILURE: RemovalPending}
+ERROR_TYPES: Final = {DUPLICATE_KEY: DuplicateKeyError, CONVERSION_FAILURE: RemovalPending}
 
 
-def checked(reply: Mapping[str, Any]) -> BsonDocument:
-    """Return the reply, or raise the first error that the reply contains."""
+def check_reply(reply: Mapping[str, Any]) -> BsonDocument:
+    """Return the reply, or raise the first error in it."""
     for error in reply.get("writeErrors", ()):
-        raise KINDS.get(error["code"], OperationFailure)(error["errmsg"], error["code"], error)
+        raise ERROR_TYPES.get(error["code"], OperationFailure)(error["errmsg"], error["code"], error)
     if "writeConcernError" in reply:
         error = reply["writeConcernError"]
         if error.get("code") in NOT_PRIMARY:

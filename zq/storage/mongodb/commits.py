@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commits of transactional producers. ``producers`` describes the record of a commit.
+"""Commits of transactional producers. ``producers`` describes their documents.
 
 A small commit is a single transaction. A large commit has three phases:
 
-1. Prepare: the server reserves the stages and the messages of the claims, in transactions of limited size.
+1. Prepare: the server reserves the stages and the claimed messages, in transactions of limited size.
 2. Decide: a single transaction makes the commit effective.
-3. Carry out: transactions of limited size, the slices, delete the claimed messages and publish the stages. Each slice
-   stores its progress. Any server can continue.
+3. Carry out: transactions of limited size, called slices, delete the claimed messages and publish the stages. Each
+   slice stores its progress, so any server can continue.
 
 Each step of the first phase has a deadline. After the deadline, any server may abort the commit. A decided commit is
 never aborted.
@@ -21,7 +21,7 @@ from uuid import uuid4
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ClaimLapsed, CommitRunning, Fenced, StageNotFound
-from zq.model import Bounds, ClaimRef, Commit, Committed, Fence, Unfinished
+from zq.model import Bounds, ClaimRef, Commit, CommitResult, Fence, UnfinishedCommit
 from zq.storage.capabilities import check_size, check_stage
 from zq.storage.mongodb import layout, producers, stages
 from zq.storage.mongodb.changes import check_fence
@@ -30,13 +30,13 @@ from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.producers import ABORTING, DECIDED, PREPARING, CommitEvents, Step
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
 from zq.storage.mongodb.reservations import Holdings, Reservations
-from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits, part, publish
+from zq.storage.mongodb.stages import BEGINNING, BESIDE, Progress, Stages, fits, next_drafts, publish
 
 # Milliseconds for which only the server that aborts a commit may work on it.
 ABORT_GRACE: Final = 2000
-# Minimum number of drafts that one clean-up slice removes from stages. Their removal takes 15 ms.
+# Minimum number of drafts that one clean-up removes from stages, which takes 15 ms.
 CLEANED_AT_ONCE: Final = 500
-# Maximum pause in seconds after a step that extends stages. The pause is as long as the step, up to this maximum.
+# Maximum pause in seconds after a step that extends stages. The pause is as long as the step, up to this limit.
 LONGEST_REST: Final = 0.2
 # Maximum number of commits and stages that one search finds.
 FOUND_AT_ONCE: Final = 100
@@ -45,7 +45,7 @@ ROUNDS: Final = 100
 
 
 class RunningClock:
-    """The current time during a verb, in milliseconds: its start time plus the elapsed time."""
+    """The current time in milliseconds: the time of the request plus the time elapsed since then."""
 
     def __init__(self, now: int) -> None:
         self.start = now
@@ -55,12 +55,12 @@ class RunningClock:
         return self.start + int(1000 * (time.monotonic() - self._begun))
 
 
-class Begun(NamedTuple):
+class CommitStart(NamedTuple):
     """The result of the first transaction of a commit.
 
-    - ``record``: the producer's record after the transaction.
+    - ``record``: the producer's document after the transaction.
     - ``entered``: the queues to which the transaction has published messages.
-    - ``held``: the messages of each claim.
+    - ``held``: the messages that each claim holds.
     """
 
     record: BsonDocument
@@ -88,24 +88,25 @@ class Commits:
         self._patience = int(2000 * client.timeout)
         """The time limit of each step that prepares a commit, in milliseconds."""
 
-    def commit(self, commit: Commit, now: int, bounds: Bounds) -> Committed:
+    def commit(self, commit: Commit, now: int, bounds: Bounds) -> CommitResult:
         """Complete a small commit or decide a large one, and return the producer's last batch.
 
         - If the batch was committed before, return the stored result and drop the stages of the repeated request.
-        - If the producer's last commit is decided but not carried out completely, return that commit.
+        - If the producer's last commit is decided but incomplete, return that commit.
         - If the producer has an undecided commit whose deadline has passed, abort it first.
 
-        Raises ``CommitRunning`` if another server is preparing or aborting a commit of the producer, or if this server
-        cannot finish in time. Raises ``ClaimLapsed``, ``Fenced`` and ``StageNotFound`` as the verb does.
+        Raises ``CommitRunning`` if another server is preparing or aborting a commit of the producer, or if the attempts
+        take too long. Raises ``ClaimLapsed``, ``Fenced`` and ``StageNotFound`` as ``TransactionController.commit``
+        does.
         """
         clock = RunningClock(now)
         while True:
             record = self._find(producers.identity(commit.project, commit.producer))
             replayed = "batch" in record and commit.batch <= record["batch"]
-            if record.get("state") == DECIDED or (replayed and producers.remembered(record, now)):
+            if record.get("state") == DECIDED or (replayed and producers.has_last_batch(record, now)):
                 for stage in (*commit.publish, *commit.beside) if replayed else ():
                     self._stages.drop(stages.identity(commit.project, stage))
-                return producers.committed(record, replayed=replayed)
+                return producers.last_batch(record, replayed=replayed)
             if "state" in record:
                 if record["due"] > clock.now():
                     raise CommitRunning
@@ -117,10 +118,10 @@ class Commits:
             else:
                 time.sleep(LONGEST_PAUSE)
 
-    def last(self, project: str, producer: str, now: int) -> Committed | None:
-        """Return the producer's last decided batch, or None if there is none or if it has expired."""
+    def last(self, project: str, producer: str, now: int) -> CommitResult | None:
+        """Return the producer's last decided batch, or None if there is none or it has expired."""
         record = self._find(producers.identity(project, producer))
-        return producers.committed(record) if producers.remembered(record, now) else None
+        return producers.last_batch(record) if producers.has_last_batch(record, now) else None
 
     def carry_on(self, project: str, producer: str, most: int, now: int) -> bool:
         """Carry out one slice of the producer's decided commit, with up to ``most`` messages.
@@ -142,8 +143,8 @@ class Commits:
         self._events.reached(step)
         return True
 
-    def unfinished(self) -> list[Unfinished]:
-        """Return decided commits of all producers that are not carried out completely, up to ``FOUND_AT_ONCE``."""
+    def unfinished(self) -> list[UnfinishedCommit]:
+        """Return up to ``FOUND_AT_ONCE`` decided but incomplete commits of all producers."""
         decided: BsonDocument = {"due": {"$exists": True}, "state": DECIDED}
         with self._client.verb():
             found = self._client.find(decided, limit=FOUND_AT_ONCE, sort={"due": 1}, hint=layout.DUE)
@@ -168,11 +169,11 @@ class Commits:
 
     def _resume(self, one: BsonDocument, now: int) -> int:
         if "state" not in one:
-            return self._stages.drop(stages.exactly(one))
+            return self._stages.drop(stages.exact_filter(one))
         self._abort(one, RunningClock(now))
         return 0
 
-    def _attempt(self, commit: Commit, clock: RunningClock, bounds: Bounds) -> Committed | None:
+    def _attempt(self, commit: Commit, clock: RunningClock, bounds: Bounds) -> CommitResult | None:
         """Try to commit. Return the producer's last batch, or None if a concurrent attempt was faster."""
         try:
             with self._client.verb():
@@ -186,19 +187,21 @@ class Commits:
             record = self._prepare(begun, commit.fence, clock)
         else:
             self._events.reached(Step.DONE)
-        return producers.committed(record)
+        return producers.last_batch(record)
 
-    def _begin(self, commit: Commit, attempt: str, clock: RunningClock, bounds: Bounds, session: Session) -> Begun:
+    def _begin(
+        self, commit: Commit, attempt: str, clock: RunningClock, bounds: Bounds, session: Session
+    ) -> CommitStart:
         """Complete a small commit, or reserve the stages of a large commit and store its record.
 
-        Raises ``Aborted`` if the producer has a commit in progress or has committed this batch.
+        Raises ``Aborted`` if the producer has a commit in progress or has already committed this batch.
         """
         doc_id = producers.identity(commit.project, commit.producer)
         former = next(iter(self._client.find(doc_id, session=session)), {})
-        if former.get("attempt") == attempt:  # the transaction was committed before, and is repeated
+        if former.get("attempt") == attempt:  # an earlier run of this transaction was committed
             claims = producers.claims(former) if "state" in former else []
-            return Begun(former, (), self._reservations.holdings(claims, clock.start, session))
-        if "state" in former or (producers.remembered(former, clock.start) and commit.batch <= former["batch"]):
+            return CommitStart(former, (), self._reservations.find_holdings(claims, clock.start, session))
+        if "state" in former or (producers.has_last_batch(former, clock.start) and commit.batch <= former["batch"]):
             raise Aborted
         if commit.fence is not None:
             check_fence(self._client, session, commit.project, commit.fence)
@@ -206,34 +209,35 @@ class Commits:
         for name, stage in zip(dict.fromkeys(commit.publish), kept, strict=False):
             check_stage(commit, name, stage["count"])
         published = sum(stage["count"] for stage in kept if BESIDE not in stage)
-        held = self._reservations.holdings(list(dict.fromkeys(commit.settle)), clock.start, session)
+        held = self._reservations.find_holdings(list(dict.fromkeys(commit.settle)), clock.start, session)
         deleted = sum(map(len, held.values()))
-        check_size(Committed(commit.batch, published, deleted), bounds)
+        check_size(CommitResult(commit.batch, published, deleted), bounds)
         entered: Sequence[QueueKey] = ()
         if fits(kept, deleted, bounds.step):
-            drafts, _ = part(self._stages, kept, BEGINNING, bounds.step, session)
+            drafts, _ = next_drafts(self._stages, kept, BEGINNING, bounds.step, session)
             if len(drafts) != sum(stage["count"] for stage in kept):
                 raise StageNotFound.of(commit.publish[0])  # drafts have expired meanwhile
             entered = publish(self._client, session, commit.project, drafts, clock.start)
             self._stages.remove_small(kept, session)
             self._reservations.finish_small(held, clock.start, session)
-            record = producers.done(commit, attempt, published, deleted, clock.start)
+            record = producers.completed_document(commit, attempt, published, deleted, clock.start)
         else:
             self._stages.reserve(kept, attempt, session)
             due = clock.now() + self._patience
-            record = producers.preparing(commit, attempt, kept, former, clock.start, due)
+            record = producers.preparing_document(commit, attempt, kept, former, clock.start, due)
         self._client.update([{"q": doc_id, "u": record, "upsert": True}], session)
-        return Begun(record, entered, held)
+        return CommitStart(record, entered, held)
 
-    def _prepare(self, begun: Begun, fence: Fence | None, clock: RunningClock) -> BsonDocument:
+    def _prepare(self, begun: CommitStart, fence: Fence | None, clock: RunningClock) -> BsonDocument:
         """Extend the stages, reserve the claimed messages, and decide the commit. Return the decided record.
 
-        If a claim, a stage or the fence is lost, abort the commit and raise ``ClaimLapsed``, ``StageNotFound`` or
-        ``Fenced``. Raises ``CommitRunning`` if another server has aborted the commit.
+        If a claim has lapsed, a stage has expired or the fence has a later epoch, abort the commit and raise
+        ``ClaimLapsed``, ``StageNotFound`` or ``Fenced``. Raises ``CommitRunning`` if another server has aborted the
+        commit.
         """
         record = begun.record
         try:
-            record = self._keep(record, clock)
+            record = self._extend_stages(record, clock)
             for messages in self._reservations.parts(begun.held):
                 record = self._step(record, partial(self._reserve, messages, record, clock))
                 self._events.reached(Step.RESERVED)
@@ -246,12 +250,12 @@ class Commits:
         self._events.reached(Step.DECIDED)
         return record
 
-    def _keep(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
+    def _extend_stages(self, record: BsonDocument, clock: RunningClock) -> BsonDocument:
         """Remove the expiry of the stages' drafts, with pauses for other requests. Return the current record."""
         for stage in record["publish"]:
             began = time.monotonic()
-            for _ in self._stages.keep(stage):
-                record = self._step(record, lambda session: self._prolonged(clock))
+            for _ in self._stages.remove_expiry(stage):
+                record = self._step(record, lambda session: self._later_deadline(clock))
                 time.sleep(min(LONGEST_REST, time.monotonic() - began))
                 began = time.monotonic()
         return record
@@ -264,15 +268,15 @@ class Commits:
         session: Session,
     ) -> BsonDocument:
         self._reservations.reserve(messages, record, clock.start, session)
-        return self._prolonged(clock)
+        return self._later_deadline(clock)
 
-    def _prolonged(self, clock: RunningClock) -> BsonDocument:
+    def _later_deadline(self, clock: RunningClock) -> BsonDocument:
         return {"$set": {"due": clock.now() + self._patience}}
 
-    def _decide(self, begun: Begun, fence: Fence | None, clock: RunningClock, session: Session) -> BsonDocument:
+    def _decide(self, begun: CommitStart, fence: Fence | None, clock: RunningClock, session: Session) -> BsonDocument:
         record, deleted = begun.record, sum(map(len, begun.held.values()))
         if fence is not None:
-            check_fence(self._client, session, layout.original(record["project"]), fence)
+            check_fence(self._client, session, layout.decode_text(record["project"]), fence)
         self._reservations.check_removals(begun.held, session)
         published = sum(stage["count"] for stage in record["publish"] if BESIDE not in stage)
         figures = {"batch": record["next"], "published": published, "deleted": deleted, "decided": record["moment"]}
@@ -281,13 +285,14 @@ class Commits:
     def _slice(
         self, record: BsonDocument, most: int, entered: list[QueueKey], clock: RunningClock
     ) -> tuple[Callable[[Session], BsonDocument] | None, Step]:
-        """Return the work of the next slice of a decided commit, and the step that the slice completes.
+        """Return a function that executes the next slice of a decided commit, and the step that the slice completes.
 
-        The work is None if only clean-up is left. ``entered`` receives the queues to which the slice publishes.
+        The function is None if only clean-up is left. If the slice publishes messages, the function adds their queues
+        to ``entered``.
         """
         if record["settled"] < len(record["settle"]):
             return partial(self._settle, record, most, clock), Step.SETTLED
-        drafts, at = part(self._stages, record["publish"], record["at"], most)
+        drafts, at = next_drafts(self._stages, record["publish"], record["at"], most)
         if drafts:
             return partial(self._publish, record, drafts, at, entered, clock), Step.PUBLISHED
         return None, Step.DONE
@@ -306,15 +311,15 @@ class Commits:
         clock: RunningClock,
         session: Session,
     ) -> BsonDocument:
-        project = layout.original(record["project"])
+        project = layout.decode_text(record["project"])
         entered[:] = publish(self._client, session, project, drafts, clock.start)
         return {"$set": {"at": at, "due": clock.now()}}
 
     def _clean(self, record: BsonDocument, most: int) -> bool:
-        """Remove published stages from the store and, after the last one, the progress fields from the record.
+        """Remove published stages. After the last stage, also remove the progress fields of the record.
 
-        One call removes up to ``most`` drafts, or up to ``CLEANED_AT_ONCE`` if ``most`` is less. Return whether stages
-        are left. The stages are already invisible, so a transaction is not necessary.
+        Return whether stages are left. One call removes up to ``most`` drafts, but at least ``CLEANED_AT_ONCE``. It
+        needs no transaction, because the stages are already invisible.
         """
         most = max(most, CLEANED_AT_ONCE)
         removed, order, drafts = record["removed"], record.get("order", 0), 0
@@ -336,7 +341,7 @@ class Commits:
         return False
 
     def _abort(self, record: BsonDocument, clock: RunningClock) -> None:
-        """Abort an undecided commit, unless another server has taken a step since ``record`` was read."""
+        """Abort an undecided commit. Do nothing if another server has taken a step since ``record`` was read."""
         given_up = self._take_over(record, {"state": ABORTING, "due": clock.now() + ABORT_GRACE})
         if given_up is None:
             return
@@ -352,16 +357,16 @@ class Commits:
             self._end(given_up, {"$set": {"e": given_up["former"]}, "$unset": nothing_left})
         else:
             with self._client.verb():
-                self._client.delete([{"q": producers.same(given_up), "limit": 1}])
+                self._client.delete([{"q": producers.same_state_filter(given_up), "limit": 1}])
         self._events.reached(Step.ABORTED)
 
     def _step(self, record: BsonDocument, change: Callable[[Session], BsonDocument]) -> BsonDocument:
         """Run one step of a commit in a transaction, and return the resulting record.
 
         ``change`` does the work of the step and returns the update of the record. If another step was taken since
-        ``record`` was read, ``change`` is not called and the current record is returned.
+        ``record`` was read, ``change`` is not called, and the current record is returned.
 
-        Raises ``Aborted`` if the commit is aborted or completed.
+        Raises ``Aborted`` if the commit is aborted or complete.
         """
 
         def work(session: Session) -> BsonDocument:
@@ -380,25 +385,23 @@ class Commits:
             return self._client.transaction(work)
 
     def _take_over(self, record: BsonDocument, noted: BsonDocument) -> BsonDocument | None:
-        """Set fields of the record and count a step. Return the new record.
+        """Set the fields ``noted`` of the record, increment its number of steps, and return the new record.
 
         Return None if another server has taken a step since ``record`` was read.
         """
         step = {"$set": noted, "$inc": {"turn": 1}}
         with self._client.verb():
-            return self._client.modify({"query": producers.unchanged(record), "update": step, "new": True})
+            return self._client.modify({"query": producers.unchanged_filter(record), "update": step, "new": True})
 
     def _end(self, record: BsonDocument, step: BsonDocument) -> None:
         with self._client.verb():
-            self._client.update([{"q": producers.same(record), "u": step}])
+            self._client.update([{"q": producers.same_state_filter(record), "u": step}])
 
     def _find(self, doc_id: BsonDocument) -> BsonDocument:
-        """Return the producer's majority-committed record, or an empty one."""
         with self._client.verb():
             return next(iter(self._client.find(doc_id, committed=True)), {})
 
     def _announce_ready(self, queues: Sequence[QueueKey]) -> None:
-        """Discard the head hints of these queues and announce that messages are ready."""
         for key in queues:
             self._claimers.invalidate(key)
             self._announce(key.ref)

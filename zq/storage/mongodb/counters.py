@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counters of queues, which assign the sequence and the available-at of each message.
 
-The transaction that stores messages also advances the counter. A queue's document contains both its counter and its
-metadata, so this transaction reads the metadata as well.
+The transaction that stores messages also advances the counter. The counter is in the queue's document, together with
+the metadata, so this transaction reads the metadata as well.
 
-Each process caches the counters as its own posts have left them. The next group of posts then sends the new values in
-an update that is conditional on the cached values. A conditional update costs mongod and the process a third less than
+Each process caches the counters of the queues to which it posts. The next post computes the new values from the cache,
+and its update is conditional on the cached values. A conditional update costs mongod and the process a third less than
 an update that computes the values and returns them.
 
-If another server or a move has written the counter meanwhile, the condition fails and the transaction stores nothing. A
-second transaction then lets MongoDB compute the values, and the process does not cache the counter for ``SHARED``
-seconds.
+If a move or another server has advanced the counter, the condition fails and the transaction stores nothing. The post
+is repeated in a second transaction, in which MongoDB computes the values. For the next second, the process does not
+cache this counter.
 """
 
 import threading
@@ -27,11 +27,11 @@ from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.floors import counters_of, floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# The metadata of a missing queue, and of a queue that a post creates.
+# The metadata of a queue that does not exist or that a post has created.
 NO_METADATA: Final = b"{}"
 # Maximum number of queues whose metadata one command reads.
-LOOKUPS_AT_ONCE: Final = 256
-# The ``u`` of an update statement: update operators, or the stages of a pipeline.
+MAX_LOOKUPS: Final = 256
+# The ``u`` of an update statement: update operators, or pipeline stages.
 Step = BsonDocument | list[BsonDocument]
 
 
@@ -53,9 +53,9 @@ class Arrivals(NamedTuple):
 class SequenceRange(NamedTuple):
     """A reserved range of sequences in a queue, and the state of the queue.
 
-    - ``sequence`` and ``number``: the first sequence of the range, and its length.
+    - ``sequence``: the first sequence of the range.
+    - ``number``: the length of the range.
     - ``available``: the available-at of messages without delay, in milliseconds.
-    - ``metadata``, ``grouping`` and ``floor``: those of the queue.
     """
 
     sequence: int
@@ -66,24 +66,23 @@ class SequenceRange(NamedTuple):
     floor: int
 
 
-class Stale(Aborted):
-    """A stored counter differs from its cached value."""
+class StaleCounter(Aborted):
+    """Raised if a stored counter differs from its cached value."""
 
 
 # Maximum number of counters in the cache of a process.
-MOST_REMEMBERED: Final = 10_000
+MAX_CACHED_COUNTERS: Final = 10_000
 # Maximum size in bytes of the metadata of a cached counter. The conditional update contains the metadata.
-LARGEST_METADATA: Final = 1024
+MAX_CACHED_METADATA: Final = 1024
 # Seconds for which a counter is not cached after another process has written it.
-SHARED: Final = 1.0
+UNCACHED_SECONDS: Final = 1.0
 
 
-class Remembered(NamedTuple):
-    """A cached counter, as a committed transaction of this process has left it.
+class CachedCounter(NamedTuple):
+    """The values of a counter after a committed transaction of this process.
 
     - ``sequence``: the last assigned sequence.
     - ``available``: the last available-at of a message without delay, in milliseconds.
-    - ``metadata``, ``grouping`` and ``floor``: those of the queue.
     """
 
     sequence: int
@@ -93,39 +92,42 @@ class Remembered(NamedTuple):
     floor: int
 
 
-class CounterMemory:
-    """The cache of queue counters in one process. Safe for any number of threads."""
+class CounterCache:
+    """The cached counters of one process. Safe for any number of threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counters = LRUCache[str, Remembered](MOST_REMEMBERED)
-        self._shared = LRUCache[str, float](MOST_REMEMBERED)
+        self._counters = LRUCache[str, CachedCounter](MAX_CACHED_COUNTERS)
+        self._shared = LRUCache[str, float](MAX_CACHED_COUNTERS)
 
-    def of(self, keys: Sequence[QueueKey]) -> Mapping[QueueKey, Remembered]:
-        """Return the cached counters of these queues. Queues without a cached counter are left out."""
+    def get(self, keys: Sequence[QueueKey]) -> Mapping[QueueKey, CachedCounter]:
+        """Return the cached counters of these queues; queues without a cached counter are left out."""
         with self._lock:
             return {key: self._counters[key.counter] for key in keys if key.counter in self._counters}
 
-    def learn(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
-        """Cache the counters as they are after a committed transaction that has reserved these ranges."""
+    def store(self, ranges: Mapping[QueueKey, SequenceRange]) -> None:
+        """Cache the counters after a committed transaction that has reserved these ranges."""
         now = time.monotonic()
         with self._lock:
             for key, (sequence, number, available, metadata, grouping, floor) in ranges.items():
-                if available and len(metadata) <= LARGEST_METADATA and self._shared.get(key.counter, 0.0) < now:
+                if available and len(metadata) <= MAX_CACHED_METADATA and self._shared.get(key.counter, 0.0) < now:
                     last = sequence + number - 1
-                    self._counters[key.counter] = Remembered(last, available, metadata, grouping, floor)
+                    self._counters[key.counter] = CachedCounter(last, available, metadata, grouping, floor)
 
-    def forget(self, keys: Sequence[QueueKey]) -> None:
-        """Do not cache the counters for ``SHARED`` seconds, because another process has written one of them."""
-        until = time.monotonic() + SHARED
+    def suspend(self, keys: Sequence[QueueKey]) -> None:
+        """Drop these counters and do not cache them for ``UNCACHED_SECONDS``.
+
+        Call this method if another process has written one of them.
+        """
+        until = time.monotonic() + UNCACHED_SECONDS
         with self._lock:
             for key in keys:
                 self._counters.pop(key.counter, None)
                 self._shared[key.counter] = until
 
 
-def missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> set[QueueKey]:
-    """Return those of the given queues that do not exist."""
+def find_missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> set[QueueKey]:
+    """Return the queues that do not exist."""
     if not keys:
         return set()
     found = client.find({**counters_of(client, keys), "b": {"$exists": True}}, fields={"_id": 1}, session=session)
@@ -133,15 +135,15 @@ def missing(client: StoreClient, session: Session, keys: Sequence[QueueKey]) -> 
     return {key for key in keys if key.counter not in there}
 
 
-def advance_remembered(
+def advance_cached(
     client: StoreClient,
     session: Session,
     arrivals: Mapping[QueueKey, Arrivals],
-    remembered: Mapping[QueueKey, Remembered],
+    remembered: Mapping[QueueKey, CachedCounter],
 ) -> Mapping[QueueKey, SequenceRange]:
-    """Reserve sequences as ``advance`` does, with conditional updates for the queues in ``remembered``.
+    """Reserve sequences as ``advance`` does, with conditional updates for cached counters.
 
-    Raises ``Stale`` if a stored counter differs from its cached value.
+    Raises ``StaleCounter`` if a stored counter differs from its cached value.
     """
     known = sorted(arrivals.keys() & remembered.keys(), key=lambda key: key.counter)
     if not known:
@@ -150,15 +152,15 @@ def advance_remembered(
     ranges: dict[QueueKey, SequenceRange] = dict(advance(client, session, rest)) if rest else {}
     statements = []
     for key in known:
-        statement, ranges[key] = _believing(key, arrivals[key], remembered[key])
+        statement, ranges[key] = _conditional_update(key, arrivals[key], remembered[key])
         statements.append(statement)
     if client.update(statements, session) != len(statements):
-        raise Stale
+        raise StaleCounter
     return ranges
 
 
-def _believing(key: QueueKey, arrival: Arrivals, known: Remembered) -> tuple[BsonDocument, SequenceRange]:
-    """Return a conditional update that advances the counter if its cached value is current.
+def _conditional_update(key: QueueKey, arrival: Arrivals, known: CachedCounter) -> tuple[BsonDocument, SequenceRange]:
+    """Return an update statement that advances the counter if the cached value is current.
 
     The second result is the range of sequences that the update reserves.
     """
@@ -183,8 +185,8 @@ def advance(
 ) -> Mapping[QueueKey, SequenceRange]:
     """Reserve sequences in the queues, and create queues that do not exist.
 
-    Until the transaction ends, no other transaction can reserve sequences in these queues. The function writes the
-    counters in the order of their names. Two transactions on the same queues can therefore not block each other.
+    Until the transaction ends, no other transaction can reserve sequences in these queues. The counters are written in
+    the order of their names, so two transactions on the same queues cannot deadlock.
     """
     steps = {key: _step(key, arrival) for key, arrival in arrivals.items()}
     counters = increment(client, session, steps, {"k1": 1, "d1": 1, "b": 1, "h": 1, "m0": 1, "g": 1})
@@ -194,7 +196,7 @@ def advance(
 def increment(
     client: StoreClient, session: Session, steps: Mapping[QueueKey, Step], fields: Mapping[str, int]
 ) -> Mapping[QueueKey, BsonDocument]:
-    """Update or create counters in the order of their names, and return the resulting ``fields`` of each counter."""
+    """Update or create counters in the order of their names, and return the new values of ``fields``."""
     keys = sorted(steps, key=lambda key: key.counter)
     if len(keys) == 1:
         (key,) = keys
@@ -232,9 +234,7 @@ def _step(key: QueueKey, arrival: Arrivals) -> list[BsonDocument]:
     return [{"$set": made}, {"$unset": "e"}]
 
 
-class Known(NamedTuple):
-    """A queue's metadata, grouping and floor."""
-
+class QueueDetails(NamedTuple):
     metadata: bytes
     grouping: Grouping
     floor: int
@@ -245,17 +245,17 @@ class MetadataLookup:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._group_commit = GroupCommit[QueueKey, Known | None](
-            self._read, capacity=LOOKUPS_AT_ONCE, timeout=client.timeout
+        self._group_commit = GroupCommit[QueueKey, QueueDetails | None](
+            self._read, capacity=MAX_LOOKUPS, timeout=client.timeout
         )
 
-    def get(self, key: QueueKey) -> Known | None:
+    def get(self, key: QueueKey) -> QueueDetails | None:
         """Return the queue's metadata, grouping and floor, or None if the queue does not exist."""
         return self._group_commit.submit(key)
 
-    def _read(self, keys: Sequence[QueueKey]) -> Sequence[Known | None]:
+    def _read(self, keys: Sequence[QueueKey]) -> Sequence[QueueDetails | None]:
         named = counters_of(self._client, keys)
         fields = {"b": 1, "h": 1, "m0": 1, "g": 1}
         counters = self._client.find({**named, "b": {"$exists": True}}, fields=fields)
-        found = {one["_id"]: Known(one["b"], Grouping(one.get("h", "")), floor_of(one)) for one in counters}
+        found = {one["_id"]: QueueDetails(one["b"], Grouping(one.get("h", "")), floor_of(one)) for one in counters}
         return [found.get(key.counter) for key in keys]

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletions of messages by id.
 
-Concurrent deletions share a command, because the command's single wait for the journal takes longer than several
-deletions. The reply contains only the number of deleted messages. If this number is less than the number of requested
-deletions, each caller checks its own message.
+Concurrent deletions share a command, because one commit of the journal takes longer than several deletions. The reply
+contains only the total number of deleted messages. If some messages were not deleted, each caller checks its own
+message.
 
-Deletions with a history entry share a transaction instead, because concurrent transactions on one queue would conflict
-on its history counter. Deletions in a grouped queue also share a transaction.
+Deletions with a history entry share a transaction instead: concurrent transactions on one queue would conflict on its
+history counter. Deletions in a grouped queue also share a transaction.
 """
 
 from collections import defaultdict
@@ -20,9 +20,9 @@ from zq.errors import ClaimNotHeld, MessageClaimed
 from zq.model import Outcome
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout, lines
-from zq.storage.mongodb.changes import Ending, finish, held_by
+from zq.storage.mongodb.changes import FinishTerms, finish, held_condition
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.floors import find_there
+from zq.storage.mongodb.floors import find_visible
 from zq.storage.mongodb.group_commit import ShardGroups
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 
@@ -58,7 +58,7 @@ class Deletions:
     def delete(self, deletion: Deletion, is_grouped: bool) -> None:
         """Delete messages as ``MessageController.delete`` does.
 
-        ``is_grouped``: whether the messages are likely to be in lines of a grouped queue; a transaction is then used.
+        If ``is_grouped``, the queue is probably grouped, and a transaction is used at once.
         """
         claims = deletion.claims
         living = self._client.where(deletion.key, _id={"$in": deletion.doc_ids}, e={"$gt": DatetimeMS(deletion.now)})
@@ -74,11 +74,15 @@ class Deletions:
     def _delete_one(self, deletion: Deletion, living: BsonDocument, claims: Sequence[str]) -> None:
         """Delete one message in a command that concurrent callers share.
 
-        If the command has not deleted all messages, check this message: finish it in a transaction if it is in a line,
-        raise the refusal if its claim does not permit the deletion, or try again.
+        If the command has not deleted all messages, check this message:
+
+        - If it is in a grouped queue, finish it in a transaction.
+        - If its claim does not permit the deletion, raise the error.
+        - If it is deleted, return.
+        - Otherwise, try again.
         """
         while not self._group_commit.submit({**living, **_holder(claims, deletion.now), **IN_NO_LINE}):
-            found = find_there(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
+            found = find_visible(self._client, [deletion.key], living, fields={"c": 1, "h1": 1}, hint="_id_")
             if not found:
                 return
             if "h1" in found[0]:
@@ -93,20 +97,22 @@ class Deletions:
         return [self._client.delete(statements) == len(deletions)] * len(deletions)
 
     def _finish(self, deletions: Sequence[Deletion]) -> Sequence[Exception | None]:
-        """Finish the messages of a group of requests in one transaction, and return the refusal of each request.
+        """Finish the messages of several requests in one transaction, and return the error or None for each request.
 
-        A request finishes all of its existing messages, or none if it is refused.
+        A request finishes all of its existing messages, or none if it is rejected.
         """
-        with self._client.locks.locked(*{one.key.finishing for one in deletions if one.history}):
+        with self._client.locks.locked(*{one.key.history_counter for one in deletions if one.history}):
             return self._client.transaction(partial(self._finish_all, deletions))
 
     def _finish_all(self, deletions: Sequence[Deletion], session: Session) -> Sequence[Exception | None]:
-        now = max(deletion.now for deletion in deletions)  # one time for the whole group
+        now = max(deletion.now for deletion in deletions)  # the deletions of a group share one time
         keys = list(dict.fromkeys(one.key for one in deletions))
         shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [doc_id for one in deletions for doc_id in one.doc_ids]}, **shards}
-        met = find_there(self._client, keys, named, fields={"e": 1, "c": 1, "h1": 1}, hint="_id_", session=session)
-        found = {message["_id"]: message for message in met if int(message["e"]) > now}
+        messages = find_visible(
+            self._client, keys, named, fields={"e": 1, "c": 1, "h1": 1}, hint="_id_", session=session
+        )
+        found = {message["_id"]: message for message in messages if int(message["e"]) > now}
         answers: list[Exception | None] = []
         ending: defaultdict[tuple[QueueKey, int], list[BsonDocument]] = defaultdict(list)
         for one in deletions:
@@ -118,20 +124,20 @@ class Deletions:
                 ending[one.key, one.history] += [found.pop(message["_id"]) for message in mine]
         for (key, history), its in sorted(ending.items(), key=lambda item: item[0][0].shard):
             doc_ids = [message["_id"] for message in its]
-            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
+            finish(self._client, session, key, doc_ids, FinishTerms(Outcome.DELETED, now, history))
             lines.update_entries(self._client, session, key, its, now)
         return answers
 
 
 def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> MessageClaimed | ClaimNotHeld | None:
-    """Return the error that refuses a deletion, or None if the deletion is permitted.
+    """Return the error for a deletion that the message's claim does not permit, or None if it is permitted.
 
-    ``claim`` is the field ``c`` of the message. ``claims`` are the claims that the request names.
+    ``claim`` is the field ``c`` of the message, and ``claims`` are the claims that the request names.
     """
     if claims is None:
         return None
     held = claim.get("e", 0) > now
-    if held and claim["i"] not in [layout.text(one) for one in claims]:
+    if held and claim["i"] not in [layout.encode_text(one) for one in claims]:
         return MessageClaimed()
     if claims and not held:
         return ClaimNotHeld()
@@ -141,6 +147,6 @@ def refusal_of(claim: BsonDocument, claims: Sequence[str] | None, now: int) -> M
 def _holder(claims: Sequence[str], now: int) -> BsonDocument:
     """Return the condition under which a request may delete a message (contract 7.6).
 
-    The message must be under the claim that the request names or, if the request names no claim, be unclaimed.
+    The claim that the request names must hold the message. If it names no claim, the message must be unclaimed.
     """
-    return held_by(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}
+    return held_condition(claims[0], now) if claims else {"c.e": {"$not": {"$gt": now}}}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keyed documents of the MongoDB store.
+"""Keyed documents in MongoDB.
 
-Layout: ``{_id: "r" P length of the kind:kind/name, s, v: version, b: value, e: expiry}``.
+Layout: ``{_id: "r" P length of the kind:kind/name, s, v: version, b: value, e: expiry}``. P is the project's prefix.
 
-Listings are ordered by ``_id``, whose order is the byte order of the names. All documents of one kind in a project have
+Listings are in the order of ``_id``, which is the byte order of the names. All documents of one kind in a project have
 the same shard key.
 """
 
@@ -26,7 +26,7 @@ ABOVE_ALL: Final = "\u0100"
 
 
 class DocumentController:
-    """The MongoDB implementation of ``zq.storage.capabilities.DocumentController``."""
+    """The MongoDB implementation of ``zq.storage.api.DocumentController``."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -34,7 +34,7 @@ class DocumentController:
     def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
         with self._client.verb():
             found = self._client.find({**_identity(ref), **_living(now)})
-        return _record(ref, found[0]) if found else None
+        return _to_document(ref, found[0]) if found else None
 
     def put(
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
@@ -55,13 +55,13 @@ class DocumentController:
 
     def list(self, project: str, kind: str, prefix: str, after: str, limit: int, now: Seconds) -> Page[Document]:
         shard = _shard(project, kind)
-        begins = shard + layout.text(prefix)
-        names = {"$gt": shard + layout.text(after), "$gte": begins, "$lt": begins + ABOVE_ALL}
+        begins = shard + layout.encode_text(prefix)
+        names = {"$gt": shard + layout.encode_text(after), "$gte": begins, "$lt": begins + ABOVE_ALL}
         where = {"_id": names, **_living(now), **self._client.shards([shard])}
         with self._client.verb():
             found = self._client.find(where, limit=limit, sort={"_id": 1}, hint="_id_")
-        refs = [DocumentRef(project, kind, layout.original(one["_id"][len(shard) :])) for one in found]
-        documents = [_record(ref, one) for ref, one in zip(refs, found, strict=True)]
+        refs = [DocumentRef(project, kind, layout.decode_text(one["_id"][len(shard) :])) for one in found]
+        documents = [_to_document(ref, one) for ref, one in zip(refs, found, strict=True)]
         return Page(documents, refs[-1].name if refs else None)
 
     def delete(self, ref: DocumentRef, now: Seconds, expected: str | None = None) -> bool:
@@ -80,20 +80,20 @@ class DocumentController:
 
 
 def drop(client: StoreClient, ref: DocumentRef) -> None:
-    """Remove the document if it exists, without waiting for durability."""
+    """Delete the document if it exists, without waiting for durability."""
     with client.verb():
         client.delete([{"q": _identity(ref), "limit": 1}], durable=False)
 
 
 def _shard(project: str, kind: str) -> str:
-    """Return the ``_id`` prefix of all documents of a kind in a project, which is also their shard key."""
-    stored = layout.text(kind)
+    """Return the ``_id`` prefix of a project's documents of one kind, which is also their shard key."""
+    stored = layout.encode_text(kind)
     return f"r{layout.project_prefix(project)}{len(stored)}:{stored}/"
 
 
 def _identity(ref: DocumentRef) -> BsonDocument:
     shard = _shard(ref.project, ref.kind)
-    return {"_id": shard + layout.text(ref.name), "s": shard}
+    return {"_id": shard + layout.encode_text(ref.name), "s": shard}
 
 
 def _living(now: Seconds) -> BsonDocument:
@@ -101,9 +101,9 @@ def _living(now: Seconds) -> BsonDocument:
 
 
 def _version(expected: str, now: Seconds) -> BsonDocument:
-    return {"v": layout.text(expected), **_living(now)}
+    return {"v": layout.encode_text(expected), **_living(now)}
 
 
-def _record(ref: DocumentRef, found: Mapping[str, Any]) -> Document:
+def _to_document(ref: DocumentRef, found: Mapping[str, Any]) -> Document:
     expires = found.get("e")
     return Document(ref, bytes(found["b"]), found["v"], None if expires is None else int(expires) / 1000)

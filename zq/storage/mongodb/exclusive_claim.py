@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims with a caller-supplied name or a fence. Each claim has a transaction of its own.
+"""Claims with a caller-supplied name or a fence. Each claim has its own transaction.
 
-If several callers or processes request a claim with the same name, only one claim is created. Each request writes the
-document of the name in the transaction that claims the messages, so a later request finds the claim of the first one.
+If several callers request a claim with the same name at the same time, only one claim is created. The transaction that
+claims the messages also writes the document of the name, so a later request finds the first claim.
 """
 
 import random
@@ -14,25 +14,25 @@ from typing import Final, NamedTuple
 from bson.datetime_ms import DatetimeMS
 
 from zq.errors import Unavailable
-from zq.model import Claimed, ClaimRequest
+from zq.model import ClaimRequest, ClaimResult
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.changes import check_fence
 from zq.storage.mongodb.claim_attempt import Choice, ClaimAttempt, ClaimOutcome
 from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import MAX_ATTEMPTS, QueueClaimer
-from zq.storage.mongodb.reservations import visible_held
+from zq.storage.mongodb.reservations import find_visible_held
 
 # Milliseconds for which the document of a name is kept after its last use. Correctness does not depend on the value.
 NAME_TTL: Final = 3_600_000
 
 
-class Made(NamedTuple):
+class CreationResult(NamedTuple):
     """The result of one attempt to create the claim.
 
     - ``existing``: the messages of an existing claim with the requested name; empty if there is none.
     - ``outcome``: the outcome of the attempt, if there is no such claim.
-    - ``expired``: the lines in which the attempt has found expired messages.
+    - ``expired``: the message groups in which the attempt has found expired messages.
     """
 
     existing: Sequence[BsonDocument]
@@ -41,7 +41,7 @@ class Made(NamedTuple):
 
 
 class ExclusiveClaim:
-    """A claim with a caller-supplied name or a fence."""
+    """A request for a claim with a caller-supplied name or a fence."""
 
     def __init__(
         self, client: StoreClient, claimer: QueueClaimer, key: QueueKey, request: ClaimRequest, attempt: ClaimAttempt
@@ -52,65 +52,65 @@ class ExclusiveClaim:
         self._request = request
         self._attempt = attempt
 
-    def create(self) -> Claimed:
+    def create(self) -> ClaimResult:
         """Create the claim, or return the existing claim with the requested name.
 
-        Raises ``Fenced`` if the epoch of the fence is not the last issued epoch. Raises ``Unavailable`` if the attempts
-        keep conflicting with other processes.
+        Raises ``Fenced`` if the epoch of the fence is not the last issued epoch, and ``Unavailable`` if all attempts
+        conflict with other processes.
         """
         attempt = self._attempt
         for _ in range(MAX_ATTEMPTS):
-            found = self._claimer.look(attempt.limit, attempt.now, attempt.most_bytes)
-            if not found.is_empty and not attempt.fits(found.metadata):
-                return Claimed(metadata=found.metadata)
+            found = self._claimer.search(attempt.limit, attempt.now, attempt.most_bytes)
+            if not found.is_empty and not attempt.accepts(found.metadata):
+                return ClaimResult(metadata=found.metadata)
             choice = attempt.choose(found.ready)
             try:
                 if choice.eligible or found.lines or self._request.fence:
                     work = partial(self._make, choice, found.lines)
                     made = self._client.transaction(work, retry_conflicts=False)
-                else:  # no transaction without a write, because waiting callers repeat the request often
-                    made = Made(self._living_claim(), attempt.outcome(choice, ()))
+                else:  # waiting callers repeat the request often, which must not cost a transaction
+                    made = CreationResult(self._existing_claim(), attempt.outcome(choice, ()))
             except Aborted:  # another process has written one of the messages or the document of the name
-                self._claimer.collided(found)
+                self._claimer.record_collision(found)
                 time.sleep(random.uniform(0, LONGEST_PAUSE))
                 continue
             if made.existing:
-                return Claimed(layout.claim(self._key, made.existing, attempt.now), existing=True)
+                return ClaimResult(layout.to_claim(self._key, made.existing, attempt.now), existing=True)
             self._claimer.lines.remove_expired(made.expired, attempt.now)
             if not found.lines or made.outcome.is_answered:
                 return made.outcome.claimed(self._key, self._request)
         raise Unavailable
 
-    def _make(self, choice: Choice, names: Sequence[str], session: Session) -> Made:
-        """Create the claim in the session's transaction, unless a claim with the requested name exists.
+    def _make(self, choice: Choice, names: Sequence[str], session: Session) -> CreationResult:
+        """Create the claim in the session's transaction, or return the existing claim with the requested name.
 
-        The claim takes messages of the lines ``names`` or, if there are none, the messages of ``choice``.
+        The claim takes messages of the groups ``names`` or, if ``names`` is empty, the messages of ``choice``.
         """
         request, attempt = self._request, self._attempt
         if request.fence:
             check_fence(self._client, session, self._key.ref.project, request.fence)
         if request.named:
             self._write_name(session)
-        existing = self._living_claim(session)
+        existing = self._existing_claim(session)
         if existing:
-            return Made(existing, ClaimOutcome(attempt.now))
+            return CreationResult(existing, ClaimOutcome(attempt.now))
         if names:
             taken = self._claimer.lines.take([attempt], names, session)
-            return Made([], taken.outcomes[0], taken.expired)
+            return CreationResult([], taken.outcomes[0], taken.expired)
         eligible = choice.eligible
-        if eligible and self._client.update([self._claimer.claiming(request, eligible, attempt.now)], session) != len(
-            eligible
-        ):
+        if eligible and self._client.update(
+            [self._claimer.claim_statement(request, eligible, attempt.now)], session
+        ) != len(eligible):
             raise Aborted
-        return Made([], attempt.outcome(choice, choice.doc_ids))
+        return CreationResult([], attempt.outcome(choice, choice.doc_ids))
 
-    def _living_claim(self, session: Session | None = None) -> Sequence[BsonDocument]:
+    def _existing_claim(self, session: Session | None = None) -> Sequence[BsonDocument]:
         if not self._request.named:
             return []
-        return visible_held(self._client, self._key, self._request.lease.claim, self._attempt.now, session)
+        return find_visible_held(self._client, self._key, self._request.lease.claim, self._attempt.now, session)
 
     def _write_name(self, session: Session) -> None:
-        """Write the document of the name, so that all transactions that create a claim with this name conflict."""
+        """Write the document of the name, so that concurrent transactions for this name conflict."""
         name = {"_id": self._key.named("n", self._request.lease.claim), "s": self._key.shard}
         expiry = {"$set": {"e": DatetimeMS(self._attempt.now + NAME_TTL)}, "$inc": {"v": 1}}
         self._client.update([{"q": name, "u": expiry, "upsert": True}], session)

@@ -5,19 +5,19 @@
 expiry removes them sooner, in rounds of small steps, by the same index. The cost of a round therefore depends on the
 number of expired documents and not on the number of live ones.
 
-**Leader lease.** Only the server with the leader lease removes documents. If this server dies, the others wait until
-the lease ends, which takes ``LEASE`` seconds by MongoDB's clock. If two servers ever work at the same time, they only
-duplicate work.
+**Leader lease.** Only the server with the leader lease removes documents. If this server dies, another server takes
+over when the lease expires, after at most ``LEASE`` seconds of MongoDB's clock. If two servers ever work at the same
+time, they only duplicate work.
 
-**Purges and deletions.** A purge or deletion of a queue is a single transaction, which updates the queue's document:
-see ``floors``. The fields ``g`` and, for a deletion, ``g1`` store the sequence up to which documents are pending
-deletion. Later, maintenance of any server deletes these documents in small steps:
+**Purges and deletions.** A purge or deletion of a queue only updates the queue's document: see ``floors``. The fields
+``g`` and, for a deletion, ``g1`` store the sequence up to which documents are still to be deleted. Later, maintenance
+of any server deletes these documents in small steps:
 
-1. the messages, claimed or not, and the outdated line entries, which are recomputed
+1. the messages, whether claimed or not; outdated group entries are recomputed
 2. after a deletion of the queue, its history entries and idempotency keys
 3. the fields ``g`` and ``g1``
 
-A deleted queue keeps its counters for 60 days, so that the sequences of a new queue with the same name exceed all old
+A deleted queue keeps its counters for 60 days. If the queue is created again, its sequences therefore exceed all old
 markers.
 
 **Topics.** Documents of purged topics and trimmed batches are deleted in the same way: see ``topic_log``.
@@ -48,12 +48,12 @@ LEASE: Final = 5.0
 
 
 class LeaderLease:
-    """The leader lease for one maintenance round; a context manager that ends the lease on exit."""
+    """The leader lease for one maintenance round; a context manager that releases the lease on exit."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
         self._round = uuid4().hex
-        self._heard = 0.0
+        self._last_check = 0.0
         self._is_leader = False
 
     def __enter__(self) -> "LeaderLease":
@@ -65,20 +65,19 @@ class LeaderLease:
                 self._client.modify({"query": {"_id": SWEEPER, "round": self._round}, "remove": True}, collection=CLOCK)
 
     def is_leader(self) -> bool:
-        """Return whether this round has the lease, after acquiring or renewing it if necessary.
+        """Acquire or renew the lease if necessary, and return whether this round holds it.
 
         The result is cached for half the duration of the lease.
         """
-        if time.monotonic() - self._heard > LEASE / 2:
-            asked = time.monotonic()
+        if time.monotonic() - self._last_check > LEASE / 2:
+            now = time.monotonic()
             with self._client.verb():
                 found = self._client.modify(self._command(), collection=CLOCK)
             self._is_leader = found is not None and found["round"] == self._round
-            self._heard = asked
+            self._last_check = now
         return self._is_leader
 
     def _command(self) -> BsonDocument:
-        """Return the command that acquires or renews the lease, unless another round holds it."""
         # A missing ``until`` compares as less than every time.
         free = {"$or": [{"$eq": ["$round", self._round]}, {"$lte": ["$until", "$$NOW"]}]}
         end = {"$add": ["$$NOW", round(LEASE * 1000)]}
@@ -89,17 +88,17 @@ class LeaderLease:
         return {"query": {"_id": SWEEPER}, "update": [{"$set": lease}], "upsert": True, "new": True}
 
 
-# Milliseconds for which the counters of a deleted queue are kept: 60 days.
-REMEMBERED: Final = 60 * 86_400_000
+# Retention of the counters of a deleted queue in milliseconds: 60 days.
+COUNTER_RETENTION: Final = 60 * 86_400_000
 
-# A document that records pending deletes, with the fields of ``NOTE``: the document of a queue, the counter of a topic
-# log, or the purge record of a topic.
+# A document that records pending deletes: the document of a queue, the counter of a topic log, or the purge record of a
+# topic. ``PENDING_FIELDS`` lists its fields.
 Pending = BsonDocument
-NOTE: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
+PENDING_FIELDS: Final = {"s": 1, "g": 1, "g1": 1, "d": 1}
 
 
 class PendingDeletes:
-    """Purges and deletions of queues, and the later deletes of the documents that they remove.
+    """Purges and deletions of queues, which make documents invisible at once and delete them later.
 
     The class also deletes the documents of purged topics and of trimmed batches. After the last document of a purged
     topic, it writes a notice to the feed, so that no process keeps purged batches in memory.
@@ -110,28 +109,28 @@ class PendingDeletes:
         self._feed = feed
 
     def purge(self, key: QueueKey) -> None:
-        """Remove all messages of the queue atomically, by setting its floor. Do nothing if the queue does not exist."""
+        """Remove all messages of the queue atomically, by setting its floor. Ignore a missing queue."""
         last: BsonDocument = {"$ifNull": ["$k1", 0]}
         there = {"n": {"$exists": True}}
         self._client.transaction(partial(self._decide, key, [{"$set": {"g": last, "m0": last}}], there))
 
     def delete(self, key: QueueKey) -> None:
         """Remove the queue, its messages, history entries and idempotency keys atomically, by setting its floors."""
-        # A deletion takes a sequence of its own, which separates the removed idempotency keys from later ones.
+        # A deletion takes a sequence, which separates the removed idempotency keys from later ones.
         floors = dict.fromkeys(("g", "g1", "m0", "h0"), "$k1")
         step: list[BsonDocument] = [
             {"$set": {"k1": {"$add": [{"$ifNull": ["$k1", 0]}, 1]}}},
-            {"$set": {**floors, "e": {"$add": ["$$NOW", REMEMBERED]}}},
+            {"$set": {**floors, "e": {"$add": ["$$NOW", COUNTER_RETENTION]}}},
             {"$unset": ["n", "b", "h", "n1", "w1"]},
         ]
         if self._client.transaction(partial(self._decide, key, step, {})):
             return
         # A queue without a document may have idempotency keys of requests that staged drafts for it.
-        known = {"q": key.known, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
+        known = {"q": key.idempotency_keys, "k": {"$lte": BEFORE_ALL}, **self._client.shards([key.shard])}
         self._client.delete_all(known, hint=layout.OBSERVERS)
 
     def _decide(self, key: QueueKey, step: list[BsonDocument], conditions: BsonDocument, session: Session) -> bool:
-        """Update the queue's document if it exists and meets the conditions. Return whether it was updated.
+        """Update the queue's document, and return whether it exists and matches the conditions.
 
         The update conflicts with concurrent transactions that finish or move messages of the queue.
         """
@@ -142,12 +141,12 @@ class PendingDeletes:
         return is_decided
 
     def resume(self, pace: Pace) -> None:
-        """Delete documents that purges, deletions and trims have left behind, at the given pace.
+        """Delete documents that purges, deletions and trims have left behind.
 
         Only the server with the leader lease deletes documents.
         """
         with self._client.verb():
-            found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=NOTE)
+            found = self._client.find({"g": {"$exists": True}}, hint=layout.PENDING_DELETES, fields=PENDING_FIELDS)
         if not found:
             return
         with LeaderLease(self._client) as lease:
@@ -159,20 +158,22 @@ class PendingDeletes:
                     pace.removed(count)
 
     def _step(self, pending: Pending, most: int) -> int:
-        """Run one step of pending deletes, with up to ``most`` documents, and return the number of processed documents.
+        """Delete up to ``most`` documents, and return the number of processed documents.
 
         If no document is left, remove the record of the pending deletes and return 0.
         """
         with self._client.verb():
             if pending["s"].startswith(topic_log.LOG):
                 return self._log_step(pending, most)
-            removed = self._batch({"q": "m" + pending["s"]}, pending, "g", most) or lines.replace_up_to(
+            removed = self._delete_batch({"q": "m" + pending["s"]}, pending, "g", most) or lines.rewrite_up_to(
                 self._client, layout.key(layout.queue_of(pending["s"])), pending["g"], most
             )
             if not removed and "g1" in pending:
                 known, records = {"q": "o" + pending["s"]}, {"q": "h" + pending["s"]}
                 keys = {**pending, "g1": pending["g1"] - 1}
-                removed = self._batch(records, pending, "g1", most) or self._batch(known, keys, "g1", most)
+                removed = self._delete_batch(records, pending, "g1", most) or self._delete_batch(
+                    known, keys, "g1", most
+                )
                 if not removed:
                     self._forget_later("c" + pending["s"], pending["s"])
             if not removed:
@@ -181,15 +182,15 @@ class PendingDeletes:
         return removed
 
     def _log_step(self, pending: Pending, most: int) -> int:
-        """Run one step for a topic log, and return the number of deleted batches.
+        """Delete up to ``most`` batches of a topic log, and return their number.
 
-        The step deletes trimmed batches if ``pending`` is the log's counter, and batches of a purged topic if it is the
-        purge record of that topic.
+        If ``pending`` is the log's counter, the batches are trimmed ones. If it is a purge record, they are the topic's
+        batches.
         """
         note = {field: pending[field] for field in ("_id", "s", "g")}
         whole = pending["_id"] == pending["s"]
         batches = {"q": pending["s"]} if whole else {"q": pending["s"], "d": pending["d"]}
-        removed = self._batch(batches, pending, "g", most, layout.OBSERVERS if whole else layout.CLAIMS)
+        removed = self._delete_batch(batches, pending, "g", most, layout.OBSERVERS if whole else layout.CLAIMS)
         if not removed and whole:
             self._client.update([{"q": note, "u": {"$unset": {"g": ""}}}])
         elif not removed:  # if this server dies after the notice, the record stays and another server notifies again
@@ -197,10 +198,12 @@ class PendingDeletes:
             self._client.delete_all(note)
         return removed
 
-    def _batch(self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS) -> int:
-        """Delete up to ``most`` documents, and return their number.
+    def _delete_batch(
+        self, what: BsonDocument, pending: Pending, bound: str, most: int, index: str = layout.OBSERVERS
+    ) -> int:
+        """Delete up to ``most`` documents that match ``what``, and return their number.
 
-        ``what`` selects the documents. ``bound`` is the field of ``pending`` with the highest sequence to delete.
+        ``bound`` is the field of ``pending`` with the highest sequence to delete.
         """
         where = {**what, "k": {"$lte": pending[bound]}, **self._client.shards([pending["s"]])}
         found = self._client.find(where, limit=most, sort={"k": 1}, hint=index, fields={"_id": 0, "k": 1})
@@ -210,8 +213,8 @@ class PendingDeletes:
         return len(found)
 
     def _forget_later(self, finishing: str, shard: str) -> None:
-        """Set the expiry of a deleted queue's history counter. A verb that finishes a message removes this expiry."""
-        step = [{"$set": {"e": {"$add": ["$$NOW", REMEMBERED]}}}]
+        """Let a deleted queue's history counter expire. An operation that finishes a message cancels the expiry."""
+        step = [{"$set": {"e": {"$add": ["$$NOW", COUNTER_RETENTION]}}}]
         self._client.update([{"q": {"_id": finishing, "s": shard}, "u": step}])
 
 
@@ -226,8 +229,7 @@ class ActiveExpiry:
     def sweep(self, now: int, pace: Pace, *, expired: bool) -> int:
         """Run one maintenance round, and return the number of removed expired messages.
 
-        ``expired``: whether to remove expired documents. If it is False, the round only resumes pending deletes and
-        abandoned commits.
+        If ``expired`` is False, only resume pending deletes and abandoned commits.
         """
         with self._client.verb():
             end_orphans(self._client.pymongo)
@@ -242,11 +244,11 @@ class ActiveExpiry:
             due = self._find(now, 1)
         if not due:
             return 0
-        removed, met, size = 0, 0, 0
+        removed, found_count, size = 0, 0, 0
         with LeaderLease(self._client) as lease:
-            while met == size and (size := pace.step()) and lease.is_leader():
+            while found_count == size and (size := pace.step()) and lease.is_leader():
                 with self._client.verb():
-                    met, gone, others = self._step(now, size)
+                    found_count, gone, others = self._step(now, size)
                 removed += gone.total()
                 self._client.removals.add("sweep", gone.total())
                 for queue, count in gone.items():
@@ -256,7 +258,6 @@ class ActiveExpiry:
         return removed
 
     def _find(self, now: int, limit: int) -> list[BsonDocument]:
-        """Find expired documents, in the order of their expiry."""
         due = {"e": {"$lte": DatetimeMS(now)}}
         return self._client.find(due, limit=limit, sort={"e": 1}, hint=layout.EXPIRY, fields={"s": 1, "q": 1})
 

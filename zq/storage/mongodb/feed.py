@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The feed: a small capped collection through which processes wake each other's waiters and pass on topic batches.
+"""The feed: a small capped collection in which processes notify each other of ready messages and of topic batches.
 
-Layout of an entry:
-``{w: writer, q: [[project, queue] ...], t: [[project, last sequence, documents, or null for a purge] ...]}``.
+Layout of an entry: ``{w: writer, q: [[project, queue] ...], t: [[project, last sequence, documents, or null for a
+purge] ...]}``.
 
-**Queues.** A verb only adds its queue to a set in memory. A writer thread writes the set in one entry, at most 200
-times a second. The feed therefore adds no latency to verbs, and few writes for a busy queue. Entries are hints, so they
-are neither journaled nor retried.
+**Queues.** An operation only adds its queue to a set in memory. A writer thread writes the set in one entry, at most
+200 times a second. The feed therefore adds no latency to operations, and a busy queue causes few writes. Entries are
+hints, so they are neither journaled nor retried.
 
 **Topics.** The writer thread writes published batches without a pause. An entry contains small batches, and only the
-last sequence of large ones. A purge of a topic waits until its notice is written.
+last sequence of large ones. The purge of a topic waits until its notice is written.
 
 **Delivery.** The publishing thread notifies the topic listeners of its own process. The reader thread notifies them of
-the batches of other processes. Batches may therefore arrive out of order, or without their messages. A listener reads
+the batches of other processes. Batches may therefore arrive out of order or without their messages. A listener reads
 missing batches from the log.
 """
 
@@ -34,26 +34,26 @@ from zq.model import QueueRef
 from zq.model.topics import Listener
 from zq.storage.mongodb import topic_log
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.layout import FEED, BsonDocument, original, text
+from zq.storage.mongodb.layout import FEED, BsonDocument, decode_text, encode_text
 
 LOG = logging.getLogger(__name__)
 QueueListener = Callable[[QueueRef], None]
 
-# Seconds between two writes of queues, so that one entry contains all queues of this time.
+# Seconds between two writes of queues. One entry contains all queues that were announced in this time.
 PAUSE: Final = 0.005
-# Maximum seconds for which ``close`` waits for the last write.
+# Maximum duration of the last write of ``close``, in seconds.
 LAST_WRITE: Final = 0.5
 # Maximum number of queues in one entry.
-MANY: Final = 1000
-# Maximum size of the batches in one entry, in bytes. The entry contains only the last sequence of further batches.
-CARRIED: Final = 64 << 10
-# The fields of a batch that an entry contains.
-CARRIES: Final = ("k", "d", "a", "b", "t")
+MAX_QUEUES: Final = 1000
+# Maximum size of the batches in one entry, in bytes. For further batches, it contains only the last sequence.
+MAX_BATCH_BYTES: Final = 64 << 10
+# The fields of a batch in an entry.
+BATCH_FIELDS: Final = ("k", "d", "a", "b", "t")
 # Milliseconds for which MongoDB waits for new entries before it returns an empty reply.
 AWAIT_MS: Final = 1000
-# Seconds before the feed is read again after the first failure.
+# Seconds between the first failure to read the feed and the next attempt.
 FIRST_PAUSE: Final = 0.05
-# Maximum seconds before the feed is read again after repeated failures.
+# Maximum seconds between repeated attempts to read the feed.
 LONGEST_PAUSE: Final = 2.0
 
 
@@ -61,7 +61,7 @@ class Notice(NamedTuple):
     """A notice about a topic log: new batches, or the purge of a topic.
 
     - ``last``: the last sequence of the new batches, or of the log at the time of the purge.
-    - ``documents``: the stored batches. Empty if the notice does not contain the batches; None for a purge.
+    - ``documents``: the stored batches; empty if the notice does not contain them, None for a purge.
     """
 
     project: str
@@ -87,7 +87,7 @@ class Subscription:
             self._ended = True
 
     def notify(self, notice: Notice) -> None:
-        """Pass a notice on to the listener, unless the subscription has ended or the notice is outdated."""
+        """Pass a notice on to the listener. Ignore it if it is outdated or the subscription has ended."""
         with self._lock:
             is_purge = notice.documents is None
             if self._ended or notice.last < self._floor or (notice.last == self._floor and not is_purge):
@@ -99,10 +99,10 @@ class Subscription:
                 self._listener(None, notice.last)
             for document in notice.documents or ():
                 if document["k"] > self._floor:
-                    self._listener(topic_log.batch(document), topic_log.before(document))
+                    self._listener(topic_log.to_batch(document), topic_log.previous_sequence(document))
 
-    def lose(self) -> None:
-        """Notify the listener that notices, including purge notices, may have been missed."""
+    def notify_loss(self) -> None:
+        """Notify the listener that it may have missed notices, including purges."""
         with self._lock:
             if not self._ended:
                 self._listener(None, 0)
@@ -120,9 +120,9 @@ class Feed:
         self._noted: dict[QueueRef, None] = {}
         self._notices: list[Notice] = []
         self._lock = threading.Lock()
-        self._something = threading.Event()
-        self._urgent = threading.Event()
-        """Set if batches are to be written without a pause, or if the feed is closed."""
+        self._has_work = threading.Event()
+        self._is_urgent = threading.Event()
+        """Set if batches must be written without a pause, or if the feed is closed."""
         self._closed = threading.Event()
         self._writer: threading.Thread | None = None
         self._reader: threading.Thread | None = None
@@ -134,16 +134,16 @@ class Feed:
         with self._lock:
             self._noted[queue] = None
             self._begin_to_write()
-        self._something.set()
+        self._has_work.set()
 
     def publish(self, project: str, documents: Sequence[BsonDocument]) -> None:
-        """Announce batches that this process has stored in the project's log. ``documents`` are in log order."""
+        """Announce batches that this process has stored in the project's log, in log order."""
         notice = Notice(project, documents[-1]["k"], documents)
         with self._lock:
             self._notices.append(notice)
             self._begin_to_write()
-        self._urgent.set()
-        self._something.set()
+        self._is_urgent.set()
+        self._has_work.set()
         self._notify(notice)
 
     def purge(self, project: str, last: int) -> None:
@@ -159,7 +159,7 @@ class Feed:
         self._collection.insert_one(self._entry((), [notice]))
 
     def listen(self, listener: QueueListener) -> None:
-        """Set the listener for queues, which replaces any earlier listener, and start reading the feed."""
+        """Set the listener for queues, which replaces any earlier one, and start reading the feed."""
         self._listener = listener
         self._begin_to_read()
 
@@ -185,13 +185,13 @@ class Feed:
         return end
 
     def close(self) -> None:
-        """Close the feed after a last write of pending notices, which may take up to ``LAST_WRITE`` seconds.
+        """Write pending notices, for at most ``LAST_WRITE`` seconds, and close the feed.
 
         The method does not wait for the reader thread.
         """
         self._closed.set()
-        self._something.set()
-        self._urgent.set()
+        self._has_work.set()
+        self._is_urgent.set()
         if self._writer is not None:
             self._writer.join(LAST_WRITE)
 
@@ -212,20 +212,20 @@ class Feed:
 
     def _write(self) -> None:
         while not self._closed.is_set():
-            self._something.wait()
-            self._something.clear()
-            self._urgent.clear()
+            self._has_work.wait()
+            self._has_work.clear()
+            self._is_urgent.clear()
             self._write_noted()
-            self._urgent.wait(PAUSE)
+            self._is_urgent.wait(PAUSE)
         self._write_noted()
 
     def _write_noted(self) -> None:
         with self._lock:
-            queues = list(islice(self._noted, MANY))
+            queues = list(islice(self._noted, MAX_QUEUES))
             for queue in queues:
                 del self._noted[queue]
             if self._noted:
-                self._something.set()
+                self._has_work.set()
             notices, self._notices = self._notices, []
         if queues or notices:
             self._insert(queues, notices)
@@ -237,27 +237,30 @@ class Feed:
             LOG.debug("The feed could not be written: %s", error)
 
     def _entry(self, queues: Sequence[QueueRef], notices: Sequence[Notice]) -> BsonDocument:
-        entry: BsonDocument = {"w": self._own, "q": [[text(queue.project), text(queue.name)] for queue in queues]}
+        entry: BsonDocument = {
+            "w": self._own,
+            "q": [[encode_text(queue.project), encode_text(queue.name)] for queue in queues],
+        }
         if notices:
-            entry["t"] = encoded(notices)
+            entry["t"] = encode(notices)
         return entry
 
     def _follow(self) -> None:
-        """Read the feed until the feed is closed, and pass each entry on.
+        """Read the feed until it is closed, and notify the listeners of each entry.
 
         Each cursor starts with the existing entries, because earlier notices may have been missed. After a failure, all
         subscriptions are notified that they may have missed notices.
 
         The reader inserts an empty entry before it opens a cursor, because MongoDB closes a tailable cursor that finds
-        no entry. MongoDB would also never serve such a cursor while the first entry is being written.
+        no entry. A cursor that is opened while the first entry is being written would never return an entry.
         """
-        theirs = {"w": {"$ne": self._own}}  # MongoDB filters out the entries of this process, so they wake no thread
+        by_others = {"w": {"$ne": self._own}}  # MongoDB filters out the entries of this process, so they wake no thread
         pause = FIRST_PAUSE
         begun = False
         while not self._closed.is_set():
             self._insert([])
             try:
-                found = self._collection.find(theirs, cursor_type=CursorType.TAILABLE_AWAIT)
+                found = self._collection.find(by_others, cursor_type=CursorType.TAILABLE_AWAIT)
                 with found.max_await_time_ms(AWAIT_MS) as cursor:
                     while cursor.alive and not self._closed.is_set():
                         for entry in cursor:
@@ -268,7 +271,7 @@ class Feed:
             if self._closed.is_set():
                 return
             for subscription in self._all_subscriptions() if begun else ():
-                subscription.lose()
+                subscription.notify_loss()
             time.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -279,26 +282,23 @@ class Feed:
         with contextlib.suppress(KeyError, TypeError, ValueError, MsgspecError):
             if self._listener is not None:
                 for project, name in entry["q"]:
-                    self._listener(QueueRef(original(project), original(name)))
+                    self._listener(QueueRef(decode_text(project), decode_text(name)))
             for project, last, documents in entry.get("t", ()):
-                self._notify(Notice(original(project), last, documents))
+                self._notify(Notice(decode_text(project), last, documents))
 
     def _all_subscriptions(self) -> list[Subscription]:
         with self._lock:
             return [one for some in self._subscriptions.values() for one in some]
 
 
-def encoded(notices: Sequence[Notice]) -> list[list[Any]]:
-    """Return the notices in their stored form.
-
-    Only the first batches, up to ``CARRIED`` bytes of bodies, are included.
-    """
-    left = CARRIED
+def encode(notices: Sequence[Notice]) -> list[list[Any]]:
+    """Return the notices in the format of the field ``t``, with at most ``MAX_BATCH_BYTES`` bytes of message bodies."""
+    left = MAX_BATCH_BYTES
     encoded: list[list[Any]] = []
     for one in notices:
         documents = None
         if one.documents is not None:
             left -= sum(len(document["b"]) for document in one.documents)
-            documents = [{field: each[field] for field in CARRIES} for each in one.documents if left >= 0]
-        encoded.append([text(one.project), one.last, documents])
+            documents = [{field: each[field] for field in BATCH_FIELDS} for each in one.documents if left >= 0]
+        encoded.append([encode_text(one.project), one.last, documents])
     return encoded

@@ -5,21 +5,21 @@ A *removal* is a purge or a deletion of a queue. It does not delete documents; i
 
 - ``m0``: the floor of the messages
 - ``h0``: the floor of the history entries and idempotency keys, set by deletions only
-- ``g`` and, for deletions, ``g1``: documents up to the floors are pending deletion, which ``expiry`` carries out
+- ``g`` and, for deletions, ``g1``: documents up to these sequences are still to be deleted by ``expiry``
 
-A document at or below its floor is invisible to all verbs. A removal therefore takes effect for all observers at once.
+A document at or below its floor is invisible to all operations. A removal therefore takes effect atomically.
 
-**Reads.** A verb reads messages and then the queue's document in the same command. If this document does not show a
-removal, the removal happened after the messages were read. If it shows a removal, the verb leaves out all messages that
-the removal covers. In a transaction, both reads use the same snapshot.
+**Reads.** An operation reads messages and then the queue's document, in the same command. If this document does not
+show a removal, the removal happened after the messages were read. If it shows a removal, the operation ignores the
+messages that the removal covers. In a transaction, both reads use the same snapshot.
 
-**Blind writes.** A verb that updates or deletes messages without reading them sends a guard first: a filter that raises
-an error while ``g`` is present. After this error, the verb is repeated in a transaction.
+**Blind writes.** An operation that updates or deletes messages without reading them sends a guard first: a filter that
+raises an error while ``g`` is present. After this error, the operation is repeated in a transaction.
 
-**Conflicts.** Some transactions have effects that floors do not cover: moved messages, history entries, and messages
-that a commit publishes. If the snapshot of such a transaction is older than a removal, it must not commit after the
-removal. The transaction and the removal therefore both write the queue's history counter (``conflict_with_removals``),
-and one of them is repeated. They cannot use the queue's document for this purpose, because all posts write it.
+**Conflicts.** Floors do not cover all effects of a transaction: moved messages, history entries, and messages that a
+commit publishes. If the snapshot of such a transaction is older than a removal, it must not commit after the removal.
+The transaction and the removal therefore both write the queue's history counter (``conflict_with_removals``), and one
+of them is repeated. They cannot use the queue's document for this purpose, because all posts write it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,7 +31,7 @@ from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.unions import FLOORS, find_with
 
-# Maximum number of sequences above the floor for which ``search`` switches to the index in the order of sequences.
+# If a queue has at most this number of sequences above the floor, ``search`` switches to the index by sequence.
 FEW_SEQUENCES: Final = 1000
 
 
@@ -40,13 +40,13 @@ def floor_of(counter: Mapping[str, Any]) -> int:
     return max(int(counter.get("m0", 0)), int(counter.get("g", 0)))
 
 
-def finished_floor_of(counter: Mapping[str, Any]) -> int:
+def history_floor_of(counter: Mapping[str, Any]) -> int:
     """Return the floor of the queue's history entries and idempotency keys."""
     return max(int(counter.get("h0", 0)), int(counter.get("g1", 0)))
 
 
 def above(conditions: Mapping[str, Any], floor: int) -> BsonDocument:
-    """Return the filter ``conditions``, restricted to sequences above the floor."""
+    """Restrict the filter ``conditions`` to sequences above the floor."""
     if not floor:
         return dict(conditions)
     bounds = dict(conditions.get("k", {}))
@@ -54,22 +54,22 @@ def above(conditions: Mapping[str, Any], floor: int) -> BsonDocument:
 
 
 def counters_of(client: StoreClient, keys: Iterable[QueueKey]) -> BsonDocument:
-    """Return the filter that selects the documents of these queues."""
+    """Return the filter for the documents of these queues."""
     named = {key.counter: key.shard for key in keys}
     return {"_id": {"$in": list(named)}, **client.shards(named.values())}
 
 
 def _guard(key: QueueKey) -> BsonDocument:
-    """Return a filter that matches nothing, and that raises ``RemovalPending`` if the queue has pending deletes."""
+    """Return a filter that matches nothing, but raises ``RemovalPending`` if the queue has pending deletes."""
     pending = {"$ne": [{"$type": "$g"}, "missing"]}
     fails = {"$eq": [{"$toInt": "$_id"}, 0]}
     return {"_id": key.counter, "s": key.shard, "$expr": {"$cond": [pending, fails, False]}}
 
 
-def pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
-    """Return the documents of all queues with pending deletes, by shard key.
+def find_pending(client: StoreClient, project: str | None = None) -> Mapping[str, BsonDocument]:
+    """Return the documents of all queues with pending deletes, as a mapping from shard key to document.
 
-    ``project``: return only the queues of this project; None = all projects.
+    If ``project`` is given, only its queues are returned.
     """
     prefix = "q" if project is None else "q" + layout.project_prefix(project)
     end = "r" if project is None else layout.after(prefix)
@@ -78,25 +78,28 @@ def pending(client: StoreClient, project: str | None = None) -> Mapping[str, Bso
 
 
 def below(kind: str, counters: Mapping[str, BsonDocument]) -> list[BsonDocument]:
-    """Return one filter for each queue, which selects the removed documents of a kind.
+    """Return one filter per queue, which matches the removed documents of the queue.
 
-    ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys. ``counters`` has the documents
-    of the queues by shard key.
+    ``kind`` is "m" for messages, "h" for history entries, or "o" for idempotency keys. ``counters`` maps the shard key
+    of each queue to the queue's document.
     """
     bound = "$lt" if kind == "o" else "$lte"
-    floor = floor_of if kind == "m" else finished_floor_of
+    floor = floor_of if kind == "m" else history_floor_of
     return [{"q": kind + shard, "k": {bound: floor(counter)}} for shard, counter in counters.items()]
 
 
 def guarded_delete(key: QueueKey, conditions: BsonDocument, hint: str = "_id_") -> Sequence[BsonDocument]:
-    """Return delete statements for all matching documents, which raise ``RemovalPending`` if deletes are pending."""
+    """Return statements that delete the matching documents.
+
+    If the queue has pending deletes, the command deletes nothing and raises ``RemovalPending``.
+    """
     return [{"q": _guard(key), "limit": 1, "hint": "_id_"}, {"q": conditions, "limit": 0, "hint": hint}]
 
 
 def guarded_update(key: QueueKey) -> BsonDocument:
-    """Return an update statement that raises ``RemovalPending`` if the queue has pending deletes, and changes nothing.
+    """Return an update statement that changes nothing, but raises ``RemovalPending`` if the queue has pending deletes.
 
-    Place it before the updates to protect.
+    It must precede the updates that it protects.
     """
     return {"q": _guard(key), "u": {"$unset": {"e": ""}}, "hint": "_id_"}
 
@@ -104,9 +107,9 @@ def guarded_update(key: QueueKey) -> BsonDocument:
 def conflict_with_removals(key: QueueKey) -> BsonDocument:
     """Return an update statement that makes a transaction conflict with removals in the queue.
 
-    The transaction also conflicts with all other transactions that contain this statement.
+    Two transactions with this statement for the same queue also conflict with each other.
     """
-    return {"q": {"_id": key.finishing, "s": key.shard}, "u": {"$inc": {"v": 1}}, "upsert": True, "hint": "_id_"}
+    return {"q": {"_id": key.history_counter, "s": key.shard}, "u": {"$inc": {"v": 1}}, "upsert": True, "hint": "_id_"}
 
 
 def search(
@@ -127,26 +130,27 @@ def search(
 ) -> tuple[list[BsonDocument], BsonDocument]:
     """Return the first matching documents above the floor, and the queue's document, which is read after them.
 
-    The queue's document is empty if the queue does not exist. The search is repeated with a higher lower bound while it
-    finds documents that a removal covers.
+    The queue's document is empty if the queue does not exist. If a removal covers some of the documents that were
+    found, the search is repeated above the new floor.
 
-    - ``fields``: the projection, which must include ``k``; None = complete documents.
-    - ``beside``: whether to read the queue's document in the same command. If it is False, a second command reads it,
-      and only if the search has found documents.
-    - ``floor_of``: the function that returns the floor from the queue's document.
+    Args:
+        fields: Projection, which must include ``k``; None = complete documents.
+        beside: Whether to read the queue's document in the same command. If it is False, a second command reads it, and
+            only if the search has found documents.
+        floor_of: Returns the floor from the queue's document.
 
-    All other arguments are those of ``StoreClient.find``.
+    The other arguments are those of ``StoreClient.find``.
     """
     floor = 0
     named = counters_of(client, [key])
     while True:
         bounded = above(conditions, floor)
-        asked: Any = {"limit": limit, "sort": sort, "fields": fields, "skip": skip, "committed": committed}
-        asked |= {"most_bytes": most_bytes, "session": session, "hint": hint}
+        options: Any = {"limit": limit, "sort": sort, "fields": fields, "skip": skip, "committed": committed}
+        options |= {"most_bytes": most_bytes, "session": session, "hint": hint}
         if beside:
-            found, counters = find_with(client, named, bounded, **asked)
+            found, counters = find_with(client, named, bounded, **options)
         else:
-            found = client.find(bounded, **asked)
+            found = client.find(bounded, **options)
             counters = client.find(named, session=session) if found else []
         counter = counters[0] if counters else {}
         known, floor = floor, floor_of(counter)
@@ -168,7 +172,7 @@ def find_named(
     fields: Mapping[str, Any] | None = None,
     session: Session | None = None,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return all matching documents, which may include removed ones, and the documents of these queues.
+    """Return all matching documents, including removed ones, and the documents of these queues.
 
     ``conditions`` must list the ``_id`` of each wanted document. A single ``find`` reads all documents in the order of
     ``_id``. It reads the documents of the queues last, because their ``_id`` has the largest prefix.
@@ -183,7 +187,7 @@ def find_named(
     return [one for one in found if one["_id"] not in counters], [one for one in found if one["_id"] in counters]
 
 
-def find_there(
+def find_visible(
     client: StoreClient,
     keys: Sequence[QueueKey],
     conditions: Mapping[str, Any],
@@ -195,15 +199,16 @@ def find_there(
 ) -> list[BsonDocument]:
     """Return all matching documents that are above the floors of their queues.
 
-    - ``keys``: the queues of the documents.
-    - ``hint``: the index to use. With ``_id_``, ``conditions`` must list the ``_id`` of each wanted document.
-    - ``floor_of``: the function that returns the floor from a queue's document.
+    Args:
+        keys: Queues of the documents.
+        hint: Index to use. With ``_id_``, ``conditions`` must list the ``_id`` of each wanted document.
+        floor_of: Returns the floor from a queue's document.
     """
-    asked = {"q": 1, "k": 1, **fields} if fields else None
+    projection = {"q": 1, "k": 1, **fields} if fields else None
     if hint == "_id_":
-        found, counters = find_named(client, keys, conditions, fields=asked, session=session)
+        found, counters = find_named(client, keys, conditions, fields=projection, session=session)
     else:
         beside = counters_of(client, keys)
-        found, counters = find_with(client, beside, conditions, hint=hint, fields=asked, session=session)
+        found, counters = find_with(client, beside, conditions, hint=hint, fields=projection, session=session)
     floors = {counter["_id"][1:]: floor_of(counter) for counter in counters}
     return [one for one in found if one["k"] > floors.get(one["q"][1:], 0)]

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Group commit of concurrent requests, and their idempotency keys.
 
-A transaction takes three or four round trips and one wait for the journal, regardless of its size. If two transactions
-write the same counter, one of them must be repeated. Each process therefore runs one transaction of each kind at a
-time, which contains all waiting requests. On a sharded cluster, it runs one transaction for each shard key, because a
-transaction on many counters would involve many shards.
+A transaction takes three or four round trips and one commit of the journal, regardless of its size. If two transactions
+write the same counter, one of them must be repeated. Each process therefore runs only one transaction at a time for
+each type of request, and this transaction contains all waiting requests. On a sharded cluster, it runs one transaction
+for each shard key, because a transaction on many counters would involve many shards.
 
-A request with an idempotency key stores its answer in the same transaction as its effect, so there is no "running"
-state. Two transactions with the same key write the same document, so one of them is repeated and finds the answer of
-the other.
+A request with an idempotency key stores its result in the same transaction as its effect, so there is no "running"
+state. Two transactions with the same key write the same document, so one of them is repeated and finds the result of
+the first.
 """
 
 import json
@@ -26,24 +26,24 @@ from zq.errors import KeyReused, Repeated
 from zq.model import IdempotencyKey
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.floors import find_named, finished_floor_of
+from zq.storage.mongodb.floors import find_named, history_floor_of
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# Maximum seconds for which a leader waits until the group has as many followers as the previous group.
+# Maximum seconds for which a leader waits for as many followers as the previous group had.
 # Posts per second over HTTP (one process, 16 connections, 8 queues): 920 with 0.5 ms, 1,050 with 3 ms.
 LINGER: Final = 0.003
 # Maximum size of the bodies in one group, in bytes.
 CAPACITY: Final = 4 << 20
 # Minimum weight of a message in bytes, so that a group has at most 512 messages.
-AT_LEAST: Final = 8 << 10
+MIN_WEIGHT: Final = 8 << 10
 # A sequence for ``remember``: every later deletion of the queue removes the idempotency key.
 BEFORE_ALL: Final = 0
-# Errors that a single request may cause for its entire group.
+# Errors that a single request may cause for its whole group.
 FAULTS: Final = (OperationFailure, BSONError, OverflowError)
 
 
-class Keyed(Protocol):
-    """A request for one queue or topic log, which may have an idempotency key.
+class KeyedRequest(Protocol):
+    """A request for one queue or topic log, with an optional idempotency key.
 
     ``now`` is the time of the request in milliseconds.
     """
@@ -56,19 +56,20 @@ class Keyed(Protocol):
     def idempotency_key(self) -> IdempotencyKey | None: ...
 
 
-Request = TypeVar("Request", bound=Keyed)
-Asked = TypeVar("Asked")
+Request = TypeVar("Request", bound=KeyedRequest)
+Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
 class ShardGroups(Generic[Request, Answer]):
-    """Group commits of one kind of request: one for each shard key on a sharded cluster, else one for all requests.
+    """The group commit of one type of request. On a sharded cluster, each shard key has its own group commit.
 
-    - ``execute``: runs a group in one transaction and returns the answers in the order of the requests.
-    - ``weigh``: returns the weight of a request.
-    - ``capacity``: the maximum weight of a group.
-    - ``keys``: returns the exclusive keys of a request. Two requests with a common key never share a transaction. By
-      default, the key is the ``_id`` of the idempotency key.
+    Args:
+        execute: Runs a group in one transaction and returns the results in the order of the requests.
+        weigh: Returns the weight of a request.
+        capacity: Maximum weight of a group.
+        keys: Returns the exclusive keys of a request. Two requests with a common key never share a transaction. The
+            default is the ``_id`` of the idempotency key.
     """
 
     def __init__(
@@ -94,32 +95,34 @@ class ShardGroups(Generic[Request, Answer]):
         self._group_commits = defaultdict[str, GroupCommit[Request, Answer]](group_commit)
 
     def submit(self, request: Request) -> Answer:
-        """Execute the request in a group, and return its answer after the effect meets the write concern."""
+        """Execute the request in a group, and return its result after the transaction is durable."""
         return self._group_commits[request.key.shard if self._sharded else ""].submit(request)
 
 
-def key_ids(request: Keyed) -> Sequence[str]:
-    """Return the ``_id`` of the request's idempotency key in a list, which is empty if the request has no key."""
+def key_ids(request: KeyedRequest) -> Sequence[str]:
+    """Return the ``_id`` of the request's idempotency key as a list, which is empty without a key."""
     return [request.key.named("o", request.idempotency_key.key)] if request.idempotency_key else ()
 
 
-def in_order(refusals: Sequence[Exception | None], answers: Iterable[Answer | Exception]) -> list[Answer | Exception]:
-    """Return the answers of a group in the order of its requests.
+def merge_results(
+    refusals: Sequence[Exception | None], answers: Iterable[Answer | Exception]
+) -> list[Answer | Exception]:
+    """Merge the results and the errors of a group, in the order of its requests.
 
-    ``refusals`` has one item for each request, None for admitted requests. ``answers`` has the answers to the admitted
-    requests.
+    ``refusals`` has the error of each rejected request and None for each admitted request. ``answers`` has the results
+    of the admitted requests.
     """
     admitted = iter(answers)
     return [next(admitted) if refusal is None else refusal for refusal in refusals]
 
 
-def admitted(requests: Iterable[Asked], refusals: Iterable[Exception | None]) -> list[Asked]:
-    """Return the requests whose refusal is None."""
+def select_admitted(requests: Iterable[Item], refusals: Iterable[Exception | None]) -> list[Item]:
+    """Return the requests whose item in ``refusals`` is None."""
     return [request for request, refusal in zip(requests, refusals, strict=True) if refusal is None]
 
 
-def refusal_of(request: Keyed, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
-    """Return the refusal of a request whose idempotency key is stored, or None if the request is new.
+def find_refusal(request: KeyedRequest, known: Mapping[str, Repeated | KeyReused]) -> Repeated | KeyReused | None:
+    """Return the error for a request whose idempotency key is stored, or None if the key is new or missing.
 
     ``known`` is the result of ``recall``.
     """
@@ -127,15 +130,16 @@ def refusal_of(request: Keyed, known: Mapping[str, Repeated | KeyReused]) -> Rep
 
 
 def recall(
-    client: StoreClient, session: Session, requests: Sequence[Keyed], answer: type[Any]
+    client: StoreClient, session: Session, requests: Sequence[KeyedRequest], answer: type[Any]
 ) -> dict[str, Repeated | KeyReused]:
-    """Look up the idempotency keys of the requests. Return the refusals by the ``_id`` of the key.
+    """Look up the idempotency keys of the requests. Return a mapping from the ``_id`` of each stored key to an error.
 
-    A refusal is ``Repeated`` with the stored answer, or ``KeyReused`` if the key belongs to another request. ``answer``
-    is the type of the stored answers.
+    The error is ``Repeated`` with the stored result, which has the type ``answer``, or ``KeyReused`` if the key belongs
+    to another request.
 
-    The lookup ignores keys that a deletion of the queue has removed. The deletion took a sequence of its own (``h0``).
-    Older keys have lower sequences. A key with exactly this sequence belongs to drafts that were staged later.
+    The lookup ignores keys that a deletion of the queue has removed. The floor ``h0`` is a sequence that the deletion
+    reserved for itself: all removed keys have lower sequences. A key with exactly this sequence belongs to drafts that
+    were staged after the deletion.
     """
     keyed = {one: request for request in requests for one in key_ids(request)}
     if not keyed:
@@ -143,7 +147,7 @@ def recall(
     keys = list(dict.fromkeys(request.key for request in keyed.values()))
     named = {"_id": {"$in": list(keyed)}, **client.shards(key.shard for key in keys)}
     found, counters = find_named(client, keys, named, session=session)
-    floors = {counter["s"]: finished_floor_of(counter) for counter in counters}
+    floors = {counter["s"]: history_floor_of(counter) for counter in counters}
     return {
         known["_id"]: _verdict(known, keyed[known["_id"]], answer)
         for known in found
@@ -151,11 +155,11 @@ def recall(
     }
 
 
-def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keyed, Any, int]]) -> None:
-    """Store the answers to the requests that have an idempotency key.
+def remember(client: StoreClient, session: Session, answers: Sequence[tuple[KeyedRequest, Any, int]]) -> None:
+    """Store the results of requests that have an idempotency key.
 
-    ``answers`` has the request, its answer, and a sequence of its queue. A deletion of the queue removes the key if the
-    sequence of the deletion is higher. For a post, the sequence is that of its last message.
+    An item of ``answers`` has a request, its result, and a sequence. Deletions of the queue that reserve a higher
+    sequence also remove the key. For a post, the sequence is that of its last message.
     """
     statements: list[BsonDocument] = []
     for request, answer, sequence in answers:
@@ -163,7 +167,7 @@ def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keye
             continue
         known = {
             "s": request.key.shard,
-            "q": request.key.known,
+            "q": request.key.idempotency_keys,
             "k": sequence,
             "e": DatetimeMS(request.now + request.idempotency_key.window * 1000),
             "h": Binary(request.idempotency_key.digest),
@@ -175,7 +179,7 @@ def remember(client: StoreClient, session: Session, answers: Sequence[tuple[Keye
         client.update(statements, session)
 
 
-def _verdict(known: BsonDocument, request: Keyed, answer: type[Any]) -> Repeated | KeyReused:
+def _verdict(known: BsonDocument, request: KeyedRequest, answer: type[Any]) -> Repeated | KeyReused:
     if request.idempotency_key is None or bytes(known["h"]) != request.idempotency_key.digest:
         return KeyReused()
     return Repeated(msgspec.convert(json.loads(known["b"]), answer), int(known["k"]))

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Deletion, extension and release of individual claimed messages.
 
-Each caller identifies a message by its id, claim and claim count (a grip). Concurrent callers of a process share a
-transaction, which reads the messages before it changes them. The messages cannot change before the transaction ends.
+A caller identifies a message by its id, claim and claim count, which form a ``Grip``. Concurrent callers of a process
+share a transaction, which reads the messages before it changes them. The messages cannot change before the transaction
+ends.
 """
 
 from collections import defaultdict
@@ -10,11 +11,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from zq.model import Grip, Handled, Outcome
+from zq.model import Grip, HandleOutcome, Outcome
 from zq.storage.mongodb import layout, lines
-from zq.storage.mongodb.changes import Ending, finish
+from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.floors import find_there
+from zq.storage.mongodb.floors import find_visible
 from zq.storage.mongodb.group_commit import ShardGroups
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
@@ -23,9 +24,9 @@ CAPACITY: Final = 256
 
 
 class HandleRequest(NamedTuple):
-    """A request to handle the messages of some grips.
+    """A request to apply some grips: delete claimed messages, or change the expiry of their claims.
 
-    ``now`` is the time of the request in milliseconds. ``late`` and ``history`` are arguments of the verb.
+    ``now`` is the time of the request in milliseconds. ``ClaimController.handle`` describes ``late`` and ``history``.
     """
 
     key: QueueKey
@@ -36,14 +37,14 @@ class HandleRequest(NamedTuple):
     idempotency_key: None = None
 
 
-class Answer(NamedTuple):
-    """The answer to a request: the outcome for each grip.
+class HandleResult(NamedTuple):
+    """The outcome for each grip of a request.
 
-    ``sooner``: whether a message is now available earlier than before the request.
+    ``is_earlier``: whether a message is now available earlier than before the request.
     """
 
-    handled: Sequence[Handled]
-    sooner: bool
+    handled: Sequence[HandleOutcome]
+    is_earlier: bool
 
 
 class Handler:
@@ -51,37 +52,39 @@ class Handler:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._groups = ShardGroups[HandleRequest, Answer](client, self._together, lambda one: len(one.grips), CAPACITY)
+        self._groups = ShardGroups[HandleRequest, HandleResult](
+            client, self._execute, lambda one: len(one.grips), CAPACITY
+        )
 
-    def handle(self, request: HandleRequest) -> Answer:
-        """Handle the messages of the request, and return the outcomes after the transaction is committed."""
+    def handle(self, request: HandleRequest) -> HandleResult:
+        """Execute the request, and return the outcomes after the transaction is committed."""
         return self._groups.submit(request)
 
-    def _together(self, requests: Sequence[HandleRequest]) -> Sequence[Answer]:
-        with self._client.locks.locked(*{one.key.finishing for one in requests if one.history}):
+    def _execute(self, requests: Sequence[HandleRequest]) -> Sequence[HandleResult]:
+        with self._client.locks.locked(*{one.key.history_counter for one in requests if one.history}):
             return self._client.transaction(partial(self._handle, requests))
 
-    def _handle(self, requests: Sequence[HandleRequest], session: Session) -> Sequence[Answer]:
-        now = max(request.now for request in requests)  # concurrent requests share the latest of their times
+    def _handle(self, requests: Sequence[HandleRequest], session: Session) -> Sequence[HandleResult]:
+        now = max(request.now for request in requests)  # the requests of a group share one time
         ids = {layout.doc_id(request.key, grip.id) for request in requests for grip in request.grips}
         keys = list(dict.fromkeys(request.key for request in requests))
         named = {"_id": {"$in": list(ids)}, **self._client.shards(key.shard for key in keys)}
         fields = {"d": 1, "e": 1, "c": 1, "h1": 1}
-        met = find_there(self._client, keys, named, fields=fields, hint="_id_", session=session)
-        work = _Work({one["_id"]: one for one in met if int(one["e"]) > now}, now)
-        answers = [work.do(request) for request in requests]
-        self._client.update(work.updates(self._client), session)
-        for (key, history), doc_ids in sorted(work.deleted.items(), key=lambda item: item[0][0].shard):
-            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
-        for key, changed in work.changed.items():
+        found = find_visible(self._client, keys, named, fields=fields, hint="_id_", session=session)
+        changes = _PendingChanges({one["_id"]: one for one in found if int(one["e"]) > now}, now)
+        results = [changes.apply(request) for request in requests]
+        self._client.update(changes.updates(self._client), session)
+        for (key, history), doc_ids in sorted(changes.deleted.items(), key=lambda item: item[0][0].shard):
+            finish(self._client, session, key, doc_ids, FinishTerms(Outcome.DELETED, now, history))
+        for key, changed in changes.changed.items():
             lines.update_entries(self._client, session, key, changed, now)
-        return answers
+        return results
 
 
-class _Work:
+class _PendingChanges:
     """The pending changes of one transaction.
 
-    ``found`` has the messages by ``_id``. The updates need no conditions, because the same transaction has read the
+    ``found`` maps ``_id`` to message. The updates need no conditions, because the same transaction has read the
     messages.
     """
 
@@ -89,22 +92,25 @@ class _Work:
         self._found = found
         self._now = now
         self._held: dict[str, tuple[QueueKey, int, int]] = {}
-        """The queue, the new end of the claim and the new available-at of each message with a changed claim.
+        """The queue, the new expiry of the claim and the new available-at of each message with a changed claim.
 
         A later request of the same transaction may still delete the message. The history entry then has these values.
         """
         self.deleted: defaultdict[tuple[QueueKey, int], list[str]] = defaultdict(list)
         self.changed: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
 
-    def do(self, request: HandleRequest) -> Answer:
-        """Apply the grips of a request in order, record the changes, and return the answer."""
+    def apply(self, request: HandleRequest) -> HandleResult:
+        """Apply the grips of a request in order, record the changes, and return the outcomes."""
         before = {doc_id: one["d"] for doc_id, one in self._found.items()}
         handled = [self._one(request, grip) for grip in request.grips]
         ids = [layout.doc_id(request.key, grip.id) for grip in request.grips]
-        return Answer(handled, any(one in self._found and self._found[one]["d"] < before[one] for one in ids))
+        return HandleResult(handled, any(one in self._found and self._found[one]["d"] < before[one] for one in ids))
 
     def updates(self, client: StoreClient) -> Sequence[BsonDocument]:
-        """Return the update statements that change the ends of claims, one for each queue, end and available-at."""
+        """Return the update statements for messages with a changed claim.
+
+        Messages of one queue with the same new values share a statement.
+        """
         by_end: defaultdict[tuple[QueueKey, int, int], list[str]] = defaultdict(list)
         for doc_id, end in self._held.items():
             by_end[end].append(doc_id)
@@ -118,18 +124,18 @@ class _Work:
             for (key, ends, available), doc_ids in by_end.items()
         ]
 
-    def _one(self, request: HandleRequest, grip: Grip) -> Handled:
+    def _one(self, request: HandleRequest, grip: Grip) -> HandleOutcome:
         doc_id = layout.doc_id(request.key, grip.id)
         found = self._found.get(doc_id)
         if found is None or found["q"] != request.key.messages:
-            return Handled.GONE
+            return HandleOutcome.GONE
         # The claim id of a message that a commit has reserved is binary.
         claim = found.get("c", layout.NO_CLAIM)
         holder = claim.get("i", "")
-        known = layout.original(holder) if isinstance(holder, str) else ""
+        known = layout.decode_text(holder) if isinstance(holder, str) else ""
         age = (self._now - int(claim.get("s", self._now))) // 1000
-        handled = grip.judge(known, claim["n"], request.late or claim.get("e", 0) > self._now, age)
-        if handled is not Handled.DONE:
+        handled = grip.decide(known, claim["n"], request.late or claim.get("e", 0) > self._now, age)
+        if handled is not HandleOutcome.DONE:
             return handled
         self.changed[request.key].append(found)
         if grip.hold is None:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head hint: a time before which no message of a queue is ready, and at which searches start."""
+"""The head hint: a time before which no message of a queue is ready, used as the start of searches."""
 
 import random
 import threading
 import time
 from typing import Final
 
-# Seconds for which a head hint is valid, and during which searches skip messages after a collision.
-BELIEVED: Final = 2.0
+# Seconds for which a head hint is valid, and for which searches skip messages after a collision.
+VALIDITY: Final = 2.0
 # Milliseconds between the hint and the earliest found message, because the clocks of servers differ.
 MARGIN: Final = 100
 # Number of searches that skip messages after a collision with another process.
@@ -17,9 +17,9 @@ SKIPS: Final = 4
 class HeadHint:
     """The head hint of one queue in one process. Safe for any number of threads.
 
-    MongoDB keeps the index entries of consumed and expired messages for minutes. A search from the beginning of the
-    index reads all of these entries. The head hint is an available-at (milliseconds) below which an earlier search of
-    this process has found no message. A search that starts at the hint skips the obsolete entries.
+    MongoDB keeps the index entries of consumed and expired messages for minutes, and a search from the beginning of the
+    index reads all of them. The head hint is an available-at (milliseconds) below which an earlier search of this
+    process has found no message. A search that starts at the hint skips the obsolete entries.
 
     Another process may release a message to an earlier available-at. The hint is therefore valid for a short time only,
     and is discarded if a search from the hint finds fewer messages than wanted.
@@ -33,11 +33,11 @@ class HeadHint:
         self._skips = 0
         self._skip_until = 0.0
 
-    def start(self, want: int) -> tuple[int, int, int]:
-        """Return where to start a search for ``want`` messages.
+    def get_start(self, want: int) -> tuple[int, int, int]:
+        """Return the start of a search for ``want`` messages.
 
-        Return the available-at to start from (0 = the beginning), the number of messages to skip, and a token to pass
-        to ``found``.
+        The result has the available-at to start from (0 = the beginning), the number of messages to skip, and a token
+        for ``update``.
         """
         with self._lock:
             head = self._head if time.monotonic() < self._until else 0
@@ -47,30 +47,35 @@ class HeadHint:
                 skip = random.randrange(2 * want)
             return head, skip, self._invalidations
 
-    def found(self, first: int, token: int, *, searched_all: bool) -> None:
-        """Set the hint after a search, unless the hint was invalidated since the search started.
+    def update(self, first: int, token: int, *, searched_all: bool) -> None:
+        """Set the hint after a search. Do nothing if the hint was invalidated since the search started.
 
-        - ``first``: the available-at of the first message that the search found.
-        - ``token``: the token of ``start`` or ``invalidate``.
-        - ``searched_all``: whether the search started at the beginning. Only such a search extends the validity.
+        Args:
+            first: Available-at of the first message that the search found.
+            token: Result of ``get_start`` or ``invalidate``.
+            searched_all: Whether the search started at the beginning. Only such a search extends the validity.
         """
         with self._lock:
             if token == self._invalidations:
                 self._head = max(0, first - MARGIN)
                 if searched_all:
-                    self._until = time.monotonic() + BELIEVED
+                    self._until = time.monotonic() + VALIDITY
 
     def invalidate(self) -> int:
-        """Discard the hint, and return a new token for ``found``.
+        """Discard the hint, and return a new token for ``update``.
 
-        Call this method if a message got an earlier available-at, or if a search from the hint found too few messages.
+        Callers invalidate the hint if a message got an earlier available-at, or if a search from the hint found too few
+        messages.
         """
         with self._lock:
             self._invalidations += 1
             self._until = 0.0
             return self._invalidations
 
-    def collided(self) -> None:
-        """Make the next searches skip a random number of messages, because another process took the found ones."""
+    def record_collision(self) -> None:
+        """Make the next searches skip a random number of messages.
+
+        Call this method if another process has taken messages that this process had found.
+        """
         with self._lock:
-            self._skips, self._skip_until = SKIPS, time.monotonic() + BELIEVED
+            self._skips, self._skip_until = SKIPS, time.monotonic() + VALIDITY

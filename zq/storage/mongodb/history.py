@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The history of queues in the MongoDB store: listings of history entries, alone or together with live messages."""
+"""The history of queues in MongoDB: listings of history entries, alone or together with live messages."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -7,10 +7,10 @@ from typing import Final
 from bson.datetime_ms import DatetimeMS
 from msgspec.structs import replace
 
-from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, portion
+from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, take_portion
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.floors import counters_of, find_there, finished_floor_of, floor_of, search
+from zq.storage.mongodb.floors import counters_of, find_visible, floor_of, history_floor_of, search
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.unions import find_with
 
@@ -19,7 +19,7 @@ FOREVER: Final = 1e15
 
 
 class HistoryController:
-    """The MongoDB implementation of ``zq.storage.api.HistoryController``."""
+    """The MongoDB implementation of ``zq.storage.capabilities.HistoryController``."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -41,10 +41,10 @@ class HistoryController:
             return Page([], None)
         with self._client.verb():
             if span is None:
-                found = self._everything(key, marker, limit, moment, most_bytes)
+                found = self._list_all(key, marker, limit, moment, most_bytes)
             else:
                 between = {"$gte": _bounded(span.since), "$lt": _bounded(span.until)}
-                records = self._records(key, moment, p={"$lt" if newest_first else "$gt": marker}, f=between)
+                records = self._entry_filter(key, moment, p={"$lt" if newest_first else "$gt": marker}, f=between)
                 found, _ = search(
                     self._client,
                     key,
@@ -54,9 +54,9 @@ class HistoryController:
                     hint=layout.FINISHED,
                     committed=True,
                     most_bytes=most_bytes,
-                    floor_of=finished_floor_of,
+                    floor_of=history_floor_of,
                 )
-        items = [_finished(key, one, moment) for one in portion(found, most_bytes, layout.body_of)]
+        items = [_to_entry(key, one, moment) for one in take_portion(found, most_bytes, layout.body_of)]
         if not items:
             return Page([], None)
         return Page(items, str(items[-1].message.sequence if span is None else items[-1].position))
@@ -64,19 +64,19 @@ class HistoryController:
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
         moment, key = layout.ms(now), layout.key(queue)
         doc_ids = layout.doc_ids(key, ids)
-        own_or_copy = self._records(key, moment, **{"$or": [{"_id": {"$in": doc_ids}}, {"i": {"$in": doc_ids}}]})
+        own_or_copy = self._entry_filter(key, moment, **{"$or": [{"_id": {"$in": doc_ids}}, {"i": {"$in": doc_ids}}]})
         with self._client.verb():
-            found = find_there(self._client, [key], own_or_copy, floor_of=finished_floor_of)
+            found = find_visible(self._client, [key], own_or_copy, floor_of=history_floor_of)
         latest = {_message_id(record): record for record in sorted(found, key=lambda record: int(record["p"]))}
-        return [_finished(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
+        return [_to_entry(key, latest[doc_id], moment) for doc_id in doc_ids if doc_id in latest]
 
-    def _everything(self, key: QueueKey, marker: int, limit: int, now: int, most_bytes: int) -> Sequence[BsonDocument]:
+    def _list_all(self, key: QueueKey, marker: int, limit: int, now: int, most_bytes: int) -> Sequence[BsonDocument]:
         """Return live messages and history entries after the sequence ``marker``.
 
-        The search reads a snapshot, so a message that finishes at the same time is included exactly once.
+        The search reads a snapshot, so a message that finishes during the search is included exactly once.
         """
-        both = self._records(key, now, k={"$gt": marker})
-        both["q"] = {"$in": [key.messages, key.records]}
+        both = self._entry_filter(key, now, k={"$gt": marker})
+        both["q"] = {"$in": [key.messages, key.history_entries]}
         while True:
             found, counters = find_with(
                 self._client,
@@ -89,21 +89,21 @@ class HistoryController:
                 most_bytes=most_bytes,
             )
             counter: BsonDocument = counters[0] if counters else {}
-            floors = {key.messages: floor_of(counter), key.records: finished_floor_of(counter)}
+            floors = {key.messages: floor_of(counter), key.history_entries: history_floor_of(counter)}
             if all(one["k"] > floors[one["q"]] for one in found):
                 return found
             both["$nor"] = [{"q": kind, "k": {"$lte": floor}} for kind, floor in floors.items()]
 
-    def _records(self, key: QueueKey, now: int, **conditions: object) -> BsonDocument:
-        """Return a filter on the unexpired history entries of the queue that meet the conditions."""
-        return {**self._client.where(key, **conditions), "q": key.records, "e": {"$gt": DatetimeMS(now)}}
+    def _entry_filter(self, key: QueueKey, now: int, **conditions: object) -> BsonDocument:
+        """Return a filter on the queue's unexpired history entries that match the conditions."""
+        return {**self._client.where(key, **conditions), "q": key.history_entries, "e": {"$gt": DatetimeMS(now)}}
 
 
-def _finished(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
-    """Return the model's history entry for the document of a history entry or of a live message."""
+def _to_entry(key: QueueKey, found: BsonDocument, now: int) -> HistoryEntry:
+    """Convert the document of a history entry or of a live message to a ``HistoryEntry``."""
     if "x" not in found:
-        return HistoryEntry(layout.message(key, found, now))
-    message = layout.message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)
+        return HistoryEntry(layout.to_message(key, found, now))
+    message = layout.to_message(key, {**found, "_id": _message_id(found), "e": found["z"]}, now)
     return HistoryEntry(replace(message, claim=""), Outcome(found["x"]), found["f"] / 1000, int(found["p"]))
 
 

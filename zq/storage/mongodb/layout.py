@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layout of a MongoDB database: the collections ``messages``, ``clock`` and ``feed``.
 
-A document in ``messages`` is a message, a queue, or of one of the kinds described below. Times are milliseconds since
-the epoch, except ``e``, which is a BSON date for the TTL index. Texts are encoded by ``text``. P is a project's prefix,
-for example ``4:acme/``.
+The collection ``messages`` contains messages, queues, and the other types of documents described below. Times are
+milliseconds since the epoch, except ``e``, which is a BSON date for the TTL index. ``encode_text`` encodes texts. P is
+a project's prefix, for example ``4:acme/``.
 
 ========= ====================================== ======================================================================
 field     of a message                           of a queue, which includes its counters
@@ -21,7 +21,7 @@ field     of a message                           of a queue, which includes its 
 ``m``     checksum, if any                       -
 ``v``     attributes, if any                     -
 ``h``     group, if any                          grouping, if any: see ``lines``
-``h1``    line, in a grouped queue               -
+``h1``    stored name of the group, if grouped   -
 ``c``     last claim, if any: ``i`` id,          -
           ``s`` start, ``t`` ttl, ``e`` end,
           ``n`` claim count,
@@ -43,10 +43,11 @@ field     of a message                           of a queue, which includes its 
 ``h0``    -                                      history entries up to this sequence, and idempotency keys below it,
                                                  are removed by a deletion: see ``floors``
 ``g``     -                                      messages up to this sequence are still to be deleted
-``g1``    -                                      history entries up to it, and keys below it, are still to be deleted
+``g1``    -                                      history entries up to this sequence, and idempotency keys below it,
+                                                 are still to be deleted
 ========= ====================================== ======================================================================
 
-The prefix of ``_id`` identifies the kind of a document. Other modules describe these kinds:
+The prefix of ``_id`` identifies the type of a document. Other modules describe these types:
 
 - ``changes``: fences (``f``)
 - ``stages``: stages (``s``) and their drafts (``d``)
@@ -56,13 +57,14 @@ The prefix of ``_id`` identifies the kind of a document. Other modules describe 
 
 A released message keeps only ``n`` and ``f`` of ``c``.
 
-**History entries.** The document of a finished message becomes a history entry, which verbs on messages do not match:
-``q`` "h" P name, ``p`` position, ``f`` time of finishing, ``x`` outcome, ``z`` former ``e``, ``e`` expiry of the entry.
-The entry of a moved message is a copy: ``_id`` "h" P name/``p``, and ``i`` is the message's own ``_id``.
+**History entries.** The document of a finished message becomes a history entry: ``q`` "h" P name, ``p`` position,
+``f`` time of finishing, ``x`` outcome, ``z`` former ``e``, ``e`` expiry of the entry. Operations on messages do not
+match it, because its ``q`` differs. The entry of a moved message is a copy: ``_id`` "h" P name/``p``, and ``i`` is the
+message's own ``_id``.
 
 **History counters.** ``_id`` "c" P name; ``p1`` and ``f1`` are the last ``p`` and ``f``, and ``v`` is incremented by
-moves and removals: see ``floors``. This document is separate from the queue's document, so that posts and verbs that
-finish messages do not wait for each other.
+moves and removals: see ``floors``. This document is separate from the queue's document, so that posts and operations
+that finish messages do not wait for each other.
 
 **Idempotency keys.** ``{_id: "o" length of P name:P name/key, s, q: "o" P name, k, e, h: digest, b: response}``.
 ``k`` is the queue's last sequence, by which a deletion of the queue recognizes its keys. The response is JSON.
@@ -70,9 +72,10 @@ finish messages do not wait for each other.
 **Claim names.** ``{_id: "n" length of P name:P name/claim, s, e}``. Every request for a claim with a chosen name writes
 this document, which serializes the requests.
 
-**Line entries.** Each line of a grouped queue has an entry: ``_id`` "t" length of P name:P name/line, ``s``, ``q`` "t"
-P name, ``j`` line, ``d`` time from which claims consider the line, ``k`` sequence of the message that becomes available
-then, ``e`` an upper bound on the expiry of the line's messages, ``v`` incremented by each write: see ``lines``.
+**Group entries.** Each message group of a grouped queue has an entry: ``_id`` "t" length of P name:P name/h1, ``s``,
+``q`` "t" P name, ``j`` the ``h1`` of the group's messages, ``d`` time from which claims consider the group, ``k``
+sequence of the message that becomes available at this time, ``e`` an upper bound on the expiry of the group's messages,
+``v`` incremented by each write: see ``lines``.
 
 The collection ``clock`` contains the clock ``{_id: "clock", t: latest known time}``, the lease of ``LeaderLease``, and
 ``{_id: "layout", n: layout version}``, which version 0.1.0 neither reads nor writes.
@@ -131,76 +134,75 @@ SHARD_KEY: Final[BsonDocument] = {"s": "hashed"}
 
 
 class QueueKey(Struct, frozen=True):
-    """The stored names of a queue and of its documents."""
+    """The names of a queue as stored in fields, and the ``_id`` values of its documents."""
 
     ref: QueueRef
     shard: str
     messages: str
-    """``q`` of its messages."""
+    """The ``q`` of the queue's messages."""
     counter: str
-    """``_id`` of its own document."""
+    """The ``_id`` of the queue's document."""
     project: str
-    """The prefix of the ``_id`` of every message of its project."""
+    """The ``_id`` prefix of the project's messages."""
 
     @property
-    def records(self) -> str:
-        """``q`` of its history entries."""
+    def history_entries(self) -> str:
+        """The ``q`` of the queue's history entries."""
         return "h" + self.shard
 
     @property
-    def finishing(self) -> str:
+    def history_counter(self) -> str:
         """The ``_id`` of the queue's history counter."""
         return "c" + self.shard
 
     @property
     def entries(self) -> str:
-        """The ``q`` of the queue's line entries."""
+        """The ``q`` of the queue's group entries."""
         return "t" + self.shard
 
     @property
-    def known(self) -> str:
-        """``q`` of its idempotency keys."""
+    def idempotency_keys(self) -> str:
+        """The ``q`` of the queue's idempotency keys."""
         return "o" + self.shard
 
     def named(self, kind: str, name: str) -> str:
-        """Return the ``_id`` of a named document of the queue, which is unique for all queues and names."""
-        return f"{kind}{len(self.shard)}:{self.shard}/{text(name)}"
+        """Return an ``_id`` for a document of the queue, such as a claim name. It is unique to the queue."""
+        return f"{kind}{len(self.shard)}:{self.shard}/{encode_text(name)}"
 
 
-def text(value: str) -> str:
-    """Encode a text for BSON. ASCII text is unchanged; other text becomes one character for each byte of UTF-8.
+def encode_text(value: str) -> str:
+    """Encode a text for BSON. ASCII text is unchanged; in other text, each byte of UTF-8 becomes one character.
 
-    The encoding preserves the order of texts, and also lone surrogates, which JSON permits and BSON does not.
+    The encoding preserves the order of texts. It also preserves lone surrogates, which JSON permits and BSON does not.
     """
     return value if value.isascii() else value.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
-def original(stored: str) -> str:
-    """Decode a text that ``text`` has encoded."""
+def decode_text(stored: str) -> str:
     return stored if stored.isascii() else stored.encode("latin-1").decode("utf-8", "surrogatepass")
 
 
 def project_prefix(project: str) -> str:
-    """Return the prefix of a project's names and ids. It starts with a length, so no prefix begins with another."""
-    stored = text(project)
+    """Return the prefix of a project's names and ids. It starts with a length, so no prefix begins with another one."""
+    stored = encode_text(project)
     return f"{len(stored)}:{stored}/"
 
 
 @lru_cache(maxsize=4096)
 def key(queue: QueueRef) -> QueueKey:
     prefix = project_prefix(queue.project)
-    name = prefix + text(queue.name)
+    name = prefix + encode_text(queue.name)
     return QueueKey(queue, name, "m" + name, "q" + name, "m" + prefix)
 
 
 def queue_of(shard: str) -> QueueRef:
-    """Return the queue for a shard key, which is the project's prefix and the queue's name."""
+    """Return the queue for a shard key."""
     length, _, rest = shard.partition(":")
-    return QueueRef(original(rest[: int(length)]), original(rest[int(length) + 1 :]))
+    return QueueRef(decode_text(rest[: int(length)]), decode_text(rest[int(length) + 1 :]))
 
 
 def after(prefix: str) -> str:
-    """Return the smallest text greater than all texts that begin with ``prefix``, which must end with a slash."""
+    """Return the smallest text above all texts that begin with ``prefix``, which must end with a slash."""
     return prefix[:-1] + "0"
 
 
@@ -210,9 +212,9 @@ def ms(moment: Seconds) -> int:
 
 
 def line_of(grouping: Grouping, group: str) -> BsonDocument:
-    """Return the field that names the line of a message of the group; empty if the queue has no grouping.
+    """Return the field ``h1`` for messages of this group as a document, or an empty document for an ungrouped queue.
 
-    A line's name begins with the first letter of its order, which is the name of its index, too.
+    The value begins with the first letter of the queue's grouping, which is also the name of the index.
     """
     if not grouping:
         return {}
@@ -220,16 +222,15 @@ def line_of(grouping: Grouping, group: str) -> BsonDocument:
     return {"h1": grouping[0] + blake2b(name, digest_size=8).hexdigest()}
 
 
-# The condition that a message is in no line. Commands that change messages without a transaction include it.
+# The condition that a message is ungrouped. Commands that change messages without a transaction include it.
 IN_NO_LINE: Final[BsonDocument] = {"h1": None}
 
 
-def document(
+def new_document(
     key: QueueKey, draft: Draft, sequence: int, available: int, now: int, grouping: Grouping = Grouping.NONE
 ) -> BsonDocument:
-    """Return the document of a new message."""
     made: BsonDocument = {
-        "_id": key.project + text(draft.id),
+        "_id": key.project + encode_text(draft.id),
         "s": key.shard,
         "q": key.messages,
         "k": sequence,
@@ -237,51 +238,49 @@ def document(
         "e": DatetimeMS(now + draft.ttl * 1000),
         "a": now,
         "t": draft.ttl,
-        "u": text(draft.client),
+        "u": encode_text(draft.client),
         "b": draft.body,
     }
     if draft.checksum:
-        made["m"] = text(draft.checksum)
+        made["m"] = encode_text(draft.checksum)
     if draft.attributes:
         made["v"] = draft.attributes
     if draft.group:
-        made["h"] = text(draft.group)
+        made["h"] = encode_text(draft.group)
     if grouping:
         made |= line_of(grouping, draft.group)
     return made
 
 
 def body_of(found: Mapping[str, Any]) -> bytes:
-    """Return the body of a message or of a history entry."""
     body: bytes = found["b"]
     return body
 
 
 def doc_ids(key: QueueKey, ids: Sequence[str]) -> list[str]:
     """Return the ``_id`` of each message, without duplicates."""
-    return [key.project + text(message) for message in dict.fromkeys(ids)]
+    return [key.project + encode_text(message) for message in dict.fromkeys(ids)]
 
 
 def doc_id(key: QueueKey, message: str) -> str:
-    """Return the ``_id`` of a message."""
-    return key.project + text(message)
+    return key.project + encode_text(message)
 
 
 def message_id(key: QueueKey, found: Mapping[str, Any]) -> str:
-    return original(found["_id"][len(key.project) :])
+    return decode_text(found["_id"][len(key.project) :])
 
 
-def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
-    """Return the model's message at ``now``.
+def to_message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
+    """Convert the document of a message to a ``Message`` as of ``now``.
 
-    PyMongo returns numbers of 64 bits as ``Int64``, a type that must not leave the driver.
+    PyMongo returns 64-bit numbers as ``Int64``, a type that must not leave the driver.
     """
     pin: Mapping[str, Any] | None = found.get("y")
-    if pin:  # a commit has reserved it: show the former values
+    if pin:  # a commit has reserved the message: show its former values
         found = {**found, **pin}
     claim = found.get("c", NO_CLAIM)
     origin = found.get("o", NO_ORIGIN)
-    return Message(  # by position: keyword arguments would cost three times as much
+    return Message(  # keyword arguments would take three times as long
         message_id(key, found),
         found["b"],
         int(found["t"]),
@@ -289,89 +288,94 @@ def message(key: QueueKey, found: Mapping[str, Any], now: int) -> Message:
         int(found["e"]) / 1000,
         found["d"] / 1000,
         int(found["k"]),
-        original(found["u"]),
-        original(claim["i"]) if pin or claim.get("e", 0) > now else "",
+        decode_text(found["u"]),
+        decode_text(claim["i"]) if pin or claim.get("e", 0) > now else "",
         claim["n"],
-        original(found.get("m", "")),
-        original(origin["q"][len(key.project) - 1 :]),
+        decode_text(found.get("m", "")),
+        decode_text(origin["q"][len(key.project) - 1 :]),
         origin["n"],
-        original(found.get("r", "")),
+        decode_text(found.get("r", "")),
         found.get("v", b""),
-        first_claimed(found) / 1000,
-        original(found.get("h", "")),
+        first_claim_time(found) / 1000,
+        decode_text(found.get("h", "")),
     )
 
 
-def claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
-    """Return the model's claim for the documents of its messages, of which there must be at least one."""
+def to_claim(key: QueueKey, held: Sequence[BsonDocument], now: int) -> Claim:
+    """Convert the documents of a claim's messages to a ``Claim``. There must be at least one document."""
     held = sorted(held, key=lambda found: int(found["k"]))
     terms = held[0].get("y", held[0])["c"]
-    messages = [message(key, found, now) for found in held]
-    return Claim(original(terms["i"]), int(terms["t"]), terms["s"] / 1000, messages, holder=holder(terms))
+    messages = [to_message(key, found, now) for found in held]
+    return Claim(decode_text(terms["i"]), int(terms["t"]), terms["s"] / 1000, messages, holder=holder(terms))
 
 
 def holder(terms: Mapping[str, Any]) -> Holder:
     """Return the holder of a claim. ``terms`` is the field ``c`` of a message."""
-    return Holder(*map(original, terms.get("h") or ()))
+    return Holder(*map(decode_text, terms.get("h") or ()))
 
 
 NO_CLAIM: Final[BsonDocument] = {"n": 0}
 NO_ORIGIN: Final[BsonDocument] = {"q": "", "n": 0}
-# The fields that end with a claim; the claim count stays.
+# The fields that a release removes. It keeps the claim count and the time of the first claim.
 CLAIM_FIELDS: Final = ["c.i", "c.s", "c.t", "c.e", "c.d", "c.h"]
 
 
-def names_claim(found: Mapping[str, Any]) -> bool:
-    """Return whether a message names its last claim. If the message is ready, that claim has lapsed."""
+def has_claim(found: Mapping[str, Any]) -> bool:
+    """Return whether a message has a claim, which may have lapsed."""
     return "i" in found.get("c", NO_CLAIM)
 
 
 def claim_count(found: Mapping[str, Any]) -> int:
-    """Return the claim count of a message."""
     count: int = found.get("c", NO_CLAIM)["n"]
     return count
 
 
-def first_claimed(found: Mapping[str, Any]) -> int:
-    """Return the time of a message's first claim in milliseconds, also in its origin queue; 0 = never claimed."""
+def first_claim_time(found: Mapping[str, Any]) -> int:
+    """Return the time of a message's first claim in milliseconds, or 0 if it was never claimed.
+
+    For a dead letter, this includes claims in the origin queue.
+    """
     moment: int = found.get("c", NO_CLAIM).get("f") or found.get("o", NO_ORIGIN).get("f") or 0
     return moment
 
 
-def claimed(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocument:
-    """Return the document of a message after the update ``claiming``, with the fields that ``message`` reads."""
+def claimed_document(found: BsonDocument, request: ClaimRequest, now: int) -> BsonDocument:
+    """Return the document of a message after the update ``claim_update``, with the fields that ``to_message`` reads."""
     lease = request.lease
     ends, count = now + lease.ttl * 1000, claim_count(found) + 1
     ttl, expires = lease.extend(found["t"], int(found["e"]), ends, 1000)
-    claim = {"i": text(lease.claim), "e": ends, "n": count, "f": first_claimed(found) or now}
-    return {**found, "c": claim, "t": ttl, "d": ends + request.wait(count) * 1000, "e": DatetimeMS(expires)}
+    claim = {"i": encode_text(lease.claim), "e": ends, "n": count, "f": first_claim_time(found) or now}
+    return {**found, "c": claim, "t": ttl, "d": ends + request.redelivery_delay(count) * 1000, "e": DatetimeMS(expires)}
 
 
-def claiming(request: ClaimRequest, now: int) -> list[BsonDocument]:
-    """Return the update that claims messages at ``now``. Their available-at becomes the claim's end plus a wait."""
+def claim_update(request: ClaimRequest, now: int) -> list[BsonDocument]:
+    """Return the update that claims messages at ``now``.
+
+    When the claim expires, the messages become available after a back-off.
+    """
     ends, count = now + request.lease.ttl * 1000, {"$ifNull": ["$c.n", 0]}
-    available: int | BsonDocument = ends + request.wait(1) * 1000
-    if len(request.waits) > 1:
-        moments = [ends + wait * 1000 for wait in request.waits]
+    available: int | BsonDocument = ends + request.redelivery_delay(1) * 1000
+    if len(request.redelivery_delays) > 1:
+        moments = [ends + wait * 1000 for wait in request.redelivery_delays]
         available = {"$arrayElemAt": [moments, {"$min": [count, len(moments) - 1]}]}
     by = request.holder
-    holder = {"$literal": [text(by.client), text(by.agent)]} if by.is_known else "$$REMOVE"
+    holder = {"$literal": [encode_text(by.client), encode_text(by.agent)]} if by.is_known else "$$REMOVE"
     first = {"$ifNull": ["$c.f", {"$ifNull": ["$o.f", now]}]}
     more = {"n": {"$add": [count, 1]}, "d": "$d", "h": holder, "f": first}
-    return _under_claim(request.lease, now, more, available)
+    return _lease_update(request.lease, now, more, available)
 
 
-def renewing(lease: Lease, now: int) -> list[BsonDocument]:
-    """Return the update that renews the claim of messages. Their wait after the claim is unchanged."""
-    return _under_claim(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
+def renewal_update(lease: Lease, now: int) -> list[BsonDocument]:
+    """Return the update that renews the claim of messages. Their back-off is unchanged."""
+    return _lease_update(lease, now, {}, {"$add": [now + lease.ttl * 1000, WAIT]})
 
 
-def _under_claim(lease: Lease, now: int, more: BsonDocument, available: object) -> list[BsonDocument]:
-    """Return the update for a claim or renewal at ``now``. ``more`` has further fields of ``c`` to change."""
+def _lease_update(lease: Lease, now: int, more: BsonDocument, available: object) -> list[BsonDocument]:
+    """Return the update for a claim or renewal at ``now``. ``more`` has further fields of ``c`` to set."""
     ends = now + lease.ttl * 1000
-    # Fields of $c that are not named stay, as a renewal needs; a claim names all. All "$..." are the former values.
+    # A renewal keeps the fields of ``c`` that are not in ``change``; a claim sets all. Each "$..." is a former value.
     change: BsonDocument = {
-        "c": {"i": {"$literal": text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, **more},
+        "c": {"i": {"$literal": encode_text(lease.claim)}, "s": now, "t": lease.ttl, "e": ends, **more},
         "d": available,
     }
     if not lease.prolong:
@@ -383,15 +387,15 @@ def _under_claim(lease: Lease, now: int, more: BsonDocument, available: object) 
     return [{"$set": change}]
 
 
-# Milliseconds for which a claimed message stays unavailable after its claim.
+# The back-off of a claimed message: milliseconds for which it stays unavailable after its claim.
 WAIT: Final[BsonDocument] = {"$subtract": ["$d", "$c.e"]}
 
 
-def releasing(now: int, delay: int | None = None) -> list[BsonDocument]:
-    """Return the update that releases messages.
+def release_update(now: int, delay: int | None = None) -> list[BsonDocument]:
+    """Return the update that releases messages, which become available after ``delay`` seconds.
 
-    The new available-at is ``now`` plus ``delay`` seconds. If ``delay`` is None, it is ``now`` plus the wait of the
-    message or, without a wait, the available-at before the claim.
+    If ``delay`` is None, each message becomes available after its back-off. A message without a back-off gets the
+    available-at from before the claim.
     """
     after_wait = {"$cond": [{"$gt": [WAIT, 0]}, {"$add": [now, WAIT]}, "$c.d"]}
     return [{"$set": {"d": after_wait if delay is None else now + delay * 1000}}, {"$unset": CLAIM_FIELDS}]

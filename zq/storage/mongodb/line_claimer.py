@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims and pops in a grouped queue, line by line in the order of the line entries (decision 0129).
+"""Claims and pops in a grouped queue, group by group in the order of the group entries (decision 0129).
 
-``lines`` describes lines and their entries. A search for ready lines reads the entries with the same index as a search
-for ready messages in other queues. The transaction that takes messages reads the lines and rewrites their entries. The
-write of an entry conflicts with every concurrent change of its line.
+``lines`` describes message groups and their entries. A search for groups with ready messages reads the entries. It uses
+the same index as a search for ready messages in an ungrouped queue. The transaction that takes messages reads the
+groups and rewrites their entries. The write of an entry conflicts with every concurrent change of its group.
 """
 
 import random
@@ -18,30 +18,31 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.model import Outcome
 from zq.storage.mongodb import layout, lines
-from zq.storage.mongodb.changes import Ending, finish
+from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.claim_attempt import ClaimAttempt, ClaimOutcome
 from zq.storage.mongodb.client import LONGEST_PAUSE, Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
 from zq.storage.mongodb.floors import search
 from zq.storage.mongodb.head_hint import HeadHint
 from zq.storage.mongodb.layout import CLAIM_ORDER, FAIR, BsonDocument, QueueKey, body_of
-from zq.storage.mongodb.lines import PLACES, Head, head_of, order_of
+from zq.storage.mongodb.lines import SORT_ORDERS, Head, head_from, index_of
 
-# Number of entries that a search reads beyond the number of wanted messages, because some lines may have none ready.
-MORE_LINES: Final = 16
-# Maximum number of lines that one transaction reads.
-MOST_LINES: Final = 256
-# Maximum number of index entries that one removal of expired messages reads in a line.
+# Number of entries that a search reads beyond one for each wanted message, because some groups have no ready message.
+EXTRA_LINES: Final = 16
+# Maximum number of groups that one transaction reads.
+MAX_LINES: Final = 256
+# Maximum number of index entries that one removal of expired messages reads in a group.
 STEPS: Final = 1024
 
 
-class LineWalk(NamedTuple):
-    """The part of a line that a transaction has read.
+class LineSlice(NamedTuple):
+    """The first messages of a message group, as a transaction has read them.
 
-    - ``living``: the unexpired messages in the order of the line.
+    - ``line``: the stored name of the group.
+    - ``living``: the unexpired messages in the order of the group.
     - ``ready``: the ready messages at the beginning of ``living``, up to the wanted number.
     - ``last``: the last message that was read, if further messages may follow; else None.
-    - ``has_expired``: whether the part contains expired messages.
+    - ``has_expired``: whether the transaction has read expired messages.
     """
 
     line: str
@@ -51,14 +52,18 @@ class LineWalk(NamedTuple):
     has_expired: bool
 
     def head(self, now: int, claimed: Mapping[str, BsonDocument], popped: Collection[str]) -> Head | None:
-        """Return the head of the line after claims and pops, or None if the line is empty.
+        """Return the head of the group after claims and pops, or None if the group is empty.
 
-        ``claimed`` has the claimed messages after the claim, by ``_id``. ``popped`` has the ``_id`` of each popped
-        message. If the head is not among the messages that were read, the result makes the next claim read further.
+        If the head is not among the messages that were read, the last of these messages is returned as ready. The next
+        claim then continues after this message.
+
+        Args:
+            claimed: A mapping from ``_id`` to the document of each claimed message after the claim.
+            popped: The ``_id`` of each popped message.
         """
         left = [claimed.get(one["_id"], one) for one in self.living if one["_id"] not in popped]
-        heads = [head_of(one) for one in left]
-        if order_of(self.line) == FAIR:
+        heads = [head_from(one) for one in left]
+        if index_of(self.line) == FAIR:
             is_free = self.last is None or any(one["_id"] not in claimed for one in left)
             heads = sorted(heads) if is_free else []
         if heads or self.last is None:
@@ -66,8 +71,8 @@ class LineWalk(NamedTuple):
         return self.last._replace(available=now)  # the next claim reads the messages after it
 
 
-class Taken(NamedTuple):
-    """The result of one transaction: the outcome of each attempt, and the lines that contain expired messages."""
+class ServeResult(NamedTuple):
+    """The result of one transaction: the outcome of each attempt, and the groups that contain expired messages."""
 
     outcomes: Sequence[ClaimOutcome]
     expired: Sequence[str]
@@ -81,79 +86,80 @@ class LineClaimer:
         self._key = key
         self.head_hint = HeadHint()
 
-    def due(self, want: int, now: int) -> tuple[list[str], bytes]:
-        """Return the lines that may have ready messages, in the order of their turns, and the queue's metadata."""
-        want = min(want + MORE_LINES, MOST_LINES)
-        head, skip, token = self.head_hint.start(want)
+    def find_due(self, want: int, now: int) -> tuple[list[str], bytes]:
+        """Return the groups that may have ready messages, in the order of their entries, and the queue's metadata."""
+        want = min(want + EXTRA_LINES, MAX_LINES)
+        head, skip, token = self.head_hint.get_start(want)
         found, counter = self._entries(head, now, want, skip)
         if (head or skip) and len(found) < want:
             head, skip, token = 0, 0, self.head_hint.invalidate()
             found, counter = self._entries(head, now, want)
         if found and not skip:
-            self.head_hint.found(found[0]["d"], token, searched_all=not head)
+            self.head_hint.update(found[0]["d"], token, searched_all=not head)
         return [one["j"] for one in found], counter.get("b", NO_METADATA)
 
     def serve(self, attempts: Sequence[ClaimAttempt], names: Sequence[str]) -> Sequence[ClaimOutcome]:
-        """Serve the attempts with ready messages of these lines in one transaction.
+        """Serve the attempts with ready messages of these groups, in one transaction.
 
         If the transaction conflicts with another process, the outcomes are empty.
         """
-        finishing = [self._key.finishing] if any(attempt.history for attempt in attempts) else []
+        finishing = [self._key.history_counter] if any(attempt.history for attempt in attempts) else []
         try:
             with self._client.locks.locked(*finishing):
                 taken = self._client.transaction(partial(self.take, attempts, names), retry_conflicts=False)
         except Aborted:
-            self.head_hint.collided()
+            self.head_hint.record_collision()
             time.sleep(random.uniform(0, LONGEST_PAUSE))
             return [ClaimOutcome(attempt.now) for attempt in attempts]
         self.remove_expired(taken.expired, attempts[0].now)
         return taken.outcomes
 
-    def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> Taken:
-        """Serve the attempts with ready messages of these lines in the session's transaction, and rewrite the entries.
+    def take(self, attempts: Sequence[ClaimAttempt], names: Sequence[str], session: Session) -> ServeResult:
+        """Serve the attempts with ready messages of these groups in the session's transaction.
 
-        Raises ``Aborted`` if a message has changed meanwhile.
+        The same transaction rewrites the entries of the groups. Raises ``Aborted`` if a message has changed since it
+        was read.
         """
         now = attempts[0].now
         turns = deque(names)
-        walks: list[LineWalk] = []
+        slices: list[LineSlice] = []
         outcomes: list[ClaimOutcome] = []
         for attempt in attempts:
-            walked = self._walk(attempt, turns, session)
-            found = [one for walk in walked for one in walk.ready]
+            new_slices = self._read_lines(attempt, turns, session)
+            found = [one for one_slice in new_slices for one in one_slice.ready]
             choice = attempt.choose(found)
-            if walked and len(choice.candidates) <= len(found) - len(walked[-1].ready) < len(found):
-                turns.appendleft(walked.pop().line)  # no message of the last line fits into ``most_bytes``
-            walks += walked
+            if new_slices and len(choice.candidates) <= len(found) - len(new_slices[-1].ready) < len(found):
+                turns.appendleft(new_slices.pop().line)  # no message of the last group fits into ``most_bytes``
+            slices += new_slices
             if choice.eligible and attempt.request is None:
-                ending = Ending(Outcome.POPPED, now, attempt.history)
+                ending = FinishTerms(Outcome.POPPED, now, attempt.history)
                 finish(self._client, session, self._key, choice.doc_ids, ending)
             elif choice.eligible and attempt.request:
                 named = self._client.where(self._key, _id={"$in": choice.doc_ids})
-                claiming = {"q": named, "u": layout.claiming(attempt.request, now), "multi": True, "hint": "_id_"}
+                claiming = {"q": named, "u": layout.claim_update(attempt.request, now), "multi": True, "hint": "_id_"}
                 if self._client.update([claiming], session) != len(choice.eligible):
                     raise Aborted
             outcomes.append(attempt.outcome(choice, choice.doc_ids))
         served = list(zip(attempts, outcomes, strict=True))
         claimed = {one["_id"]: one for attempt, outcome in served if attempt.request for one in outcome.messages}
         popped = {one["_id"] for attempt, outcome in served if not attempt.request for one in outcome.messages}
-        heads = {walk.line: walk.head(now, claimed, popped) for walk in walks}
+        heads = {one_slice.line: one_slice.head(now, claimed, popped) for one_slice in slices}
         until = max((int(one["e"]) for one in claimed.values()), default=0)
         lines.write_entries(self._client, session, self._key, heads, now, until)
-        return Taken(outcomes, [walk.line for walk in walks if walk.has_expired])
+        return ServeResult(outcomes, [one_slice.line for one_slice in slices if one_slice.has_expired])
 
     def remove_expired(self, names: Sequence[str], now: int) -> None:
-        """Remove expired messages among the first ``STEPS`` messages of each line."""
+        """Remove expired messages among the first ``STEPS`` messages of each group."""
         for line in names:
-            order = order_of(line)
-            met = self._client.find(
+            order = index_of(line)
+            entries = self._client.find(
                 self._client.where(self._key, h1=line),
                 limit=STEPS,
-                sort=PLACES[order],
+                sort=SORT_ORDERS[order],
                 hint=order,
                 fields={"_id": 0, "k": 1, "e": 1},
             )
-            gone = [one["k"] for one in met if int(one["e"]) <= now]
+            gone = [one["k"] for one in entries if int(one["e"]) <= now]
             expired = self._client.where(self._key, k={"$in": gone}, e={"$lte": DatetimeMS(now)})
             self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
@@ -164,73 +170,74 @@ class LineClaimer:
             self._client, self._key, where, limit=want, sort=CLAIM_ORDER, hint=layout.CLAIMS, skip=skip, fields=fields
         )
 
-    def _walk(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineWalk]:
-        """Read the next lines until the attempt has enough ready messages, and remove these lines from ``turns``."""
-        walks: list[LineWalk] = []
+    def _read_lines(self, attempt: ClaimAttempt, turns: deque[str], session: Session) -> list[LineSlice]:
+        """Read groups until the attempt has enough ready messages, and remove these groups from ``turns``."""
+        slices: list[LineSlice] = []
         count = 0
         left = attempt.most_bytes
-        ahead: dict[str, Read] = {}
+        ahead: dict[str, LineMessages] = {}
         while turns and count < attempt.limit and left > 0:
             want = attempt.limit - count
-            if walks and not ahead:
+            if slices and not ahead:
                 ahead = self._read_ahead(list(islice(turns, want)), want, left, session)
             line = turns.popleft()
             read = ahead.get(line, NOT_READ)
             if read.is_cut and len(read.found) <= want:
                 read = self._read(line, want, left, session)
-            walks.append(_walk_of(line, read, want, attempt.now))
-            count += len(walks[-1].ready)
-            left -= sum(map(len, map(body_of, walks[-1].ready)))
-        return walks
+            slices.append(_line_slice(line, read, want, attempt.now))
+            count += len(slices[-1].ready)
+            left -= sum(map(len, map(body_of, slices[-1].ready)))
+        return slices
 
-    def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "Read":
-        """Read ``want`` messages of the line and one more, which may become its next head."""
-        found = self._find(self._client.where(self._key, h1=line), order_of(line), want + 1, most_bytes, session)
-        return Read(found, len(found) > want or sum(map(len, map(body_of, found))) >= most_bytes)
+    def _read(self, line: str, want: int, most_bytes: int, session: Session) -> "LineMessages":
+        """Read ``want`` messages of the group, and one more, which may become the next head."""
+        found = self._find(self._client.where(self._key, h1=line), index_of(line), want + 1, most_bytes, session)
+        return LineMessages(found, len(found) > want or sum(map(len, map(body_of, found))) >= most_bytes)
 
-    def _read_ahead(self, names: Sequence[str], want: int, most_bytes: int, session: Session) -> dict[str, "Read"]:
-        """Read several lines in one command.
+    def _read_ahead(
+        self, names: Sequence[str], want: int, most_bytes: int, session: Session
+    ) -> dict[str, "LineMessages"]:
+        """Read several groups in one command. Return a mapping from group to its first messages.
 
-        If the lines have more messages than the command reads, the result lacks the last lines, and the last line in it
-        is cut. Fewer than two lines are not read at all.
+        If the groups have more messages than the command reads, the last groups are missing, and the last group in the
+        result is marked as cut. The result is empty for fewer than two groups.
         """
         if len(names) < 2:
             return {}
         most = want + 2 * len(names)
         where = self._client.where(self._key, h1={"$in": list(names)})
-        found = self._find(where, order_of(names[0]), most, most_bytes, session)
+        found = self._find(where, index_of(names[0]), most, most_bytes, session)
         is_cut = len(found) == most or sum(map(len, map(body_of, found))) >= most_bytes
         by_line: dict[str, list[BsonDocument]] = {line: [] for line in sorted(names)}
         for one in found:
             by_line[one["h1"]].append(one)
         if not is_cut:
-            return {line: Read(its, is_cut=False) for line, its in by_line.items()}
+            return {line: LineMessages(its, is_cut=False) for line, its in by_line.items()}
         last = found[-1]["h1"]
-        return {line: Read(its, is_cut=line == last) for line, its in by_line.items() if line <= last}
+        return {line: LineMessages(its, is_cut=line == last) for line, its in by_line.items() if line <= last}
 
     def _find(
         self, where: BsonDocument, order: str, limit: int, most_bytes: int, session: Session
     ) -> list[BsonDocument]:
-        sort = {"h1": 1, **PLACES[order]}
+        sort = {"h1": 1, **SORT_ORDERS[order]}
         found, _ = search(
             self._client, self._key, where, limit=limit, sort=sort, hint=order, most_bytes=most_bytes, session=session
         )
         return found
 
 
-class Read(NamedTuple):
-    """The first messages of a line, and whether further messages may follow (``is_cut``)."""
+class LineMessages(NamedTuple):
+    """The first messages of a group. ``is_cut``: whether further messages may follow."""
 
     found: list[BsonDocument]
     is_cut: bool
 
 
-NOT_READ: Final = Read([], is_cut=True)
+NOT_READ: Final = LineMessages([], is_cut=True)
 
 
-def _walk_of(line: str, read: Read, want: int, now: int) -> LineWalk:
-    """Return the walk for a line that was read, with up to ``want`` ready messages."""
+def _line_slice(line: str, read: LineMessages, want: int, now: int) -> LineSlice:
     living = [one for one in read.found if int(one["e"]) > now]
     ready = list(takewhile(lambda one: int(one["d"]) <= now, living))[:want]
-    last = head_of(read.found[-1]) if read.is_cut else None
-    return LineWalk(line, living, ready, last, len(living) < len(read.found))
+    last = head_from(read.found[-1]) if read.is_cut else None
+    return LineSlice(line, living, ready, last, len(living) < len(read.found))

@@ -1,22 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of a grouped queue, and the entry of each line in the index ``claims`` (decision 0129).
+"""The message groups of a grouped queue, and the entry of each group in the index ``claims`` (decision 0129).
 
-A line contains the messages of one group. Each message stores the name of its line (``h1``). Only verbs that add
-messages need to know the grouping of the queue; they write the queue's document in the same transaction. Verbs that
-change messages without a transaction are restricted to messages that are in no line. ``line_claimer`` claims the
-messages of lines.
+In the code, a *line* is the stored name of a group. Each message of the group stores it (``h1``). Only operations that
+add messages need the grouping of the queue, and they write the queue's document in the same transaction. Operations
+that change messages without a transaction skip all grouped messages. ``line_claimer`` claims grouped messages.
 
-**Entries.** The entry of a line stores the time from which claims consider the line. A verb that adds a message to a
-line, removes it or changes its available-at writes the entry in the same transaction. If two such transactions
-conflict, one of them is repeated and reads the line as the other one has left it.
+**Entries.** The entry of a group stores the time from which claims consider the group. An operation that adds a message
+to a group, removes it or changes its available-at also writes the entry, in the same transaction. If two such
+transactions conflict, one of them is repeated and reads the changes of the other one.
 
 **Invariants.**
 
-- The time of an entry may be too early, but never too late. If a claim finds no ready message in the line, it sets a
+- The time of an entry may be too early, but never too late. If a claim finds no ready message in the group, it sets a
   later time.
-- The time of an entry is not after the expiry of the line's head. The removal of expired messages therefore needs no
+- The time of an entry is not after the expiry of the group's head. The removal of expired messages therefore needs no
   update of the entry.
-- An entry does not expire (``e``) before any message of its line.
+- An entry does not expire (``e``) before any message of its group.
 """
 
 from collections import defaultdict
@@ -32,67 +31,70 @@ from zq.storage.mongodb.floors import above, counters_of, floor_of, search
 from zq.storage.mongodb.layout import FAIR, ORDERED, BsonDocument, QueueKey
 from zq.storage.mongodb.unions import aggregate_with
 
-# The sort order of messages within a line, by the name of the line's index.
-PLACES: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
-# Number of messages that a search for the head of a line reads, because the first messages may have expired.
-FEW: Final = 8
+# A mapping from index name to the sort order of messages in a group.
+SORT_ORDERS: Final[Mapping[str, Mapping[str, int]]] = {ORDERED: {"k": 1}, FAIR: {"d": 1, "k": 1}}
+# Number of messages that a search for the head of a group reads. Several are read because the first may have expired.
+HEAD_SEARCH_LIMIT: Final = 8
 
 
 class Head(NamedTuple):
-    """The head of a line, which is its first unexpired message: available-at, sequence and expiry."""
+    """The first unexpired message of a group: its available-at, sequence and expiry."""
 
     available: int
     sequence: int
     expires: int
 
 
-def order_of(line: str) -> str:
-    """Return the name of the index that contains the line."""
+def index_of(line: str) -> str:
+    """Return the name of the index that contains the group's messages."""
     return FAIR if line[0] == FAIR[0] else ORDERED
 
 
-def head_of(found: Mapping[str, Any]) -> Head:
+def head_from(found: Mapping[str, Any]) -> Head:
     return Head(int(found["d"]), int(found["k"]), int(found["e"]))
 
 
-def join(client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]) -> None:
-    """Update the entries of lines to which new messages are added.
+def add_to_entries(
+    client: StoreClient, session: Session, documents: Iterable[BsonDocument], floors: Mapping[str, int]
+) -> None:
+    """Update the entries of the groups to which new messages belong.
 
-    ``documents`` are the new messages, and ``floors`` the floors of their queues by shard key. Call this function
-    before the messages are inserted; the transaction then conflicts less often with claims.
+    ``floors`` maps the shard key of each queue to the queue's floor. A caller that updates the entries before it
+    inserts the messages conflicts less often with claims.
     """
     by_line: defaultdict[tuple[str, str], list[Head]] = defaultdict(list)
     for one in documents:
         if "h1" in one:
-            by_line[one["s"], one["h1"]].append(head_of(one))
+            by_line[one["s"], one["h1"]].append(head_from(one))
     if by_line:
-        client.update([_joining(*of, its, floors[of[0]]) for of, its in sorted(by_line.items())], session)
+        client.update([_addition_statement(*of, its, floors[of[0]]) for of, its in sorted(by_line.items())], session)
 
 
 def update_entries(
     client: StoreClient, session: Session, key: QueueKey, changed: Iterable[Mapping[str, Any]], now: int, until: int = 0
 ) -> None:
-    """Rewrite the entries of lines after messages were changed or removed.
+    """Rewrite the entries of groups after messages were changed or removed.
 
-    - ``changed``: the documents of these messages before the change.
-    - ``until``: the latest expiry of the messages after the change, in milliseconds; 0 = not extended.
+    If an ordered group has a ready head, waiting consumers are notified after the commit.
 
-    If an ordered line has a ready head, waiting consumers are notified after the commit.
+    Args:
+        changed: Documents of the messages before the change.
+        until: Latest expiry of the messages after the change, in milliseconds; 0 = not extended.
     """
     names = sorted({one["h1"] for one in changed if "h1" in one})
     if names:
         heads = _heads(client, session, key, names, now)
         write_entries(client, session, key, heads, now, until)
         is_ready = any(head and (head.available <= now or now == BEFORE_ALL) for head in heads.values())
-        if is_ready and order_of(names[0]) == ORDERED:
+        if is_ready and index_of(names[0]) == ORDERED:
             client.made_ready(session, key.ref)
 
 
 def write_entries(
     client: StoreClient, session: Session, key: QueueKey, heads: Mapping[str, Head | None], now: int, until: int = 0
 ) -> None:
-    """Write the entries of lines for these heads, and delete the entries of lines whose head is None."""
-    placed = [_placing(key, line, head, now, until) for line, head in heads.items() if head is not None]
+    """Write the entries of groups for these heads, and delete the entries of groups whose head is None."""
+    placed = [_head_statement(key, line, head, now, until) for line, head in heads.items() if head is not None]
     empty = [_entry(key.shard, line)["_id"] for line, head in heads.items() if head is None]
     if placed:
         client.update(placed, session)
@@ -100,30 +102,30 @@ def write_entries(
         client.delete_all({"_id": {"$in": empty}, "s": key.shard}, session=session)
 
 
-def replace_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
-    """Rewrite entries that refer to deleted messages, and return their number.
+def rewrite_up_to(client: StoreClient, key: QueueKey, sequence: int, most: int) -> int:
+    """Rewrite up to ``most`` entries that refer to deleted messages, and return their number.
 
-    ``sequence`` is the sequence up to which messages are deleted, and ``most`` the maximum number of entries.
+    All messages up to ``sequence`` are deleted.
     """
     due = {**client.where(key, k={"$lte": sequence}), "q": key.entries}
-    found = client.find(due, limit=min(most, AT_ONCE), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
+    found = client.find(due, limit=min(most, MAX_REWRITES), sort={"k": 1}, hint=layout.OBSERVERS, fields={"j": 1})
     if found:
-        stood = [{"h1": one["j"]} for one in found]
-        client.transaction(lambda session: update_entries(client, session, key, stood, BEFORE_ALL))
+        outdated = [{"h1": one["j"]} for one in found]
+        client.transaction(lambda session: update_entries(client, session, key, outdated, BEFORE_ALL))
     return len(found)
 
 
-def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
-    """Count the messages in ordered lines that a claim could take, up to ``most``.
+def count_ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -> int:
+    """Count the ready messages in ordered groups that a claim could take, up to ``most``.
 
-    These are the ready messages at the beginning of each line, before the first message that is not ready.
+    In each group, only messages before the first one that is not ready count.
     """
     due = above({**client.where(key, d={"$lte": now}), "q": key.entries}, floor)
     count = 0
     for entry in client.find(due, limit=most, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "j": 1}):
         living = above(client.where(key, h1=entry["j"], e={"$gt": DatetimeMS(now)}), floor)
         fields = {"_id": 0, "d": 1}
-        line = client.find(living, limit=most - count, sort=PLACES[ORDERED], hint=ORDERED, fields=fields)
+        line = client.find(living, limit=most - count, sort=SORT_ORDERS[ORDERED], hint=ORDERED, fields=fields)
         count += sum(1 for _ in takewhile(lambda one: int(one["d"]) <= now, line))
         if count == most:
             break
@@ -131,20 +133,20 @@ def ready(client: StoreClient, key: QueueKey, most: int, now: int, floor: int) -
 
 
 # Maximum number of entries that one transaction rewrites.
-AT_ONCE: Final = 500
-# A time before every available-at and expiry. Entries then get the available-at of their heads.
+MAX_REWRITES: Final = 500
+# A time before every available-at and expiry. With it, entries get the available-at of their heads.
 BEFORE_ALL: Final = 0
 
 
 def _heads(
     client: StoreClient, session: Session, key: QueueKey, names: Sequence[str], now: int
 ) -> dict[str, Head | None]:
-    """Find the heads of lines, all of which must be in the same index."""
+    """Return a mapping from group to its head. All groups must be in the same index."""
     if client.sharded or len(names) == 1:
         return {line: _head(client, session, key, line, now) for line in names}
     stages, beside = first_stages(key, names), counters_of(client, [key])
-    found, counters = aggregate_with(client, beside, stages, order_of(names[0]), session=session)
-    firsts = {one["_id"]: head_of(one) for one in found}
+    found, counters = aggregate_with(client, beside, stages, index_of(names[0]), session=session)
+    firsts = {one["_id"]: head_from(one) for one in found}
     floor = floor_of(counters[0]) if counters else 0
     return {
         line: _head(client, session, key, line, now)
@@ -155,43 +157,44 @@ def _heads(
 
 
 def first_stages(key: QueueKey, names: Sequence[str]) -> list[BsonDocument]:
-    """Return the pipeline stages that find the first message of each line, expired or not.
+    """Return the pipeline stages that find the first message of each group, expired or not.
 
-    MongoDB reads only one index key for each line, because the stages use only fields of the index. The stages are
-    therefore not suitable for a sharded cluster, where filters must include the shard key.
+    The stages use only fields of the index, so MongoDB reads only one index key for each group. They are therefore not
+    suitable for a sharded cluster, where filters must include the shard key.
     """
     firsts = {field: {"$first": f"${field}"} for field in ("d", "k", "e")}
     return [
         {"$match": {"q": key.messages, "h1": {"$in": list(names)}}},
-        {"$sort": {"h1": 1, **PLACES[order_of(names[0])]}},
+        {"$sort": {"h1": 1, **SORT_ORDERS[index_of(names[0])]}},
         {"$group": {"_id": "$h1", **firsts}},
     ]
 
 
 def _head(client: StoreClient, session: Session, key: QueueKey, line: str, now: int) -> Head | None:
-    """Find the head of a line, or None if all messages have expired.
+    """Return the head of a group, or None if all messages have expired.
 
-    If the first ``FEW`` messages have expired, the result makes the next claim search further.
+    If the first ``HEAD_SEARCH_LIMIT`` messages have expired, the last of them is returned as ready. The next claim then
+    continues the search there.
     """
-    order = order_of(line)
+    order = index_of(line)
     some, _ = search(
         client,
         key,
         client.where(key, h1=line),
-        limit=FEW,
-        sort=PLACES[order],
+        limit=HEAD_SEARCH_LIMIT,
+        sort=SORT_ORDERS[order],
         hint=order,
         fields={"_id": 0, "d": 1, "k": 1, "e": 1},
         session=session,
     )
-    return first_of([head_of(one) for one in some], now, is_all=len(some) < FEW)
+    return first_unexpired([head_from(one) for one in some], now, is_all=len(some) < HEAD_SEARCH_LIMIT)
 
 
-def first_of(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
+def first_unexpired(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
     """Return the first unexpired head, or None if all have expired.
 
-    If all have expired and the line may have further messages (``is_all`` is False), return the last head as ready at
-    ``now``. The next claim then searches the line from there.
+    If all have expired and the group may have further messages (``is_all`` is False), return the last head as ready at
+    ``now``. The next claim then continues the search at this message.
     """
     living = next((head for head in heads if head.expires > now), None)
     if living is None and not is_all:
@@ -200,45 +203,45 @@ def first_of(heads: Sequence[Head], now: int, *, is_all: bool) -> Head | None:
 
 
 def _entry(shard: str, line: str) -> BsonDocument:
-    """Return the filter that selects the entry of a line, also for an upsert."""
+    """Return the filter for the entry of a group, also for an upsert."""
     return {"_id": f"t{len(shard)}:{shard}/{line}", "s": shard}
 
 
-def _joining(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonDocument:
-    """Return the statement that updates the entry of a line for the added messages ``joined``.
+def _addition_statement(shard: str, line: str, joined: Sequence[Head], floor: int) -> BsonDocument:
+    """Return the statement that updates the entry of a group for the added messages ``joined``.
 
-    - If the line has no entry, or an entry for a removed message, the entry gets the first added message.
-    - If a fair line has an entry, and an added message is ready earlier, the entry gets this message.
-    - Otherwise, the entry keeps its message and time.
+    - If the group has no entry, or an entry for a removed message, the entry gets the first added message.
+    - If the group is fair and an added message is ready earlier, the entry gets this message.
+    - In all other cases, the entry keeps its message and time.
     """
-    is_fair = order_of(line) == FAIR
+    is_fair = index_of(line) == FAIR
     first = min(joined) if is_fair else min(joined, key=lambda one: one.sequence)
     moment = min(first.available, first.expires)
     until = DatetimeMS(max(one.expires for one in joined))
     made = {"q": "t" + shard, "j": line, "d": moment, "k": first.sequence}
     change: BsonDocument | list[BsonDocument] = {"$setOnInsert": made, "$max": {"e": until}, "$inc": {"v": 1}}
     if is_fair or floor:
-        stands: BsonDocument = {"$gt": ["$k", floor]}  # a missing ``k`` compares as less
+        is_current: BsonDocument = {"$gt": ["$k", floor]}  # a missing ``k`` compares as less
         if is_fair:
-            stands = {"$and": [stands, {"$lte": ["$d", moment]}]}
-        sooner = {field: {"$cond": [stands, f"${field}", made[field]]} for field in "dk"}
-        change = [{"$set": {**made, **sooner, "e": {"$max": ["$e", until]}, "v": WRITTEN}}]
+            is_current = {"$and": [is_current, {"$lte": ["$d", moment]}]}
+        sooner = {field: {"$cond": [is_current, f"${field}", made[field]]} for field in "dk"}
+        change = [{"$set": {**made, **sooner, "e": {"$max": ["$e", until]}, "v": VERSION_INCREMENT}}]
     return {"q": _entry(shard, line), "u": change, "upsert": True}
 
 
-def _placing(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
-    """Return the statement that writes the entry of a line for this head.
+def _head_statement(key: QueueKey, line: str, head: Head, now: int, until: int) -> BsonDocument:
+    """Return the statement that writes the entry of a group for this head.
 
-    If the head is ready and unchanged, the line keeps its turn.
+    If the head is ready and unchanged, the group keeps its position among the groups.
     """
     end = DatetimeMS(max(head.expires, until))
     made = {"q": key.entries, "j": line, "d": min(head.available, head.expires), "k": head.sequence}
     change: BsonDocument | list[BsonDocument] = {"$set": made, "$max": {"e": end}, "$inc": {"v": 1}}
     if head.available <= now:
         turn = {"$cond": [{"$eq": ["$k", head.sequence]}, {"$min": ["$d", now]}, now]}
-        change = [{"$set": {**made, "d": turn, "e": {"$max": ["$e", end]}, "v": WRITTEN}}]
+        change = [{"$set": {**made, "d": turn, "e": {"$max": ["$e", end]}, "v": VERSION_INCREMENT}}]
     return {"q": _entry(key.shard, line), "u": change, "upsert": True}
 
 
 # An increment of ``v``, so that two writes conflict even if the entry keeps its message and time.
-WRITTEN: Final[BsonDocument] = {"$add": [{"$ifNull": ["$v", 0]}, 1]}
+VERSION_INCREMENT: Final[BsonDocument] = {"$add": [{"$ifNull": ["$v", 0]}, 1]}

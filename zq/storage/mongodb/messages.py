@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages of the MongoDB store. Concurrent posts share a group commit, also if their queues differ."""
+"""Messages in MongoDB. Concurrent posts share a group commit, even if their queues differ."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import DraftsRepeated, KeyReused, QueueNotFound, Repeated
 from zq.model import (
     UNBOUNDED,
-    Browsed,
+    BrowsePage,
     Copies,
     Draft,
     IdempotencyKey,
@@ -24,35 +24,35 @@ from zq.model import (
     QueueRef,
     Seconds,
     State,
-    portion,
+    take_portion,
 )
 from zq.model.quotas import OVERHEAD
 from zq.storage.mongodb import layout, lines, observing
-from zq.storage.mongodb.changes import counters, move
+from zq.storage.mongodb.changes import counter_ids, move
 from zq.storage.mongodb.claim_attempt import ClaimAttempt
 from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import (
     NO_METADATA,
     Arrivals,
-    CounterMemory,
-    Remembered,
+    CachedCounter,
+    CounterCache,
     SequenceRange,
-    Stale,
-    advance_remembered,
-    missing,
+    StaleCounter,
+    advance_cached,
+    find_missing,
 )
 from zq.storage.mongodb.deletions import Deletion, Deletions
-from zq.storage.mongodb.floors import find_there, search
+from zq.storage.mongodb.floors import find_visible, search
 from zq.storage.mongodb.group_commit import (
-    AT_LEAST,
-    Keyed,
+    MIN_WEIGHT,
+    KeyedRequest,
     ShardGroups,
-    admitted,
-    in_order,
+    find_refusal,
     key_ids,
+    merge_results,
     recall,
-    refusal_of,
     remember,
+    select_admitted,
 )
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.queue_claimer import Announce, QueueClaimers
@@ -64,7 +64,7 @@ class Post(NamedTuple):
     - ``now``: the time of the request in milliseconds.
     - ``expected``: the queue's metadata that the caller expects; None = any.
     - ``copies``: a second queue and the messages to post to it in the same transaction.
-    - ``create``: whether to create the queue if it does not exist. If False, the post is refused.
+    - ``create``: whether to create a missing queue; if False, the post is rejected.
     """
 
     key: QueueKey
@@ -75,8 +75,8 @@ class Post(NamedTuple):
     copies: tuple[QueueKey, Sequence[Draft]] | None = None
     create: bool = True
 
-    def fits(self, metadata: bytes) -> bool:
-        """Return whether the queue's metadata is as the caller expects."""
+    def accepts(self, metadata: bytes) -> bool:
+        """Return whether the caller accepts this metadata of the queue."""
         return self.expected in (None, metadata)
 
     @property
@@ -91,13 +91,13 @@ class Post(NamedTuple):
         return [DraftKey(self.key, self.now, draft.once, draft.id) for draft in self.drafts if draft.once is not None]
 
     @property
-    def keyed(self) -> Sequence[Keyed]:
-        """The post, and the idempotency keys of its drafts."""
+    def keyed_requests(self) -> Sequence[KeyedRequest]:
+        """The post and its ``draft_keys``: all requests with an idempotency key."""
         return [self, *self.draft_keys]
 
 
 class DraftKey(NamedTuple):
-    """The idempotency key of a single draft, in the form of a ``Keyed`` request."""
+    """The idempotency key of a single draft; a ``KeyedRequest``."""
 
     key: QueueKey
     now: int
@@ -105,12 +105,17 @@ class DraftKey(NamedTuple):
     draft: str
 
 
-# The answer to a post: None if its messages are stored, else the queue's metadata, which the caller did not expect.
+# The result of a post: None if its messages are stored, else the queue's metadata, which differ from ``expected``.
 Metadata = bytes | None
 
 
-class Stored(NamedTuple):
-    """The result of one transaction of posts: the answers, the reserved sequences, and the stored documents."""
+class PostResult(NamedTuple):
+    """The result of one transaction of posts.
+
+    - ``answers``: the result of each post.
+    - ``ranges``: the reserved sequences.
+    - ``documents``: the stored messages.
+    """
 
     answers: Sequence[Metadata | Exception]
     ranges: Mapping[QueueKey, SequenceRange]
@@ -126,11 +131,14 @@ class Poster:
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
-        self._memory = CounterMemory()
+        self._counters = CounterCache()
         self._groups = ShardGroups[Post, Metadata](client, self._post, _weight, keys=_key_ids)
 
     def post(self, post: Post) -> Metadata:
-        """Store the messages of a post, and return after they meet the write concern."""
+        """Store the messages of a post, and return after they are durable.
+
+        Return the queue's metadata if it is not the metadata that the caller expects; otherwise, return None.
+        """
         return self._groups.submit(post)
 
     def _post(self, posts: Sequence[Post]) -> Sequence[Metadata | Exception]:
@@ -140,48 +148,53 @@ class Poster:
         """
         queues = list({key for post in posts for key, _ in post.parts})
         try:
-            stored = self._client.transaction(partial(self._store, posts, self._memory.of(queues)), Stored.trace)
-        except Stale:
-            self._memory.forget(queues)
-            stored = self._client.transaction(partial(self._store, posts, {}), Stored.trace)
-        self._memory.learn(stored.ranges)
+            stored = self._client.transaction(partial(self._store, posts, self._counters.get(queues)), PostResult.trace)
+        except StaleCounter:
+            self._counters.suspend(queues)
+            stored = self._client.transaction(partial(self._store, posts, {}), PostResult.trace)
+        self._counters.store(stored.ranges)
         return stored.answers
 
-    def _store(self, posts: Sequence[Post], remembered: Mapping[QueueKey, Remembered], session: Session) -> Stored:
-        """Store a group of posts in the session's transaction. Raises ``Stale`` if a cached counter is outdated."""
+    def _store(
+        self, posts: Sequence[Post], remembered: Mapping[QueueKey, CachedCounter], session: Session
+    ) -> PostResult:
+        """Store a group of posts in the session's transaction.
+
+        Raises ``StaleCounter`` if a cached counter is outdated.
+        """
         client = self._client
-        known = recall(client, session, [request for post in posts for request in post.keyed], list[str])
+        known = recall(client, session, [request for post in posts for request in post.keyed_requests], list[str])
         refusals = [_refusal(post, known) for post in posts]
 
-        demanded = {post.key for post in admitted(posts, refusals) if not post.create} - remembered.keys()
-        absent = missing(client, session, list(demanded))
+        demanded = {post.key for post in select_admitted(posts, refusals) if not post.create} - remembered.keys()
+        absent = find_missing(client, session, list(demanded))
         refusals = [
             refusal or (QueueNotFound() if not post.create and post.key in absent else None)
             for post, refusal in zip(posts, refusals, strict=True)
         ]
 
-        fresh = admitted(posts, refusals)
+        fresh = select_admitted(posts, refusals)
         if not fresh:
-            return Stored(in_order(refusals, ()), {}, [])
-        by_queue = _by_queue(fresh)
+            return PostResult(merge_results(refusals, ()), {}, [])
+        by_queue = _group_by_queue(fresh)
         arrivals = {key: _arrivals(its) for key, its in by_queue.items()}
-        ranges = advance_remembered(client, session, arrivals, remembered)
+        ranges = advance_cached(client, session, arrivals, remembered)
 
         documents, key_answers = _documents(by_queue, ranges)
         remember(client, session, key_answers)
         if documents:
-            lines.join(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
+            lines.add_to_entries(client, session, documents, {key.shard: one.floor for key, one in ranges.items()})
             client.insert(documents, session)
         found = [ranges[post.key].metadata for post in fresh]
-        answers = [None if post.fits(metadata) else metadata for post, metadata in zip(fresh, found, strict=True)]
-        return Stored(in_order(refusals, answers), ranges, documents)
+        answers = [None if post.accepts(metadata) else metadata for post, metadata in zip(fresh, found, strict=True)]
+        return PostResult(merge_results(refusals, answers), ranges, documents)
 
 
-# The posts to one queue, each with its drafts for this queue.
+# Posts, each with its drafts for one queue.
 Parts = Sequence[tuple[Post, Sequence[Draft]]]
 
 
-def _by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
+def _group_by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
     by_queue: defaultdict[QueueKey, list[tuple[Post, Sequence[Draft]]]] = defaultdict(list)
     for post in posts:
         for key, drafts in post.parts:
@@ -190,10 +203,7 @@ def _by_queue(posts: Sequence[Post]) -> Mapping[QueueKey, Parts]:
 
 
 def _arrivals(parts: Parts) -> Arrivals:
-    """Return the arrivals of a group of posts in one queue.
-
-    The available-at of messages without delay follows the latest time of these posts.
-    """
+    """Return the arrivals of posts in one queue. ``Arrivals.fresh`` is the latest time of the posts."""
     fresh = [post.now for post, drafts in parts if any(not draft.delay for draft in drafts)]
     number = sum(len(drafts) for _, drafts in parts)
     size = sum([draft.size for _, drafts in parts for draft in drafts]) + OVERHEAD * number
@@ -202,24 +212,24 @@ def _arrivals(parts: Parts) -> Arrivals:
 
 def _documents(
     by_queue: Mapping[QueueKey, Parts], ranges: Mapping[QueueKey, SequenceRange]
-) -> tuple[list[BsonDocument], list[tuple[Keyed, Sequence[str], int]]]:
-    """Return the documents of the messages to store, and the arguments of ``remember``.
+) -> tuple[list[BsonDocument], list[tuple[KeyedRequest, Sequence[str], int]]]:
+    """Return the documents to store, and the arguments of ``remember``.
 
-    Posts that expect other metadata are left out.
+    Posts that expect other metadata of the queue are left out.
     """
     documents: list[BsonDocument] = []
-    key_answers: list[tuple[Keyed, Sequence[str], int]] = []
+    key_answers: list[tuple[KeyedRequest, Sequence[str], int]] = []
     for key, parts in by_queue.items():
         sequence, available, grouping = ranges[key].sequence, ranges[key].available, ranges[key].grouping
         for post, drafts in parts:
-            if not post.fits(ranges[post.key].metadata):
+            if not post.accepts(ranges[post.key].metadata):
                 continue
             if key == post.key and (draft_keys := post.draft_keys):
                 sequences = {draft.id: at for at, draft in enumerate(drafts, sequence)}
                 key_answers += [(one, [one.draft], sequences[one.draft]) for one in draft_keys]
             for draft in drafts:
                 moment = post.now + draft.delay * 1000 if draft.delay else available
-                documents.append(layout.document(key, draft, sequence, moment, post.now, grouping))
+                documents.append(layout.new_document(key, draft, sequence, moment, post.now, grouping))
                 sequence += 1
             if post.idempotency_key and key == post.key:
                 key_answers.append((post, [draft.id for draft in drafts], sequence - 1))
@@ -227,17 +237,17 @@ def _documents(
 
 
 def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception | None:
-    """Return the refusal of a post whose idempotency key, or that of a draft, is stored; None if the keys are new.
+    """Return the error for a repeated post, or None if the idempotency keys of the post and its drafts are new.
 
     ``known`` is the result of ``recall``.
     """
     if not known:
         return None
-    if refusal := refusal_of(post, known):
+    if refusal := find_refusal(post, known):
         return refusal
     repeated: dict[str, Repeated] = {}
     for one in post.draft_keys:
-        refusal = refusal_of(one, known)
+        refusal = find_refusal(one, known)
         if isinstance(refusal, KeyReused):
             return refusal
         if refusal:
@@ -246,16 +256,15 @@ def _refusal(post: Post, known: Mapping[str, Repeated | KeyReused]) -> Exception
 
 
 def _key_ids(post: Post) -> Sequence[str]:
-    """Return the ``_id`` of each idempotency key of the post and of its drafts."""
-    return [key_id for request in post.keyed for key_id in key_ids(request)]
+    return [key_id for request in post.keyed_requests for key_id in key_ids(request)]
 
 
 def _weight(post: Post) -> int:
-    return sum(max(AT_LEAST, draft.size) for _, drafts in post.parts for draft in drafts)
+    return sum(max(MIN_WEIGHT, draft.size) for _, drafts in post.parts for draft in drafts)
 
 
-# Maximum number of messages that one transaction moves; it reads their bodies.
-MOVED_AT_ONCE: Final = 64
+# Maximum number of messages that one transaction moves. The transaction reads their bodies.
+MAX_MOVES: Final = 64
 
 
 class MessageController:
@@ -293,9 +302,9 @@ class MessageController:
         doc_ids = layout.doc_ids(key, ids)
         living = self._client.where(key, _id={"$in": doc_ids}, e={"$gt": DatetimeMS(moment)})
         with self._client.verb():
-            there = find_there(self._client, [key], living, hint="_id_")
+            there = find_visible(self._client, [key], living, hint="_id_")
         found = {document["_id"]: document for document in there}
-        return [layout.message(key, found[doc_id], moment) for doc_id in doc_ids if doc_id in found]
+        return [layout.to_message(key, found[doc_id], moment) for doc_id in doc_ids if doc_id in found]
 
     def list(
         self,
@@ -308,7 +317,7 @@ class MessageController:
         expected: bytes | None = None,
     ) -> Page[Message]:
         moment, key = layout.ms(now), layout.key(queue)
-        shown = observing.shown(list_filter, moment)
+        shown = observing.filter_conditions(list_filter, moment)
         where = self._client.where(key, k={"$gt": min(marker, layout.LARGEST_MARKER)}, e={"$gt": DatetimeMS(moment)})
         with self._client.verb():
             found, counter = search(
@@ -323,14 +332,16 @@ class MessageController:
             )
         if expected is not None and (metadata := counter.get("b", NO_METADATA)) != expected:
             return Page([], None, metadata)
-        messages = [layout.message(key, document, moment) for document in portion(found, most_bytes, layout.body_of)]
+        messages = [
+            layout.to_message(key, document, moment) for document in take_portion(found, most_bytes, layout.body_of)
+        ]
         return Page(messages, str(messages[-1].sequence) if messages else None)
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Browsed:
+    ) -> BrowsePage:
         with self._client.verb():
-            return observing.page(self._client, layout.key(queue), state, after, limit, layout.ms(now), most_bytes)
+            return observing.browse(self._client, layout.key(queue), state, after, limit, layout.ms(now), most_bytes)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
@@ -353,15 +364,15 @@ class MessageController:
         moment, key = layout.ms(now), layout.key(queue)
         with self._client.verb():
             popped = self._claimers.pop(key, ClaimAttempt(limit, moment, None, most_bytes, history, expected))
-        return [layout.message(key, document, moment) for document in popped]
+        return [layout.to_message(key, document, moment) for document in popped]
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment, key = layout.ms(now), layout.key(queue)
         wanted = list({layout.doc_id(key, one.id): one for one in moves}.items())
         moved: list[Move] = []
-        for start in range(0, len(wanted), MOVED_AT_ONCE):
-            some = dict(wanted[start : start + MOVED_AT_ONCE])
-            with self._client.verb(), self._client.locks.locked(*counters(key, some.values(), history)):
+        for start in range(0, len(wanted), MAX_MOVES):
+            some = dict(wanted[start : start + MAX_MOVES])
+            with self._client.verb(), self._client.locks.locked(*counter_ids(key, some.values(), history)):
                 done = self._client.transaction(partial(self._move, key, some, moment, history))
             for name in {one.to for one in done}:
                 self._announce(queue._replace(name=name))
@@ -371,10 +382,10 @@ class MessageController:
     def _move(
         self, key: QueueKey, moves: Mapping[str, Move], now: int, history: int, session: Session
     ) -> Sequence[Move]:
-        """Move those messages that are ready, and return their moves. ``moves`` are by ``_id`` of the message."""
+        """Move the messages that are ready, and return the executed moves. The keys of ``moves`` are ``_id`` values."""
         named = {"_id": {"$in": list(moves)}}
         ready = self._client.where(key, **named, d={"$lte": now}, e={"$gt": DatetimeMS(now)})
-        there = find_there(self._client, [key], ready, hint="_id_", session=session)
+        there = find_visible(self._client, [key], ready, hint="_id_", session=session)
         found = {one["_id"]: one for one in there}
         moving = [(found[doc_id], one) for doc_id, one in moves.items() if doc_id in found]
         move(self._client, session, key, moving, now, history)

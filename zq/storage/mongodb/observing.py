@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only views: filters of listings, messages in one state, the location of a message, and live claims."""
+"""Read-only queries: list messages by filter or state, find a message by id, and list live claims."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -7,16 +7,16 @@ from typing import Final
 from bson.datetime_ms import DatetimeMS
 
 from zq.model import (
-    Browsed,
+    BrowsePage,
     ClaimSummary,
     HistoryEntry,
     ListFilter,
-    Located,
+    LocatedMessage,
     Page,
     Position,
     QueueRef,
     State,
-    portion,
+    take_portion,
 )
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
@@ -24,12 +24,12 @@ from zq.storage.mongodb.floors import counters_of, floor_of, search
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
 from zq.storage.mongodb.unions import FLOORS
 
-# Maximum number of messages that one page of claims reads. Its index contains the claimed messages of all projects.
+# Maximum number of messages that are read for one page of claims. The index has the claimed messages of all projects.
 STEPS: Final = 5000
 
 
-def shown(list_filter: ListFilter, now: int) -> BsonDocument:
-    """Return the conditions of a list filter. They assume that no message is available before its claim ends."""
+def filter_conditions(list_filter: ListFilter, now: int) -> BsonDocument:
+    """Return the conditions of a list filter. They assume that no message is available before its claim expires."""
     conditions: BsonDocument = {}
     if not list_filter.delayed:
         due = {"d": {"$lte": now}}
@@ -37,13 +37,13 @@ def shown(list_filter: ListFilter, now: int) -> BsonDocument:
     elif not list_filter.claimed:
         conditions["c.e"] = {"$not": {"$gt": now}}
     if list_filter.without:
-        conditions["u"] = {"$ne": layout.text(list_filter.without)}
+        conditions["u"] = {"$ne": layout.encode_text(list_filter.without)}
     return conditions
 
 
-def page(
+def browse(
     client: StoreClient, key: QueueKey, state: State, after: Position, limit: int, now: int, most_bytes: int
-) -> Browsed:
+) -> BrowsePage:
     """Return a page of messages in one state, as ``MessageController.browse`` does.
 
     Each page of claimed messages requires a sort, because no index contains them in the order of sequences.
@@ -68,17 +68,17 @@ def page(
             floors.append(floor_of(counter))
     if floors:
         found = [one for one in found if one["k"] > floors[-1]]
-    items = [layout.message(key, document, now) for document in portion(found, most_bytes, layout.body_of)]
+    items = [layout.to_message(key, document, now) for document in take_portion(found, most_bytes, layout.body_of)]
     if not items:
-        return Browsed([], None)
+        return BrowsePage([], None)
     last = found[len(items) - 1]
-    return Browsed(items, Position(0 if is_claimed else int(last["d"]), int(last["k"])))
+    return BrowsePage(items, Position(0 if is_claimed else int(last["d"]), int(last["k"])))
 
 
 def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]:
-    """Return the conditions for messages in a state after a position, as consecutive ranges of the index ``claims``.
+    """Return filters for messages in a state after a position: one filter per range of the index ``claims``.
 
-    In this index, claimed and delayed messages are mixed.
+    The ranges are consecutive. Claimed and delayed messages are mixed in this index.
     """
     if state is State.CLAIMED:
         return [{"d": {"$gt": now}, "k": {"$gt": after.sequence}, "c.e": {"$gt": now}}]
@@ -90,37 +90,37 @@ def _in_state(state: State, after: Position, now: int) -> Sequence[BsonDocument]
     return [{**beside, **free}, behind] if after.available > now else [behind]
 
 
-def locate(client: StoreClient, project: str, message: str, now: int) -> Located | None:
+def locate(client: StoreClient, project: str, message: str, now: int) -> LocatedMessage | None:
     """Return the live message with this id and its queue, or None if there is none.
 
-    The ``_id`` of the document does not depend on the queue, so a single lookup is sufficient.
+    The ``_id`` of the document does not depend on the queue, so a single lookup is enough.
     """
-    doc_id = layout.key(QueueRef(project, "")).project + layout.text(message)
+    doc_id = layout.key(QueueRef(project, "")).project + layout.encode_text(message)
     for document in client.find({"_id": doc_id, "e": {"$gt": DatetimeMS(now)}}, hint="_id_", committed=True):
         if document["q"].startswith("m"):  # else it is a history entry
             key = layout.key(layout.queue_of(document["s"]))
             counters = client.find(counters_of(client, [key]))
             if counters and document["k"] <= floor_of(counters[0]):
                 return None
-            return Located(key.ref, HistoryEntry(layout.message(key, document, now)))
+            return LocatedMessage(key.ref, HistoryEntry(layout.to_message(key, document, now)))
     return None
 
 
-def claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
+def list_claims(client: StoreClient, project: str, after: str, limit: int, now: int, queue: str) -> Page[ClaimSummary]:
     """Return a page of claims in the order of claim id and queue, as ``ClaimController.list`` does.
 
-    The marker of the next page is ``id/queue``, or ``id/`` to continue after all queues of this claim id.
+    The marker of the next page is ``id/queue``. If the page ends after all queues of a claim id, the marker is ``id/``.
 
-    The function reads the documents of the queues after the claims. If a claim includes removed messages, the function
-    reads the page again without these messages.
+    The documents of the queues are read after the claims. If a claim includes removed messages, the page is read again
+    without them.
     """
     claim, _, name = after.partition("/")
-    behind = layout.text(claim), layout.key(QueueRef(project, name)).messages if name else END
+    behind = layout.encode_text(claim), layout.key(QueueRef(project, name)).messages if name else END
     ids: BsonDocument = {"$gte" if name else "$gt": behind[0]}
     bounded: list[BsonDocument] = [{"$sort": {"c.i": 1}}, {"$limit": STEPS}]
     floors: dict[str, int] = {}
     while True:
-        ours: BsonDocument = {"$and": [_ours(project, queue), *(_above_floor(*floor) for floor in floors.items())]}
+        ours: BsonDocument = {"$and": [_scope(project, queue), *(_above_floor(*floor) for floor in floors.items())]}
         groups = _groups(client, ids, bounded, ours, now)
         last = max((group["last"] for group in groups), default="")
         is_cut = sum(group["n"] for group in groups) == STEPS
@@ -134,11 +134,11 @@ def claims(client: StoreClient, project: str, after: str, limit: int, now: int, 
     if len(found) > limit:
         page = [_summary(group) for group in found[:limit]]
         return Page(page, f"{page[-1].id}/{page[-1].queue}")
-    return Page([_summary(group) for group in found], f"{layout.original(last)}/" if is_cut else None)
+    return Page([_summary(group) for group in found], f"{layout.decode_text(last)}/" if is_cut else None)
 
 
 def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapping[str, int]:
-    """Return the floor of each queue whose groups include removed messages, by shard key."""
+    """Return a mapping from shard key to floor, for each queue whose groups include removed messages."""
     first: dict[str, int] = {}
     for group in groups:
         shard = group["_id"]["q"][1:]
@@ -154,8 +154,8 @@ def _removed_floors(client: StoreClient, groups: Sequence[BsonDocument]) -> Mapp
 END: Final = "n"
 
 
-def _ours(project: str, queue: str) -> BsonDocument:
-    """Return an expression that is true for messages of the project or, if ``queue`` is not empty, of this queue."""
+def _scope(project: str, queue: str) -> BsonDocument:
+    """Return an expression that selects the messages of the project or, if ``queue`` is not empty, of this queue."""
     if queue:
         return {"$eq": ["$q", {"$literal": layout.key(QueueRef(project, queue)).messages}]}
     prefix = "m" + layout.project_prefix(project)
@@ -171,10 +171,15 @@ def _above_floor(shard: str, floor: int) -> BsonDocument:
 def _groups(
     client: StoreClient, ids: BsonDocument, bounded: Sequence[BsonDocument], ours: BsonDocument, now: int
 ) -> list[BsonDocument]:
-    """Group the claimed messages whose claim id meets the condition ``ids`` by claim and queue.
+    """Group claimed messages by claim and queue.
 
-    ``bounded`` are further stages before the grouping. All messages for which ``ours`` is false, and all messages whose
-    claim has ended or that have expired, form a single group with the ``_id`` None.
+    The ``_id`` of a group is its claim and queue. Messages that ``ours`` does not select, expired messages and messages
+    of expired claims form one group, whose ``_id`` is None.
+
+    Args:
+        ids: Condition on the claim id.
+        bounded: Pipeline stages before the grouping, such as a limit.
+        ours: Expression that selects messages.
     """
     held = {"$and": [ours, {"$gt": ["$c.e", now]}, {"$gt": ["$e", DatetimeMS(now)]}]}
     group: BsonDocument = {
@@ -189,5 +194,5 @@ def _groups(
 
 def _summary(group: BsonDocument) -> ClaimSummary:
     queue = layout.queue_of(group["_id"]["q"][1:]).name
-    claim, holder = layout.original(group["_id"]["i"]), layout.holder(group)
+    claim, holder = layout.decode_text(group["_id"]["i"]), layout.holder(group)
     return ClaimSummary(claim, queue, holder, group["s"] / 1000, group["e"] / 1000, group["n"])

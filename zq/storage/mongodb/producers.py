@@ -13,7 +13,7 @@ P is the project's prefix. Times are in milliseconds since the epoch.
 ``state``     state of the commit in progress: ``preparing``, ``aborting`` or ``decided``; absent without a commit
 ``turn``      number of completed steps
 ``due``       time from which other servers may take over the commit
-``next``      batch number of the commit; ``moment``: its start; ``ttl`` and ``project``: as requested
+``next``      batch number of the commit; ``moment``: its start time; ``ttl`` and ``project``: as requested
 ``publish``   documents of the stages to publish
 ``settle``    claims to settle, each with ``queue``, ``claim`` and ``history``
 ``at``        position up to which the stages are published
@@ -28,7 +28,7 @@ from typing import Final
 
 from bson.datetime_ms import DatetimeMS
 
-from zq.model import ClaimRef, Commit, Committed, QueueRef, Unfinished
+from zq.model import ClaimRef, Commit, CommitResult, QueueRef, UnfinishedCommit
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.layout import BsonDocument
 from zq.storage.mongodb.stages import BEGINNING
@@ -44,7 +44,7 @@ DECIDED: Final = "decided"
 class Step(StrEnum):
     """The steps of a commit. Tests can kill the process after each step."""
 
-    # The commit is recorded, and its stages are reserved.
+    # The commit is stored, and its stages are reserved.
     BEGUN = "begun"
     # The messages of some claims are reserved.
     RESERVED = "reserved"
@@ -65,7 +65,7 @@ class Step(StrEnum):
 
 
 class CommitEvents:
-    """No-op hooks for the steps of a commit. Tests override them."""
+    """Hooks that are called at the steps of a commit. They do nothing by default; tests override them."""
 
     def reached(self, step: Step) -> None:
         pass
@@ -79,41 +79,39 @@ UNDER_WAY: Final = (
 
 
 def identity(project: str, producer: str) -> BsonDocument:
-    """Return the filter that selects the producer's document."""
-    shard = layout.project_prefix(project) + layout.text(producer)
+    """Return the filter for the producer's document."""
+    shard = layout.project_prefix(project) + layout.encode_text(producer)
     return {"_id": "p" + shard, "s": shard}
 
 
-def unchanged(record: BsonDocument) -> BsonDocument:
+def unchanged_filter(record: BsonDocument) -> BsonDocument:
     """Return a filter that matches the document until the next step of the commit."""
     return {field: record[field] for field in ("_id", "s", "attempt", "turn")}
 
 
-def same(record: BsonDocument) -> BsonDocument:
+def same_state_filter(record: BsonDocument) -> BsonDocument:
     """Return a filter that matches the document while the commit stays in its current state."""
     return {field: record[field] for field in ("_id", "s", "attempt", "state")}
 
 
-def remembered(record: BsonDocument, now: int) -> bool:
+def has_last_batch(record: BsonDocument, now: int) -> bool:
     """Return whether the document has a last batch and has not expired."""
     return "batch" in record and ("e" not in record or int(record["e"]) > now)
 
 
-def committed(record: BsonDocument, *, replayed: bool = False) -> Committed:
-    """Return the producer's last batch."""
+def last_batch(record: BsonDocument, *, replayed: bool = False) -> CommitResult:
     is_open = record.get("state") == DECIDED
-    return Committed(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed, is_open)
+    return CommitResult(int(record["batch"]), int(record["published"]), int(record["deleted"]), replayed, is_open)
 
 
-def unfinished(record: BsonDocument) -> Unfinished:
-    """Return the decided commit in the document as an ``Unfinished``."""
-    project = layout.original(record["project"])
-    producer = layout.original(record["s"][len(layout.project_prefix(project)) :])
-    return Unfinished(project, producer, f"{record['attempt']} {record['turn']}")
+def unfinished(record: BsonDocument) -> UnfinishedCommit:
+    project = layout.decode_text(record["project"])
+    producer = layout.decode_text(record["s"][len(layout.project_prefix(project)) :])
+    return UnfinishedCommit(project, producer, f"{record['attempt']} {record['turn']}")
 
 
-def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> BsonDocument:
-    """Return the producer's document after a completed commit."""
+def completed_document(commit: Commit, attempt: str, published: int, deleted: int, now: int) -> BsonDocument:
+    """Return the producer's document after a complete commit."""
     return {
         **identity(commit.project, commit.producer),
         "batch": commit.batch,
@@ -125,10 +123,13 @@ def done(commit: Commit, attempt: str, published: int, deleted: int, now: int) -
     }
 
 
-def preparing(
+def preparing_document(
     commit: Commit, attempt: str, stages: list[BsonDocument], former: BsonDocument, now: int, due: int
 ) -> BsonDocument:
-    """Return the producer's document at the start of a commit, based on its former document."""
+    """Return the producer's document at the start of a commit.
+
+    If the document ``former`` has a last batch, the new document keeps it.
+    """
     record = {
         **identity(commit.project, commit.producer),
         "attempt": attempt,
@@ -138,25 +139,28 @@ def preparing(
         "next": commit.batch,
         "moment": now,
         "ttl": commit.ttl,
-        "project": layout.text(commit.project),
+        "project": layout.encode_text(commit.project),
         "publish": stages,
         "settle": [
-            {"queue": layout.text(held.queue.name), "claim": layout.text(held.claim), "history": held.history}
+            {
+                "queue": layout.encode_text(held.queue.name),
+                "claim": layout.encode_text(held.claim),
+                "history": held.history,
+            }
             for held in dict.fromkeys(commit.settle)
         ],
         "at": BEGINNING,
         "settled": 0,
         "removed": 0,
     }
-    if remembered(former, now):
+    if has_last_batch(former, now):
         record |= {field: former[field] for field in LAST if field in former} | {"former": former["e"]}
     return record
 
 
 def claims(record: BsonDocument) -> list[ClaimRef]:
-    """Return the claims of the commit in progress."""
-    project = layout.original(record["project"])
+    project = layout.decode_text(record["project"])
     return [
-        ClaimRef(QueueRef(project, layout.original(one["queue"])), layout.original(one["claim"]), one["history"])
+        ClaimRef(QueueRef(project, layout.decode_text(one["queue"])), layout.decode_text(one["claim"]), one["history"])
         for one in record["settle"]
     ]

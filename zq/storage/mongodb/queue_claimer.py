@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Claims and pops of ready messages from the head of a queue.
 
-Concurrent requests of a process for one queue share a search (which reads bodies), an update for all claims, and a
-transaction for all pops. Each write repeats the conditions of the search. If two processes find the same message, only
-one of them gets it; the other one searches again, further back in the queue.
+Concurrent requests of a process for one queue share a search, which reads the bodies. They also share an update for all
+claims and a transaction for all pops. Each write repeats the conditions of the search. If two processes find the same
+message, only one of them gets it; the other process searches again, further back in the queue.
 
-In a grouped queue, messages are in lines (field ``h1``), and ``line_claimer`` serves the requests. A claimer remembers
-whether the last message that it found was in a line. This is only a hint for the next search, because a queue may be
+In a grouped queue, ``line_claimer`` serves the requests. Grouped messages have the field ``h1``. A claimer remembers
+whether the last message that it found had this field. This is only a hint for the next search, because a queue may be
 deleted and created again with another grouping.
 """
 
@@ -24,7 +24,7 @@ from zq.errors import OtherMetadata
 from zq.model import ClaimRequest, Outcome, QueueRef
 from zq.storage.concurrency import GroupCommit
 from zq.storage.mongodb import layout
-from zq.storage.mongodb.changes import Ending, finish
+from zq.storage.mongodb.changes import FinishTerms, finish
 from zq.storage.mongodb.claim_attempt import Choice, ClaimAttempt, ClaimOutcome
 from zq.storage.mongodb.client import Aborted, Session, StoreClient
 from zq.storage.mongodb.counters import NO_METADATA
@@ -36,19 +36,23 @@ from zq.storage.mongodb.unions import FLOORS
 
 # Maximum number of messages that one search finds for all requests of a group.
 CAPACITY: Final = 256
-# The removal of expired messages reads at most this number of index entries for each wanted message ...
+# Maximum number of index entries that a removal of expired messages reads: this number for each wanted message ...
 STEPS_PER_MESSAGE: Final = 4
 # ... plus this number.
 EXTRA_STEPS: Final = 1024
 # Maximum number of searches for one group. Another process may take the messages between a search and the write.
 MAX_ATTEMPTS: Final = 64
 # Maximum number of claimers in a process. They contain only hints, so any of them can be discarded.
-MOST_CLAIMERS: Final = 10_000
+MAX_CLAIMERS: Final = 10_000
 Announce = Callable[[QueueRef], None]
 
 
-class Found(NamedTuple):
-    """The result of a search: ready messages or, in a grouped queue, lines that may have some; and the metadata."""
+class SearchResult(NamedTuple):
+    """The result of a search: ready messages or, in a grouped queue, message groups that may have ready messages.
+
+    - ``metadata``: the queue's metadata.
+    - ``lines``: the stored names of the groups.
+    """
 
     ready: list[BsonDocument]
     metadata: bytes = NO_METADATA
@@ -67,10 +71,10 @@ class QueueClaimer:
         self._key = key
         self.lines = LineClaimer(client, key)
         self.is_grouped = False
-        """Whether the messages that the last search found were in lines."""
+        """Whether the last search found grouped messages."""
         self._head_hint = HeadHint()
-        # Whether the last search found messages. If so, the next search reads the queue's document in the same command.
-        # This shortens the time between the search and its update, in which other processes may take the messages.
+        # Whether the last search found messages. The next search then reads the queue's document in the same command.
+        # This shortens the time between search and update, in which other processes may take the messages.
         self._had_ready = False
         self._group_commit = GroupCommit[ClaimAttempt, ClaimOutcome](
             self._serve, weigh=lambda attempt: attempt.limit, capacity=CAPACITY, timeout=client.timeout
@@ -85,65 +89,65 @@ class QueueClaimer:
         self._head_hint.invalidate()
         self.lines.head_hint.invalidate()
 
-    def collided(self, found: Found) -> None:
+    def record_collision(self, found: SearchResult) -> None:
         """Make the next searches skip messages, because another process took the found messages."""
-        (self.lines.head_hint if found.lines else self._head_hint).collided()
+        (self.lines.head_hint if found.lines else self._head_hint).record_collision()
 
-    def look(self, want: int, now: int, most_bytes: int) -> Found:
-        """Search for ready messages or, in a grouped queue, for lines.
+    def search(self, want: int, now: int, most_bytes: int) -> SearchResult:
+        """Search for ready messages or, in a grouped queue, for message groups.
 
-        Other processes may take the messages of the lines before the caller reads them.
+        Other processes may take the messages of the groups before the caller reads them.
         """
         for _ in range(2):
             if self.is_grouped:
-                names, metadata = self.lines.due(want, now)
+                names, metadata = self.lines.find_due(want, now)
                 if names:
-                    return Found([], metadata, names)
-            found = self.search(1 if self.is_grouped else want, now, most_bytes)
-            met_line = bool(found.ready) and "h1" in found.ready[0]
-            # A message in a line belongs to a deleted queue with the same name.
-            if found.ready and not met_line and not self.is_grouped:
+                    return SearchResult([], metadata, names)
+            found = self.search_messages(1 if self.is_grouped else want, now, most_bytes)
+            is_in_line = bool(found.ready) and "h1" in found.ready[0]
+            # If the queue is not grouped, a grouped message belongs to a deleted queue with the same name.
+            if found.ready and not is_in_line and not self.is_grouped:
                 return found._replace(ready=[one for one in found.ready if "h1" not in one])
-            if not found.ready or met_line == self.is_grouped:
+            if not found.ready or is_in_line == self.is_grouped:
                 break
-            self.is_grouped = met_line
-        return Found([])
+            self.is_grouped = is_in_line
+        return SearchResult([])
 
-    def search(self, want: int, now: int, most_bytes: int) -> Found:
+    def search_messages(self, want: int, now: int, most_bytes: int) -> SearchResult:
         """Return ready messages from the head of the queue, and the queue's metadata.
 
         The result ends after ``want`` messages, or when the total size of the bodies reaches ``most_bytes``. If the
         search finds expired messages, it deletes some of them.
         """
-        head, skip, token = self._head_hint.start(want)
+        head, skip, token = self._head_hint.get_start(want)
         ready, metadata = self._ready(head, now, want, most_bytes, skip)
         if (head or skip) and len(ready) < want and sum(map(len, map(body_of, ready))) < most_bytes:
             head, skip, token = 0, 0, self._head_hint.invalidate()
             ready, metadata = self._ready(head, now, want, most_bytes)
         if any(int(found["e"]) <= now for found in ready):
             self._remove_expired(head, now, want)
-            met, metadata = self._ready(head, now, want, most_bytes)
-            ready = [found for found in met if int(found["e"]) > now]
+            entries, metadata = self._ready(head, now, want, most_bytes)
+            ready = [found for found in entries if int(found["e"]) > now]
             skip = 0
         if ready and not skip:
-            self._head_hint.found(ready[0]["d"], token, searched_all=not head)
-        return Found(ready, metadata)
+            self._head_hint.update(ready[0]["d"], token, searched_all=not head)
+        return SearchResult(ready, metadata)
 
-    def claiming(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
-        """Return the statement that claims those candidates that have not changed since they were found."""
+    def claim_statement(self, request: ClaimRequest, candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
+        """Return the update statement that claims those candidates that have not changed since the search."""
         ids = [found["_id"] for found in candidates]
         unchanged = self._client.where(self._key, _id={"$in": ids}, **_unchanged(candidates, now))
-        return {"q": unchanged, "u": layout.claiming(request, now), "multi": True, "hint": "_id_"}
+        return {"q": unchanged, "u": layout.claim_update(request, now), "multi": True, "hint": "_id_"}
 
     def _serve(self, attempts: Sequence[ClaimAttempt]) -> Sequence[ClaimOutcome]:
         """Serve a group of attempts. Repeat the search while other processes take the found messages."""
         now = max(attempt.now for attempt in attempts)
-        attempts = [replace(attempt, now=now) for attempt in attempts]  # concurrent attempts share the latest time
+        attempts = [replace(attempt, now=now) for attempt in attempts]  # the attempts of a group share one time
         outcomes = [ClaimOutcome(now)] * len(attempts)
         waiting = list(range(len(attempts)))
         for _ in range(MAX_ATTEMPTS):
             unserved = [attempts[at] for at in waiting]
-            found = self.look(
+            found = self.search(
                 sum(attempt.limit for attempt in unserved), now, sum(attempt.most_bytes for attempt in unserved)
             )
             self._had_ready = not found.is_empty
@@ -156,18 +160,18 @@ class QueueClaimer:
                 break
         return outcomes
 
-    def _distribute(self, attempts: Sequence[ClaimAttempt], found: Found) -> list[ClaimOutcome]:
+    def _distribute(self, attempts: Sequence[ClaimAttempt], found: SearchResult) -> list[ClaimOutcome]:
         """Distribute the found messages among the attempts, in the order of the attempts.
 
         An attempt that expects other metadata gets no messages; its outcome has the queue's metadata.
         """
-        fitting = [attempt for attempt in attempts if attempt.fits(found.metadata)]
+        fitting = [attempt for attempt in attempts if attempt.accepts(found.metadata)]
         if fitting and found.lines:
             served = iter(self.lines.serve(fitting, found.lines))
         else:
             served = iter(self._take(fitting, found.ready))
         return [
-            next(served) if attempt.fits(found.metadata) else ClaimOutcome(attempt.now, metadata=found.metadata)
+            next(served) if attempt.accepts(found.metadata) else ClaimOutcome(attempt.now, metadata=found.metadata)
             for attempt in attempts
         ]
 
@@ -200,30 +204,30 @@ class QueueClaimer:
         return found, counter.get("b", NO_METADATA)
 
     def _remove_expired(self, head: int, now: int, want: int) -> None:
-        """Remove the expired messages among the first entries of the index, up to a maximum number of entries."""
+        """Remove expired messages that are among the first entries of the index. The number of entries is limited."""
         where = self._client.where(self._key, d={"$gte": head, "$lte": now})
         steps = STEPS_PER_MESSAGE * want + EXTRA_STEPS
         fields = {"_id": 0, "k": 1, "d": 1, "e": 1}
-        met = self._client.find(where, limit=steps, sort=CLAIM_ORDER, hint=layout.CLAIMS, fields=fields)
-        gone = [entry["k"] for entry in met if int(entry["e"]) <= now]
+        entries = self._client.find(where, limit=steps, sort=CLAIM_ORDER, hint=layout.CLAIMS, fields=fields)
+        gone = [entry["k"] for entry in entries if int(entry["e"]) <= now]
         expired = self._client.where(self._key, k={"$in": gone}, e={"$lte": DatetimeMS(now)})
         self._client.removals.add("read", self._client.delete_all(expired, hint=layout.OBSERVERS, durable=False))
 
     def _claim(self, claims: Sequence[tuple[ClaimAttempt, ClaimRequest, Choice]]) -> set[str]:
         """Claim the chosen messages of all claims in one update command.
 
-        Return the ``_id`` of each claimed message. Messages that another process took first are left out.
+        Return the ``_id`` of each claimed message, without those that another process took first.
         """
         if not claims:
             return set()
-        updates = [self.claiming(request, choice.eligible, attempt.now) for attempt, request, choice in claims]
+        updates = [self.claim_statement(request, choice.eligible, attempt.now) for attempt, request, choice in claims]
         if self._client.update(updates) == sum(len(choice.eligible) for *_, choice in claims):
             return {doc_id for *_, choice in claims for doc_id in choice.doc_ids}
-        self._head_hint.collided()
+        self._head_hint.record_collision()
         got: set[str] = set()
         for attempt, request, choice in claims:
             ends = attempt.now + request.lease.ttl * 1000
-            mine = {"_id": {"$in": choice.doc_ids}, "c.i": layout.text(request.lease.claim), "c.e": ends}
+            mine = {"_id": {"$in": choice.doc_ids}, "c.i": layout.encode_text(request.lease.claim), "c.e": ends}
             got |= {one["_id"] for one in self._client.find(self._client.where(self._key, **mine), fields={"_id": 1})}
         return got
 
@@ -234,12 +238,12 @@ class QueueClaimer:
         """
         if not pops:
             return set()
-        finishing = [self._key.finishing] if any(attempt.history for attempt, _ in pops) else []
+        finishing = [self._key.history_counter] if any(attempt.history for attempt, _ in pops) else []
         try:
             with self._client.locks.locked(*finishing):
                 self._client.transaction(partial(self._remove, pops), retry_conflicts=False)
         except Aborted:
-            self._head_hint.collided()
+            self._head_hint.record_collision()
             return set()
         return {doc_id for _, choice in pops for doc_id in choice.doc_ids}
 
@@ -249,7 +253,7 @@ class QueueClaimer:
             popped = [found for attempt, choice in pops if attempt.history == history for found in choice.eligible]
             now = pops[0][0].now
             doc_ids, unchanged = [found["_id"] for found in popped], _unchanged(popped, now)
-            finish(self._client, session, self._key, doc_ids, Ending(Outcome.POPPED, now, history), unchanged)
+            finish(self._client, session, self._key, doc_ids, FinishTerms(Outcome.POPPED, now, history), unchanged)
             if history:  # a message that was purged after the search must not become a history entry
                 counters = self._client.find(counters_of(self._client, [self._key]), fields=FLOORS, session=session)
                 if any(found["k"] <= floor_of(counter) for counter in counters for found in popped):
@@ -262,10 +266,10 @@ class QueueClaimers:
     def __init__(self, client: StoreClient) -> None:
         self._client = client
         self._lock = threading.Lock()
-        self._claimers = LRUCache[str, QueueClaimer](MOST_CLAIMERS)
+        self._claimers = LRUCache[str, QueueClaimer](MAX_CLAIMERS)
 
-    def of(self, key: QueueKey) -> QueueClaimer:
-        """Return the claimer of the queue, which is created if necessary."""
+    def get(self, key: QueueKey) -> QueueClaimer:
+        """Return the claimer of the queue. Create it if it does not exist."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
             if claimer is None:
@@ -273,11 +277,11 @@ class QueueClaimers:
         return claimer
 
     def pop(self, key: QueueKey, attempt: ClaimAttempt) -> Sequence[BsonDocument]:
-        """Pop messages and return their documents.
+        """Pop messages, and return their documents.
 
-        Raises ``OtherMetadata`` if the queue's metadata is not as the attempt expects.
+        Raises ``OtherMetadata`` if the queue's metadata differs from ``attempt.expected``.
         """
-        outcome = self.of(key).submit(attempt)
+        outcome = self.get(key).submit(attempt)
         if outcome.metadata is not None:
             raise OtherMetadata(outcome.metadata)
         return outcome.messages
@@ -290,7 +294,7 @@ class QueueClaimers:
             claimer.invalidate()
 
     def is_grouped(self, key: QueueKey) -> bool:
-        """Return whether the messages that the last search in the queue found were in lines. The result is a hint."""
+        """Return whether the last search found grouped messages in the queue. The result is a hint."""
         with self._lock:
             claimer = self._claimers.get(key.shard)
         return claimer is not None and claimer.is_grouped
@@ -300,7 +304,8 @@ def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
     """Return the condition that messages are ready and unchanged since they were found.
 
     The condition compares the claim count and the sequence. If another process has claimed and released a message, its
-    claim count is higher. If another process has moved it within its queue, with another body, its sequence differs.
+    claim count is higher. If another process has moved the message within the queue, perhaps with another body, its
+    sequence differs.
     """
     by_count: defaultdict[int | None, list[str]] = defaultdict(list)
     for found in candidates:
@@ -312,5 +317,4 @@ def _unchanged(candidates: Sequence[BsonDocument], now: int) -> BsonDocument:
 
 
 def _ready(now: int) -> BsonDocument:
-    """Return the condition that a message in no line is ready."""
     return {"d": {"$lte": now}, "e": {"$gt": DatetimeMS(now)}, **IN_NO_LINE}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of the MongoDB store, and figures for monitoring: depths, store sizes, and unremoved expired messages."""
+"""Queues in MongoDB, and metrics: depths, store sizes, and expired messages that are not removed yet."""
 
 from typing import Final
 
@@ -13,23 +13,23 @@ from zq.storage.mongodb import layout, lines
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.counters import MetadataLookup
 from zq.storage.mongodb.expiry import PendingDeletes
-from zq.storage.mongodb.floors import above, below, counters_of, floor_of, pending
+from zq.storage.mongodb.floors import above, below, counters_of, find_pending, floor_of
 from zq.storage.mongodb.layout import CLAIM_ORDER, BsonDocument, QueueKey
 from zq.storage.mongodb.startup import UNAUTHORIZED
 from zq.storage.mongodb.unions import aggregate_with
-from zq.storage.mongodb.usage import Usages
+from zq.storage.mongodb.usage import UsageEstimates
 
-THERE = {"n": {"$exists": True}}
-ABSENT = {"n": {"$exists": False}}
+EXISTING = {"n": {"$exists": True}}
+MISSING = {"n": {"$exists": False}}
 # The fields of a queue's document that statistics need.
-COUNTED: Final = {"n": 1, "k1": 1, "m0": 1, "g": 1}
+STATISTICS_FIELDS: Final = {"n": 1, "k1": 1, "m0": 1, "g": 1}
 
 
 class QueueController:
     """The MongoDB implementation of ``zq.storage.api.QueueController``."""
 
     def __init__(
-        self, client: StoreClient, lookup: MetadataLookup, pending_deletes: PendingDeletes, usages: Usages
+        self, client: StoreClient, lookup: MetadataLookup, pending_deletes: PendingDeletes, usages: UsageEstimates
     ) -> None:
         self._client = client
         self._pending_deletes = pending_deletes
@@ -42,7 +42,7 @@ class QueueController:
         step = {"$set": made, "$unset": {"e": ""}}
         with self._client.verb():
             try:
-                self._client.messages.update_one({"_id": key.counter, "s": key.shard, **ABSENT}, step, upsert=True)
+                self._client.messages.update_one({"_id": key.counter, "s": key.shard, **MISSING}, step, upsert=True)
             except DuplicateKeyError:
                 return False
         return True
@@ -54,18 +54,18 @@ class QueueController:
 
     def update(self, queue: QueueRef, expected: bytes, metadata: bytes) -> bool:
         key = layout.key(queue)
-        as_expected = {"_id": key.counter, "s": key.shard, "b": Binary(expected), **THERE}
+        as_expected = {"_id": key.counter, "s": key.shard, "b": Binary(expected), **EXISTING}
         with self._client.verb():
             result = self._client.messages.update_one(as_expected, {"$set": {"b": metadata}})
         return result.matched_count == 1
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
         prefix = layout.project_prefix(project)
-        named = {"n": {"$gt": prefix + layout.text(after), "$lt": layout.after(prefix)}}
+        named = {"n": {"$gt": prefix + layout.encode_text(after), "$lt": layout.after(prefix)}}
         fields = {"_id": 0, "n": 1, "b": 1, "h": 1}
         with self._client.verb():
             found = self._client.find(named, limit=limit, sort={"n": 1}, hint=layout.NAMES, fields=fields)
-        refs = [QueueRef(project, layout.original(queue["n"][len(prefix) :])) for queue in found]
+        refs = [QueueRef(project, layout.decode_text(queue["n"][len(prefix) :])) for queue in found]
         queues = [Queue(ref, queue["b"], Grouping(queue.get("h", ""))) for ref, queue in zip(refs, found, strict=True)]
         return Page(queues, queues[-1].ref.name if queues else None)
 
@@ -88,7 +88,7 @@ class QueueController:
         moment, key = layout.ms(now), layout.key(queue)
         named = counters_of(self._client, [key])
         with self._client.verb():
-            counters = self._client.find(named, fields=COUNTED)
+            counters = self._client.find(named, fields=STATISTICS_FIELDS)
             while True:
                 before: BsonDocument = counters[0] if counters else {}
                 living = above(self._client.where(key, e={"$gt": DatetimeMS(moment)}), floor_of(before))
@@ -121,30 +121,30 @@ class QueueController:
                 return Ready(0, None)
             floor, grouping = known.floor, known.grouping
             count = self._ready(key, grouping, most, moment, floor) if most else 0
-            # When the claimed head of a line expires, the next message is ready; only the line's entry has that time.
+            # When the claimed head of a group expires, the next message is ready. Only the group's entry has this time.
             indexed = [key.messages, key.entries] if grouping is Grouping.ORDERED else [key.messages]
             later = [first for one in indexed if (first := self._later(key, one, moment, floor)) is not None]
         return Ready(count, min(later) / 1000 if later else None)
 
     def _later(self, key: QueueKey, indexed: str, now: int, floor: int) -> int | None:
-        """Return the earliest available-at after ``now``, in milliseconds, or None if there is none.
+        """Return the earliest available-at after ``now`` in milliseconds, or None if there is none.
 
-        ``indexed`` is the ``q`` of the documents to search: the queue's messages or the entries of its lines.
+        ``indexed`` is the ``q`` of the documents to search: the queue's messages or the entries of its message groups.
         """
         later = above({**self._client.where(key, d={"$gt": now}), "q": indexed}, floor)
         found = self._client.find(later, limit=1, sort={"d": 1, "k": 1}, hint=layout.CLAIMS, fields={"_id": 0, "d": 1})
         return int(found[0]["d"]) if found else None
 
     def _ready(self, key: QueueKey, grouping: Grouping, most: int, now: int, floor: int) -> int:
-        """Count the ready messages, up to ``most``. In ordered lines, count only messages that a claim could take."""
+        """Count the ready messages, up to ``most``. In ordered groups, count only messages that a claim could take."""
         present = above(self._client.where(key, d={"$lte": now}, e={"$gt": DatetimeMS(now)}), floor)
         count = self._client.count(present, layout.CLAIMS, most)
         if not count or grouping is not Grouping.ORDERED:
             return count
-        return lines.ready(self._client, key, count, now, floor)
+        return lines.count_ready(self._client, key, count, now, floor)
 
     def _edge(self, living: BsonDocument, direction: int) -> BsonDocument | None:
-        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if there is none."""
+        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the queue is empty."""
         found = self._client.find(
             living, limit=1, sort={"k": direction}, hint=layout.OBSERVERS, fields={"a": 1, "k": 1}
         )
@@ -156,15 +156,15 @@ def _edge(key: QueueKey, found: BsonDocument) -> Edge:
 
 
 # Maximum number of expired messages that are counted.
-MOST: Final = 100_000
-# To distinguish claimed and delayed messages, a depth reads this number of messages for each message to count ...
+MAX_EXPIRED: Final = 100_000
+# To count claimed and delayed messages, a depth reads this number of messages for each message in the result ...
 STEPS_PER_MESSAGE: Final = 4
-# ... but not less than this number.
-FEWEST_STEPS: Final = 1000
+# ... but at least this number.
+MIN_STEPS: Final = 1000
 
 
 class Figures:
-    """The monitoring figures of one store."""
+    """The metrics of one store."""
 
     def __init__(self, client: StoreClient) -> None:
         self._client = client
@@ -172,14 +172,14 @@ class Figures:
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
         """Return the depths of the first ``queues`` queues, in the order of their projects and names.
 
-        ``most`` is the maximum number of ready messages to count in each queue.
+        In each queue, up to ``most`` ready messages are counted.
         """
         if not queues:
             return []
         with self._client.verb():
             fields = {"_id": 0, "n": 1, "m0": 1, "g": 1}
-            named = self._client.find(THERE, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields=fields)
-            expired = self._expired(now, min(MOST, queues * most))
+            named = self._client.find(EXISTING, limit=queues, sort={"n": 1}, hint=layout.NAMES, fields=fields)
+            expired = self._expired(now, min(MAX_EXPIRED, queues * most))
         depths = []
         for one in named:
             key = layout.key(layout.queue_of(one["n"]))
@@ -189,7 +189,7 @@ class Figures:
         return depths
 
     def depth(self, key: QueueKey, now: int, most: int) -> Depth:
-        """Return the depth of one queue. Its number of expired messages is always 0."""
+        """Return the depth of one queue. Expired messages are not counted, so ``expired`` is 0."""
         with self._client.verb():
             return self._depth(key, now, most, 0)
 
@@ -199,7 +199,7 @@ class Figures:
         with self._client.verb():
             oldest = self._client.find(due, limit=1, sort={"e": 1}, hint=layout.EXPIRY, fields={"e": 1})
             if oldest:
-                waiting = sum(self._expired(now, MOST).values())
+                waiting = sum(self._expired(now, MAX_EXPIRED).values())
                 lag = (now - int(oldest[0]["e"])) / 1000
             sizes = self._sizes()
         mine = [Measure("expired_waiting", waiting), Measure("sweep_lag_seconds", lag)]
@@ -207,9 +207,9 @@ class Figures:
         return [*counted, *mine, *sizes]
 
     def _expired(self, now: int, most: int) -> dict[str, int]:
-        """Count the expired messages that are not deleted yet, by ``q`` of their queue."""
+        """Return the number of expired messages that are not removed yet, as a mapping from ``q`` to count."""
         due: BsonDocument = {"e": {"$lte": DatetimeMS(now)}, "q": {"$gte": "m", "$lt": "n"}}
-        if removed := below("m", pending(self._client)):
+        if removed := below("m", find_pending(self._client)):
             due["$nor"] = removed
         by_queue: BsonDocument = {"$group": {"_id": "$q", "count": {"$sum": 1}}}
         stages: list[BsonDocument] = [{"$match": due}, {"$limit": most}, by_queue]
@@ -230,8 +230,8 @@ class Figures:
     def _stages(self, key: QueueKey, now: int, most: int, floor: int) -> list[BsonDocument]:
         """Return the pipeline stages that count messages above the floor.
 
-        The result "ready" counts up to ``most`` ready messages. The result "waiting" counts claimed and delayed
-        messages, also up to a maximum.
+        The result "ready" counts up to ``most`` ready messages. The result "waiting" counts a limited number of claimed
+        and delayed messages.
         """
         living: BsonDocument = {"e": {"$gt": DatetimeMS(now)}}
         ready = above(self._client.where(key, d={"$lte": now}, **living), floor)
@@ -240,7 +240,7 @@ class Figures:
         walked: list[BsonDocument] = [
             {"$match": waiting},
             {"$sort": CLAIM_ORDER},
-            {"$limit": max(FEWEST_STEPS, STEPS_PER_MESSAGE * most)},
+            {"$limit": max(MIN_STEPS, STEPS_PER_MESSAGE * most)},
             {"$group": {"_id": "waiting", "count": {"$sum": 1}, "claimed": {"$sum": claimed}}},
         ]
         return [
@@ -252,7 +252,7 @@ class Figures:
         ]
 
     def _sizes(self) -> list[Measure]:
-        """Return the sizes of the collection, or an empty list if the user has no permission to read them.
+        """Return the size metrics of the collection, or an empty list if the user has no permission to read them.
 
         The number of messages includes all other documents of the collection.
         """

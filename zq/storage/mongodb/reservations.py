@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reservations of claimed messages for a commit.
 
-A large commit reserves the messages of its claims, so that no claim lapses and no message expires before the commit is
-complete or aborted.
+A large commit reserves the messages of its claims. Until the commit is complete or aborted, these claims do not lapse
+and these messages do not expire.
 
 A reserved message is under a special claim: ``c.i`` is binary, so that no caller can name the claim, and ``c.e``, ``d``
-and ``e`` are in the far future. All verbs therefore treat the message as claimed. Only a purge, a deletion of the queue
-or a deletion regardless of claims can remove it. The field ``y`` stores the former values of ``c``, ``d`` and ``e``,
-the ``_id`` of the producer (``p``), and the attempt of its commit (``i``).
+and ``e`` are in the far future. All operations therefore treat the message as claimed. Only a purge, a deletion of the
+queue or a deletion regardless of claims can remove it. The field ``y`` stores the former values of ``c``, ``d`` and
+``e``, the ``_id`` of the producer (``p``), and the attempt of its commit (``i``).
 """
 
 from collections import defaultdict
@@ -20,15 +20,15 @@ from bson.datetime_ms import DatetimeMS
 from zq.errors import ClaimLapsed
 from zq.model import ClaimRef, Outcome
 from zq.storage.mongodb import layout, lines
-from zq.storage.mongodb.changes import Ending, finish, held_filter, reserved_id
+from zq.storage.mongodb.changes import FinishTerms, finish, held_filter, reserved_id
 from zq.storage.mongodb.client import Session, StoreClient
-from zq.storage.mongodb.floors import conflict_with_removals, counters_of, find_there, floor_of
+from zq.storage.mongodb.floors import conflict_with_removals, counters_of, find_visible, floor_of
 from zq.storage.mongodb.layout import IN_NO_LINE, BsonDocument, QueueKey
 from zq.storage.mongodb.producers import DECIDED
 from zq.storage.mongodb.unions import FLOORS, find_with
 
 # The year 2200.
-FAR: Final = 7_258_118_400_000
+FAR_FUTURE: Final = 7_258_118_400_000
 # Maximum number of claims whose messages one command changes.
 CLAIMS_AT_ONCE: Final = 50
 # Maximum number of messages that one transaction changes.
@@ -44,16 +44,16 @@ Holdings = Mapping[ClaimRef, Sequence[BsonDocument]]
 FIELDS: Final[BsonDocument] = {"s": 1, "k": 1, "h1": 1, "size": {"$bsonSize": "$$ROOT"}}
 
 
-def visible_held(
+def find_visible_held(
     client: StoreClient, key: QueueKey, claim: str, now: int, session: Session | None = None
 ) -> list[BsonDocument]:
-    """Return the messages of a claim as observers see them.
+    """Return the messages of a claim as clients see them.
 
-    The result includes messages that an undecided commit has reserved, but none of a decided commit.
+    The result includes messages that an undecided commit has reserved, but not those of a decided commit.
     """
-    spellings = {"$in": [layout.text(claim), reserved_id(claim)]}
+    spellings = {"$in": [layout.encode_text(claim), reserved_id(claim)]}
     held = {**held_filter(client, key, claim, now), "c.i": spellings}
-    found = find_there(client, [key], held, hint=layout.HELD, session=session)
+    found = find_visible(client, [key], held, hint=layout.HELD, session=session)
     producers_ids = {message["y"]["p"] for message in found if "y" in message}
     if not producers_ids:
         return found
@@ -69,13 +69,13 @@ class Reservations:
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
-    def holdings(self, claims: Sequence[ClaimRef], now: int, session: Session) -> Holdings:
-        """Return the messages of the claims. Raises ``ClaimLapsed`` if a claim has none."""
+    def find_holdings(self, claims: Sequence[ClaimRef], now: int, session: Session) -> Holdings:
+        """Return the messages of the claims. Raises ``ClaimLapsed`` if a claim holds no messages."""
         holdings = {}
         for claim in claims:
             key = layout.key(claim.queue)
             live = held_filter(self._client, key, claim.claim, now)
-            holdings[claim] = find_there(self._client, [key], live, fields=FIELDS, hint=layout.HELD, session=session)
+            holdings[claim] = find_visible(self._client, [key], live, fields=FIELDS, hint=layout.HELD, session=session)
             if not holdings[claim]:
                 raise ClaimLapsed.of(claim.claim)
         return holdings
@@ -92,11 +92,11 @@ class Reservations:
             if not history:  # with history, the reservation of positions causes the conflict
                 self._client.update([conflict_with_removals(key)], session)
             doc_ids = [message["_id"] for message in sorted(found, key=lambda message: int(message["k"]))]
-            finish(self._client, session, key, doc_ids, Ending(Outcome.DELETED, now, history))
+            finish(self._client, session, key, doc_ids, FinishTerms(Outcome.DELETED, now, history))
             lines.update_entries(self._client, session, key, found, now)
 
     def parts(self, holdings: Holdings) -> Iterator[Sequence[tuple[ClaimRef, BsonDocument]]]:
-        """Yield the messages to reserve in parts, each of which fits into one transaction."""
+        """Split the messages to reserve into lists that each fit into one transaction."""
         chosen: list[tuple[ClaimRef, BsonDocument]] = []
         weight = 0
         for claim, found in holdings.items():
@@ -119,7 +119,7 @@ class Reservations:
         keys = list(dict.fromkeys(layout.key(claim.queue) for claim, _ in messages))
         shards = self._client.shards(key.shard for key in keys)
         named = {"_id": {"$in": [message["_id"] for _, message in messages]}, **shards}
-        there = find_there(self._client, keys, named, hint="_id_", session=session)
+        there = find_visible(self._client, keys, named, hint="_id_", session=session)
         found = {message["_id"]: message for message in there}
         for claim, message in messages:
             if not _holds(claim, found.get(message["_id"], {}), now):
@@ -134,9 +134,9 @@ class Reservations:
             lines.update_entries(self._client, session, key, its, now)
 
     def check_removals(self, holdings: Holdings, session: Session) -> None:
-        """Raise ``ClaimLapsed`` if a removal in a queue has removed one of the messages.
+        """Raise ``ClaimLapsed`` if a purge or deletion of a queue has removed one of the messages.
 
-        The transaction conflicts with concurrent removals.
+        The transaction conflicts with concurrent purges and deletions.
         """
         keys = list(dict.fromkeys(layout.key(claim.queue) for claim in holdings))
         if not keys:
@@ -187,13 +187,16 @@ class Reservations:
         if purged := [message["_id"] for message in found if message["k"] <= floor]:
             self._client.delete_all(self._client.where(key, _id={"$in": purged}), session=session)
         there = sorted((message for message in found if message["k"] > floor), key=lambda message: int(message["k"]))
-        ending = Ending(Outcome.DELETED, now, first.history)
+        ending = FinishTerms(Outcome.DELETED, now, first.history)
         finish(self._client, session, key, [message["_id"] for message in there], ending, first=UNRESERVE)
         lines.update_entries(self._client, session, key, there, now)
         return len(group) if len(found) < limit else 0
 
     def _unreserve_in_lines(self, claim: ClaimRef, attempt: str) -> int:
-        """Restore some reserved messages of the claim, also in lines, in one transaction. Return their number."""
+        """Restore a limited number of the claim's reserved messages in one transaction, and return their number.
+
+        The update includes grouped messages.
+        """
         key, kept = layout.key(claim.queue), self._kept(claim, attempt)
 
         def work(session: Session) -> int:
@@ -215,19 +218,18 @@ class Reservations:
 
 
 def _holds(claim: ClaimRef, found: BsonDocument, now: int) -> bool:
-    """Return whether the claim holds the message ``found`` and has not ended, and the message has not expired."""
+    """Return whether the unexpired message ``found`` is held by the claim."""
     terms = found.get("c", {})
     return bool(
         found
         and found["q"] == layout.key(claim.queue).messages
-        and terms.get("i") == layout.text(claim.claim)
+        and terms.get("i") == layout.encode_text(claim.claim)
         and terms["e"] > now
         and int(found["e"]) > now
     )
 
 
 def _reserved(found: BsonDocument, record: BsonDocument) -> BsonDocument:
-    """Return the reserved form of a claimed message."""
     former = {"p": record["_id"], "i": record["attempt"], "c": found["c"], "d": found["d"], "e": found["e"]}
-    terms = {**found["c"], "i": reserved_id(layout.original(found["c"]["i"])), "e": FAR}
-    return {**found, "y": former, "c": terms, "d": FAR, "e": DatetimeMS(FAR)}
+    terms = {**found["c"], "i": reserved_id(layout.decode_text(found["c"]["i"])), "e": FAR_FUTURE}
+    return {**found, "y": former, "c": terms, "d": FAR_FUTURE, "e": DatetimeMS(FAR_FUTURE)}

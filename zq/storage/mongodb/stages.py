@@ -9,8 +9,8 @@ P is the project's prefix. A stage is a document with these fields:
 ``token``    unique id, which distinguishes the stage from earlier stages of the same name
 ``count``    number of drafts; ``bytes``: total size of the drafts
 ``expires``  expiry time
-``due``      time from which maintenance removes the stage; 0 = dropped, and invisible to every verb; absent while a
-             commit uses the stage
+``due``      time from which maintenance removes the stage; 0 = dropped, and invisible to every operation; absent while
+             a commit uses the stage
 ``commit``   commit attempt that uses the stage
 ``e``        time at which the TTL index removes the stage if no maintenance runs
 ============ ===========================================================================================================
@@ -48,15 +48,16 @@ from zq.storage.mongodb.floors import counters_of
 from zq.storage.mongodb.group_commit import BEFORE_ALL, recall, remember
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 
-# Maximum number of drafts per command: MongoDB takes 30 µs for each, and other commands wait.
+# Maximum number of drafts per command. MongoDB takes 30 µs for each draft, and other commands wait.
 DRAFTS_AT_ONCE: Final = 500
 # Flag of a stage that a commit publishes without counting its messages.
 BESIDE: Final = "beside"
-# Milliseconds between a stage's expiry and ``e``, for commits that began before the expiry.
+# Milliseconds between the expiry of a stage and its removal by the TTL index. A commit that began before the expiry can
+# finish in this time.
 TTL_GRACE: Final = 60_000
 
 
-class Staging(NamedTuple):
+class StageRequest(NamedTuple):
     """A request to add drafts for a queue to a stage.
 
     ``expires``, ``most_bytes`` and ``most_messages`` apply to the whole stage.
@@ -77,8 +78,8 @@ class Staging(NamedTuple):
         return layout.key(self.queue)
 
 
-class Staged(NamedTuple):
-    """The result of a staging transaction: the stored drafts, or the expired stage that must be dropped first."""
+class StageResult(NamedTuple):
+    """The result of a staging transaction: the stored drafts, or an expired stage that must be dropped first."""
 
     documents: Sequence[BsonDocument]
     expired: BsonDocument | None
@@ -97,38 +98,44 @@ class Stages:
     def __init__(self, client: StoreClient) -> None:
         self._client = client
 
-    def add(self, staging: Staging) -> None:
-        """Store the drafts atomically. Raises ``StageFull``, or ``CommitRunning`` if a commit uses the stage."""
+    def add(self, staging: StageRequest) -> None:
+        """Store the drafts atomically.
+
+        Raises ``StageFull`` if the stage would exceed its limits, and ``CommitRunning`` if a commit uses the stage.
+        """
         while True:
             with self._client.verb():
-                staged = self._client.transaction(partial(self._add, staging), Staged.trace)
+                staged = self._client.transaction(partial(self._add, staging), StageResult.trace)
             if staged.expired is None:
                 return
-            self.drop(exactly(staged.expired))
+            self.drop(exact_filter(staged.expired))
 
-    def _add(self, staging: Staging, session: Session) -> "Staged":
+    def _add(self, staging: StageRequest, session: Session) -> "StageResult":
         """Store the drafts in the session's transaction, or return the expired stage that must be dropped first."""
         for known in recall(self._client, session, [staging], list[str]).values():
             raise known
         stage, expired = self._stage(session, staging)
         if expired:
-            return Staged([], expired)
+            return StageResult([], expired)
         documents = _documents(stage, staging)
         self._client.insert(documents, session)
         if staging.idempotency_key:
             answer = [draft.id for draft in staging.drafts]
-            remember(self._client, session, [(staging, answer, self._sequence(session, staging.key))])
-        return Staged(documents, None)
+            remember(self._client, session, [(staging, answer, self._last_sequence(session, staging.key))])
+        return StageResult(documents, None)
 
-    def _sequence(self, session: Session, key: QueueKey) -> int:
-        """Return the queue's last sequence, by which a deletion of the queue recognizes older idempotency keys."""
+    def _last_sequence(self, session: Session, key: QueueKey) -> int:
+        """Return the queue's last sequence, which is stored with an idempotency key.
+
+        A deletion of the queue removes the keys with lower sequences.
+        """
         found = self._client.find(counters_of(self._client, [key]), fields={"k1": 1}, session=session)
         return int(found[0].get("k1", BEFORE_ALL)) if found else BEFORE_ALL
 
-    def _stage(self, session: Session, staging: Staging) -> tuple[BsonDocument, BsonDocument | None]:
-        """Add the drafts to the counts of the stage, which is created if necessary. Return the stage before the change.
+    def _stage(self, session: Session, staging: StageRequest) -> tuple[BsonDocument, BsonDocument | None]:
+        """Increase the stage's counts by those of the drafts, and return the stage before the change.
 
-        The second result is the stage if it has expired and must be dropped first, else None.
+        A missing stage is created. The second result is an expired stage that must be dropped first, or None.
         """
         named = identity(staging.project, staging.stage)
         more = {"count": len(staging.drafts), "bytes": sum(draft.size for draft in staging.drafts)}
@@ -151,7 +158,7 @@ class Stages:
     def find(self, commit: Commit, now: int, session: Session) -> list[BsonDocument]:
         """Return the stages of ``commit.publish`` in order and without duplicates, then those of ``commit.beside``.
 
-        The latter are marked with ``BESIDE``, and left out if they do not exist.
+        Stages of ``commit.beside`` are marked with ``BESIDE``. Missing ones are left out.
 
         Raises ``StageNotFound`` if a stage to publish does not exist, and ``CommitRunning`` if another commit uses a
         stage.
@@ -173,12 +180,12 @@ class Stages:
         return stages
 
     def reserve(self, stages: Sequence[BsonDocument], attempt: str, session: Session) -> None:
-        """Reserve the stages for a commit attempt, so that no other verb changes or removes them."""
+        """Reserve the stages for a commit attempt, so that only this attempt can change or remove them."""
         step = {"$set": {"commit": attempt}, "$unset": {"due": "", "e": ""}}
         if stages:
             self._client.update([{"q": self._any(stages), "u": step, "multi": True}], session)
 
-    def keep(self, stage: BsonDocument) -> Iterator[None]:
+    def remove_expiry(self, stage: BsonDocument) -> Iterator[None]:
         """Remove the expiry of the drafts of a reserved stage. Yield after each step.
 
         Raises ``StageNotFound`` if a draft has expired.
@@ -188,7 +195,7 @@ class Stages:
                 statement = {"q": part, "u": {"$unset": {"e": ""}}, "multi": True, "hint": layout.OBSERVERS}
                 kept = self._client.update([statement])
             if kept < min(DRAFTS_AT_ONCE, stage["count"] - part["k"]["$gt"]):
-                raise StageNotFound.of(layout.queue_of(stage["s"]).name)  # it has expired in between
+                raise StageNotFound.of(layout.queue_of(stage["s"]).name)  # a draft has expired meanwhile
             yield
 
     def unreserve(self, stages: Sequence[BsonDocument], attempt: str) -> None:
@@ -203,9 +210,9 @@ class Stages:
         return self._client.find(where, limit=limit, sort={"k": 1}, hint=layout.OBSERVERS, session=session)
 
     def drop(self, stage: BsonDocument) -> int:
-        """Remove the stage that the filter ``stage`` selects, unless a commit uses it.
+        """Remove the stage that the filter ``stage`` selects, and return the number of removed drafts.
 
-        Return the number of removed drafts. The removal of a large stage takes several commands.
+        Do nothing if a commit uses the stage. The removal of a large stage takes several commands.
         """
         step = {"query": {**stage, "commit": {"$exists": False}}, "update": {"$set": {"due": 0}}, "new": True}
         with self._client.verb():
@@ -222,14 +229,14 @@ class Stages:
         return removed
 
     def remove_part(self, stage: BsonDocument, begin: int, end: int) -> None:
-        """Remove the drafts of a published stage after the position ``begin``, up to ``end``."""
+        """Remove the drafts of a published stage after the position ``begin``, up to the position ``end``."""
         with self._client.verb():
             self._client.delete_all({**self._within(stage), "k": {"$gt": begin, "$lte": end}}, hint=layout.OBSERVERS)
 
     def forget(self, stage: BsonDocument) -> None:
         """Remove the document of a stage whose drafts are removed."""
         with self._client.verb():
-            self._client.delete([{"q": exactly(stage), "limit": 1}])
+            self._client.delete([{"q": exact_filter(stage), "limit": 1}])
 
     def remove_small(self, stages: Sequence[BsonDocument], session: Session) -> None:
         """Remove the stages of a small commit, with their drafts, in the session's transaction."""
@@ -238,31 +245,29 @@ class Stages:
             self._client.delete([*drafts, {"q": self._any(stages), "limit": 0}], session)
 
     def _any(self, stages: Sequence[BsonDocument]) -> BsonDocument:
-        """Return a filter on the stages."""
         return {"_id": {"$in": [stage["_id"] for stage in stages]}, **self._client.shards(one["s"] for one in stages)}
 
     def _parts(self, stage: BsonDocument) -> list[BsonDocument]:
-        """Return filters on the drafts of the stage, each on ``DRAFTS_AT_ONCE``."""
+        """Return filters that each match up to ``DRAFTS_AT_ONCE`` drafts of the stage."""
         starts = range(0, stage["count"], DRAFTS_AT_ONCE)
         return [{**self._within(stage), "k": {"$gt": start, "$lte": start + DRAFTS_AT_ONCE}} for start in starts]
 
     def _within(self, stage: BsonDocument) -> BsonDocument:
-        """Return a filter on the drafts of the stage."""
         return {"q": "d" + stage["token"], **self._client.shards([stage["s"]])}
 
 
 def identity(project: str, stage: str) -> BsonDocument:
-    """Return the filter that finds the stage."""
-    shard = layout.project_prefix(project) + layout.text(stage)
+    """Return the filter for the stage."""
+    shard = layout.project_prefix(project) + layout.encode_text(stage)
     return {"_id": "s" + shard, "s": shard}
 
 
-def exactly(stage: BsonDocument) -> BsonDocument:
-    """Return the filter that selects this stage, but no later stage with the same name."""
+def exact_filter(stage: BsonDocument) -> BsonDocument:
+    """Return the filter for this stage, which matches no later stage with the same name."""
     return {field: stage[field] for field in ("_id", "s", "token")}
 
 
-def _documents(stage: BsonDocument, staging: Staging) -> list[BsonDocument]:
+def _documents(stage: BsonDocument, staging: StageRequest) -> list[BsonDocument]:
     made = []
     for order, draft in enumerate(staging.drafts, stage["count"] + 1):
         made.append(
@@ -271,42 +276,40 @@ def _documents(stage: BsonDocument, staging: Staging) -> list[BsonDocument]:
                 "s": stage["s"],
                 "q": "d" + stage["token"],
                 "k": order,
-                "w": layout.text(draft.id),
-                "j": layout.text(staging.queue.name),
+                "w": layout.encode_text(draft.id),
+                "j": layout.encode_text(staging.queue.name),
                 "t": draft.ttl,
                 "l": draft.delay,
-                "u": layout.text(draft.client),
+                "u": layout.encode_text(draft.client),
                 "b": draft.body,
-                "m": layout.text(draft.checksum),
+                "m": layout.encode_text(draft.checksum),
                 **({"v": draft.attributes} if draft.attributes else {}),
-                **({"h": layout.text(draft.group)} if draft.group else {}),
+                **({"h": layout.encode_text(draft.group)} if draft.group else {}),
                 **({"e": stage["e"]} if "e" in stage else {}),
             }
         )
     return made
 
 
-def draft(document: BsonDocument) -> Draft:
-    """Return the model's draft."""
-    original = layout.original
+def to_draft(document: BsonDocument) -> Draft:
+    decode = layout.decode_text
     return Draft(
-        id=original(document["w"]),
+        id=decode(document["w"]),
         body=document["b"],
         ttl=document["t"],
         delay=document["l"],
-        client=original(document["u"]),
-        checksum=original(document["m"]),
+        client=decode(document["u"]),
+        checksum=decode(document["m"]),
         attributes=document.get("v", b""),
-        group=original(document.get("h", "")),
+        group=decode(document.get("h", "")),
     )
 
 
 def _size(document: BsonDocument) -> int:
-    """Return the size of the draft in bytes."""
     return len(document["b"]) + len(document.get("v", b""))
 
 
-# Bytes of bodies in one part.
+# Maximum size of the bodies in one slice, in bytes.
 BYTES_AT_ONCE: Final = 4 << 20
 
 # The progress of a commit: the index of the first incompletely published stage, and the position reached in this stage.
@@ -315,12 +318,15 @@ BEGINNING: Final[Progress] = [0, 0]
 
 
 def fits(stages: Sequence[BsonDocument], others: int, most: int) -> bool:
-    """Return whether the stages, with ``others`` messages of other work, fit into one part of ``most`` messages."""
+    """Return whether the drafts of the stages, and a number of other messages, fit into one slice.
+
+    ``others`` is the number of other messages, and ``most`` the maximum number of messages in the slice.
+    """
     count, weight = (sum(stage[what] for stage in stages) for what in ("count", "bytes"))
     return bool(count + others <= most and weight <= BYTES_AT_ONCE)
 
 
-def part(
+def next_drafts(
     stage_store: Stages, stages: Sequence[BsonDocument], progress: Progress, most: int, session: Session | None = None
 ) -> tuple[list[BsonDocument], Progress]:
     """Return the next drafts to publish, up to ``most``, and the progress after them.
@@ -348,25 +354,24 @@ def part(
 def publish(
     client: StoreClient, session: Session, project: str, drafts: Sequence[BsonDocument], now: int
 ) -> Sequence[QueueKey]:
-    """Post the drafts to their queues in the given order, at the time ``now``, and return the queues."""
+    """Post the drafts to their queues in the given order, and return the queues."""
     by_queue: defaultdict[QueueKey, list[BsonDocument]] = defaultdict(list)
     for one in drafts:
-        by_queue[layout.key(QueueRef(project, layout.original(one["j"])))].append(one)
+        by_queue[layout.key(QueueRef(project, layout.decode_text(one["j"])))].append(one)
     entries = {key: _entry(its, now) for key, its in by_queue.items()}
     documents: list[BsonDocument] = []
     floors: dict[str, int] = {}
     for key, sequences in advance(client, session, entries).items() if entries else ():
         for sequence, one in enumerate(by_queue[key], sequences.sequence):
             available = now + one["l"] * 1000 if one["l"] else sequences.available
-            documents.append(layout.document(key, draft(one), sequence, available, now, sequences.grouping))
+            documents.append(layout.new_document(key, to_draft(one), sequence, available, now, sequences.grouping))
         floors[key.shard] = sequences.floor
     if documents:
-        lines.join(client, session, documents, floors)
+        lines.add_to_entries(client, session, documents, floors)
         client.insert(documents, session)
     return list(by_queue)
 
 
 def _entry(drafts: Sequence[BsonDocument], now: int) -> Arrivals:
-    """Return the arrivals of the drafts in one queue."""
     number, size = len(drafts), sum(map(_size, drafts))
     return Arrivals(number, now if any(not one["l"] for one in drafts) else None, number, size + OVERHEAD * number)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection to the database at startup: parse the URI, connect, and prepare the database.
 
-The URI may contain every PyMongo option, which takes precedence over the settings. Exception: all reads go to the
-primary, because only the primary has the current order of events.
+Every PyMongo option in the URI takes precedence over the settings. Exception: all reads go to the primary, because
+secondaries may lag behind.
 """
 
 import contextlib
@@ -34,11 +34,11 @@ LOG = logging.getLogger(__name__)
 AUTHENTICATION_FAILED: Final = 18
 UNAUTHORIZED: Final = 13
 PROBE_MS: Final = 1000
-BARRED: Final = '/\\."$*<>:|?'
+ILLEGAL: Final = '/\\."$*<>:|?'
 
 
 class Address(Struct, frozen=True):
-    """The address and options of a store; only ``uri`` contains a password."""
+    """The address and options of a store. Only ``uri`` contains a password."""
 
     uri: str
     hosts: tuple[tuple[str, int | None], ...]
@@ -64,7 +64,7 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
     try:
         found = parse_uri(uri, validate=True, warn=False)
     except InvalidURI as error:
-        raise StartRefused(f"The store's URI is no MongoDB URI: {_reason(error, uri)}") from error
+        raise StartRefused(f"The store's URI is not a valid MongoDB URI: {_reason(error, uri)}") from error
     except (ConfigurationError, ValueError, TypeError) as error:
         if uri.startswith("mongodb+srv:") and not isinstance(error, ValueError) and "option" not in str(error).lower():
             raise Unavailable("The DNS records of the store's mongodb+srv address cannot be read.") from error
@@ -75,12 +75,12 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
         ) from error
     if found.get("collection"):
         raise StartRefused(
-            "The store's URI names a database with a dot in it. A name has none of / \\ . \" $ * < > : | ?"
+            "The database name in the store's URI has a dot. A name must not contain any of / \\ . \" $ * < > : | ?"
         )
     name = found["database"] or database
-    if not 0 < len(name.encode()) < 64 or set(name) & {*BARRED, " ", "\0"}:
+    if not 0 < len(name.encode()) < 64 or set(name) & {*ILLEGAL, " ", "\0"}:
         raise StartRefused(
-            f"{name!r} cannot be the name of a MongoDB database: 1 to 63 bytes, without blanks and {' '.join(BARRED)}"
+            f"{name!r} is not a valid MongoDB database name: use 1 to 63 bytes without blanks and {' '.join(ILLEGAL)}"
         )
     options: dict[str, Any] = {key.lower(): value for key, value in found["options"].items()}
     durable = _write_concern(options, write_concern, journal)
@@ -88,18 +88,18 @@ def parse(uri: str, timeout: float, database: str, write_concern: str, journal: 
 
 
 def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool) -> WriteConcern:
-    """Return the write concern of the URI, else of the settings; log a warning for a weak one."""
-    asked = options.get("w", write_concern)
-    w = int(asked) if isinstance(asked, str) and asked.isdigit() else asked
+    """Return the write concern of the URI or else of the settings. Log a warning if it is weak."""
+    requested = options.get("w", write_concern)
+    w = int(requested) if isinstance(requested, str) and requested.isdigit() else requested
     j = options.get("journal", journal)
     if w == 0:
         raise StartRefused(
-            "A write concern of 0 acknowledges what may not be stored at all: use majority, or 1 at least."
+            "With write concern 0, MongoDB acknowledges messages that it may not store: use majority or at least 1."
         )
     if w != "majority" or not j:
         LOG.warning(
-            "Write concern w=%s journal=%s: a message whose post was acknowledged may be lost, and a claimed one "
-            "handed out twice, when %s. Use majority with journal to rule that out.",
+            "Write concern w=%s journal=%s: an acknowledged message may be lost, and a claimed message delivered "
+            "twice, if %s. Use majority with journal to prevent this.",
             w,
             j,
             "a server fails" if w == "majority" else "the primary changes",
@@ -108,9 +108,9 @@ def _write_concern(options: Mapping[str, Any], write_concern: str, journal: bool
 
 
 def connect(address: Address) -> tuple[Client, bool]:
-    """Connect to a primary or to a router; return the client and whether the server is a router.
+    """Connect to a primary or to a router (``mongos``). Return the client and whether the server is a router.
 
-    Raises ``StartRefused`` or ``Unavailable``.
+    Raises ``StartRefused`` if the server cannot be used as a store, and ``Unavailable`` if it does not respond.
     """
     client = _client(address)
     try:
@@ -141,7 +141,10 @@ def _client(address: Address) -> Client:
 
 
 def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
-    """Return whether the server is a router. Raises ``StartRefused`` for a server without transactions."""
+    """Return whether the server is a router.
+
+    Raises ``StartRefused`` for a server without transactions, and ``Unavailable`` for a secondary.
+    """
     if hello.get("msg") == "isdbgrid":
         return True
     if "setName" not in hello:
@@ -158,7 +161,6 @@ def _is_cluster(hello: Mapping[str, Any], address: Address) -> bool:
 
 
 def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailable:
-    """Return the error for a failed first contact."""
     if isinstance(error, OperationFailure) and error.code in (AUTHENTICATION_FAILED, UNAUTHORIZED):
         who = f"the user {address.user!r}" if address.user else "a client without a user"
         return StartRefused(
@@ -171,11 +173,11 @@ def _refusal(address: Address, error: PyMongoError) -> StartRefused | Unavailabl
         if actual is not None and actual != wanted:
             named = f"belongs to the replica set {actual!r}" if actual else "belongs to no replica set"
             return StartRefused(f"The server at {address.where} {named}, but the URI says replicaSet={wanted}.")
-    return Unavailable(f"No MongoDB server that can serve answered at {address.where} within {address.timeout:g} s.")
+    return Unavailable(f"No usable MongoDB server replied at {address.where} within {address.timeout:g} s.")
 
 
 def _set_name(address: Address) -> str | None:
-    """Return the name of the hosts' replica set, "" if they have none, or None if none answers."""
+    """Return the name of the hosts' replica set, "" if they have none, or None if no host replies."""
     for host, port in address.hosts:
         tls = {name: value for name, value in address.options.items() if name.startswith("tls")}
         probe: MongoClient[BsonDocument] = MongoClient(
@@ -201,8 +203,8 @@ def _reason(error: Exception, uri: str) -> str:
 OPTIONS_CONFLICT: Final = frozenset({85, 86})
 NAMESPACE_EXISTS: Final = 48
 FEED_BYTES: Final = 4 << 20
-# Maximum milliseconds to build a missing index in a large collection.
-WITHIN_MS: Final = 600_000
+# Maximum duration of a command that builds missing indexes, in milliseconds.
+INDEX_TIMEOUT_MS: Final = 600_000
 
 
 def check_layout(client: Client, database: str) -> None:
@@ -217,12 +219,15 @@ def check_layout(client: Client, database: str) -> None:
     _compare(found or {"n": 1}, database)
 
 
-def note_layout(client: Client, database: str) -> None:
-    """Write the number of the layout into a store that has none. Raises ``StartRefused``, ``Unavailable``."""
+def store_layout(client: Client, database: str) -> None:
+    """Write the layout version into a store that has none.
+
+    Raises ``StartRefused`` if the store has another version, and ``Unavailable`` if the command fails.
+    """
     try:
-        # A number that a failover takes away is written by the next start: no other member is waited for.
+        # The write waits for the primary only: if a failover undoes it, the next start repeats it.
         collection = client.get_database(database)[CLOCK].with_options(write_concern=WriteConcern(w=1))
-        with contextlib.suppress(DuplicateKeyError):  # another server has written it at the same moment
+        with contextlib.suppress(DuplicateKeyError):  # another server has written it at the same time
             collection.update_one({"_id": LAYOUT}, {"$setOnInsert": {"n": VERSION}}, upsert=True)
         found = collection.find_one({"_id": LAYOUT})
     except PyMongoError as error:
@@ -245,12 +250,12 @@ def ensure_indexes(client: Client, database: str) -> None:
     """
     try:
         client.get_database(database).command(
-            {"createIndexes": MESSAGES, "indexes": list(INDEXES), "maxTimeMS": WITHIN_MS}
+            {"createIndexes": MESSAGES, "indexes": list(INDEXES), "maxTimeMS": INDEX_TIMEOUT_MS}
         )
     except OperationFailure as error:
         if error.code in OPTIONS_CONFLICT:
             raise StartRefused(
-                f"The collection {database}.{MESSAGES} has indexes of another layout: use another database."
+                f"The collection {database}.{MESSAGES} has conflicting indexes: use another database."
             ) from error
         raise _unprepared() from error
     except PyMongoError as error:
@@ -271,7 +276,7 @@ def ensure_feed(client: Client, database: str) -> None:
 
 
 def _enlarge_feed(store: Database[BsonDocument]) -> None:
-    """Enlarge the feed; on a server that cannot, the feed breaks and is repaired more often."""
+    """Enlarge the feed. If the server cannot do this, the feed stays small, and readers miss notices more often."""
     with contextlib.suppress(OperationFailure):
         found = list(store.list_collections(filter={"name": FEED}))
         if found and found[0]["options"].get("size", FEED_BYTES) < FEED_BYTES:
@@ -279,7 +284,7 @@ def _enlarge_feed(store: Database[BsonDocument]) -> None:
 
 
 def check_sharded(client: Client, database: str) -> None:
-    """Refuse a cluster on which the collection was not prepared."""
+    """Raise ``StartRefused`` if the collection does not have the shard key that ``shard`` sets."""
     try:
         found = client.get_database("config")["collections"].find_one({"_id": f"{database}.{MESSAGES}"})
     except PyMongoError as error:
@@ -292,7 +297,7 @@ def check_sharded(client: Client, database: str) -> None:
 
 
 def shard(client: Client, database: str) -> None:
-    """Shard the collection, if it is not yet; on a cluster only."""
+    """Shard the collection on a cluster. Do nothing if it is already sharded."""
     try:
         client.admin.command({"enableSharding": database})
         client.admin.command({"shardCollection": f"{database}.{MESSAGES}", "key": SHARD_KEY})
@@ -306,4 +311,4 @@ def shard(client: Client, database: str) -> None:
 
 
 def _unprepared() -> Unavailable:
-    return Unavailable("The store's collection and indexes could not be made or checked. Try again later.")
+    return Unavailable("The store's collection and indexes could not be created or checked. Try again later.")

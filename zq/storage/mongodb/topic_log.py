@@ -8,9 +8,9 @@ field   of a batch                                       of the counter, which i
 ``s``   "l" P: the shard key, equal in the whole log
 ``q``   "l" P                                            -
 ``k``   last sequence in this document                   -
-``d``   topic; the queue indexes can then select by      -
-        topic and sequence, and list the topics
-        without reading documents
+``d``   topic, in a field of the queue indexes, which    -
+        can therefore select by topic and sequence,
+        and list topics without reading documents
 ``e``   latest expiry, for the TTL index                 -
 ``a``   created                                          -
 ``b``   entries, as msgpack                              -
@@ -24,7 +24,7 @@ field   of a batch                                       of the counter, which i
 ``x``   -                                                last trimmed sequence
 ``k0``  -                                                published messages (``k0``) and bytes (``z0``) up to which the
 ``z0``                                                   last retention check trimmed the log
-``g``   -                                                documents up to this sequence are to be deleted
+``g``   -                                                documents up to this sequence are still to be deleted
 ======= ================================================ ===============================================================
 
 P is the project's prefix. A batch that is too large for one document is split into several documents, which are read as
@@ -50,18 +50,23 @@ from zq.model import QueueRef
 from zq.model.topics import EVERYTHING, Batch, Entry, LogSlice, Pattern
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
-from zq.storage.mongodb.layout import BsonDocument, QueueKey, original, project_prefix, queue_of, text
+from zq.storage.mongodb.layout import BsonDocument, QueueKey, decode_text, encode_text, project_prefix, queue_of
 
 LOG: Final = "l"
 PURGE: Final = "g"
 # Maximum size of the entries in one document, in bytes.
-LARGEST: Final = 8 << 20
+MAX_DOCUMENT_BYTES: Final = 8 << 20
 # Size of an entry in bytes without its body and checksum, rounded up.
 OVERHEAD: Final = 64
 
 
 class LogPosition(NamedTuple):
-    """The position of a batch in the log, and the transaction that stores it."""
+    """The position of a batch in the log, and the transaction that stores it.
+
+    - ``sequence``: the first sequence of the batch.
+    - ``before``: the bytes that were published before the batch.
+    - ``writer``: the id of the transaction.
+    """
 
     sequence: int
     before: int
@@ -70,26 +75,25 @@ class LogPosition(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def key(project: str) -> QueueKey:
-    """Return the names of the log's documents, which differ from those of any queue."""
+    """Return the names of the log's documents. No queue has the same names."""
     prefix = project_prefix(project)
     name = LOG + prefix
     return QueueKey(QueueRef(project, ""), name, name, name, prefix)
 
 
 def project_of(shard: str) -> str:
-    """Return the project of a log, by its shard key."""
     return queue_of(shard.removeprefix(LOG)).project
 
 
 def purge_note(key: QueueKey, topic: str) -> BsonDocument:
-    """Return the filter that selects the purge record of a topic, also for an upsert."""
-    return {"_id": PURGE + key.project + text(topic), "s": key.shard}
+    """Return the filter for the purge record of a topic, also for an upsert."""
+    return {"_id": PURGE + key.project + encode_text(topic), "s": key.shard}
 
 
 def documents(
     key: QueueKey, topic: str, entries: Sequence[Entry], now: int, position: LogPosition
 ) -> Iterator[BsonDocument]:
-    """Return the documents of a batch, which is split if it exceeds ``LARGEST`` bytes."""
+    """Yield the documents of a batch, which is split if it exceeds ``MAX_DOCUMENT_BYTES`` bytes."""
     last = position.sequence - 1
     for part in _parts(entries):
         last += len(part)
@@ -98,7 +102,7 @@ def documents(
             "s": key.shard,
             "q": key.messages,
             "k": last,
-            "d": text(topic),
+            "d": encode_text(topic),
             "e": DatetimeMS(now + 1000 * max(entry.ttl for entry in part)),
             "a": now,
             "b": Binary(msgspec.msgpack.encode([_storable(entry) for entry in part])),
@@ -109,24 +113,23 @@ def documents(
         }
 
 
-def before(found: BsonDocument) -> int:
-    """Return the sequence before the first one in this document."""
+def previous_sequence(found: BsonDocument) -> int:
+    """Return the sequence that precedes the first one in this document."""
     return int(found["k"] - sum(count for _, count in found["t"]))
 
 
-def batch(found: BsonDocument) -> Batch:
-    """Return the model's batch."""
+def to_batch(found: BsonDocument) -> Batch:
     entries = ENTRIES.decode(found["b"])
     if not all(entry.checksum.isascii() for entry in entries):
-        entries = [msgspec.structs.replace(entry, checksum=original(entry.checksum)) for entry in entries]
-    return Batch(original(found["d"]), found["k"] - len(entries) + 1, found["a"] / 1000, entries)
+        entries = [msgspec.structs.replace(entry, checksum=decode_text(entry.checksum)) for entry in entries]
+    return Batch(decode_text(found["d"]), found["k"] - len(entries) + 1, found["a"] / 1000, entries)
 
 
 def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
     start = weight = 0
     for at, entry in enumerate(entries):
         more = len(entry.body) + len(entry.checksum) + OVERHEAD
-        if weight + more > LARGEST and at > start:
+        if weight + more > MAX_DOCUMENT_BYTES and at > start:
             yield entries[start:at]
             start, weight = at, 0
         weight += more
@@ -134,18 +137,18 @@ def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
 
 
 def _storable(entry: Entry) -> Entry:
-    return entry if entry.checksum.isascii() else msgspec.structs.replace(entry, checksum=text(entry.checksum))
+    return entry if entry.checksum.isascii() else msgspec.structs.replace(entry, checksum=encode_text(entry.checksum))
 
 
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 
 
-# The moment of a snapshot; False = there is none.
-Moment = Timestamp | bool
-# Batches that one read returns at most.
-MOST: Final = 1000
-# Bytes of bodies that one read returns, unless a batch is larger.
-WEIGHT: Final = 1 << 20
+# The timestamp of a snapshot; False = there is none.
+SnapshotTime = Timestamp | bool
+# Maximum number of batches that one read returns.
+MAX_BATCHES: Final = 1000
+# Maximum size of the batches that one read returns, in bytes. A single larger batch is returned alone.
+MAX_BYTES: Final = 1 << 20
 
 
 class Span(NamedTuple):
@@ -168,9 +171,9 @@ class Reader:
         return int(found[0]["k1"]) if found else 0
 
     def floor(self, key: QueueKey, topic: str) -> int:
-        """Return the last sequence of the topic that was trimmed or purged."""
+        """Return the last trimmed or purged sequence of the topic."""
         floors = self._floors(key)
-        return max(floors.trimmed, floors.purged.get(text(topic), 0))
+        return max(floors.trimmed, floors.purged.get(encode_text(topic), 0))
 
     def _floors(self, key: QueueKey) -> "Floors":
         return floors_of(self._client.find(_state(key)))
@@ -184,52 +187,52 @@ class Reader:
         if start >= last:
             return LogSlice([], max(after, last), False, last, dropped)
         span = self._span(key, start, limit, pattern, last, moment)
-        most = min(limit, MOST)
+        most = min(limit, MAX_BATCHES)
         found = self._client.find(
-            span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=WEIGHT
+            span.conditions, limit=most, sort={"k": 1}, hint=span.hint, snapshot=moment, most_bytes=MAX_BYTES
         )
         if not moment:
             # Without a snapshot, batches may have been removed since the floors were read, and a purge record that was
             # read then may have been deleted. Both states are therefore merged.
-            floors = floors.joined(self._floors(key))
+            floors = floors.merge(self._floors(key))
             dropped = floors.trimmed
         kept = [one for one in found if one["k"] > max(dropped, floors.purged.get(one["d"], 0))]
         batches = _portion(kept, start, limit)
-        whole = len(batches) == len(kept) and len(found) < most and sum(len(one["b"]) for one in found) < WEIGHT
+        whole = len(batches) == len(kept) and len(found) < most and sum(len(one["b"]) for one in found) < MAX_BYTES
         end = batches[-1].last if batches else int(found[-1]["k"]) if found else 0
         position = max(dropped, span.end if whole else end)
         last = max(last, dropped)
         return LogSlice(batches, position, position < last, last, dropped)
 
-    def _span(self, key: QueueKey, start: int, limit: int, pattern: Pattern, last: int, moment: Moment) -> Span:
+    def _span(self, key: QueueKey, start: int, limit: int, pattern: Pattern, last: int, moment: SnapshotTime) -> Span:
         behind: BsonDocument = {"$gt": start, "$lte": last}
         if pattern.topic:
-            return Span(self._client.where(key, d=layout.text(pattern.topic), k=behind), layout.CLAIMS, last)
+            return Span(self._client.where(key, d=layout.encode_text(pattern.topic), k=behind), layout.CLAIMS, last)
         everything = self._client.where(key, k=behind)
         if pattern.text == EVERYTHING:
             return Span(everything, layout.OBSERVERS, last)
         named = self._client.find(
             everything,
-            limit=MOST,
+            limit=MAX_BATCHES,
             sort={"k": 1},
             hint=layout.OBSERVERS,
-            fields={"_id": 0, "k": 1, "d": 1},  # which the index has
+            fields={"_id": 0, "k": 1, "d": 1},  # the index has these fields
             snapshot=moment,
         )
-        end = int(named[-1]["k"]) if len(named) == MOST else last
-        meant = [one["k"] for one in named if pattern.matches(layout.original(one["d"]))]
+        end = int(named[-1]["k"]) if len(named) == MAX_BATCHES else last
+        meant = [one["k"] for one in named if pattern.matches(layout.decode_text(one["d"]))]
         return Span(self._client.where(key, k={"$in": meant[: limit + 1]}), layout.OBSERVERS, end)
 
 
 class Floors(NamedTuple):
-    """The state of a log: the last sequence, the last trimmed one, and the last purged one of each stored topic."""
+    """The last sequence of a log, its last trimmed sequence, and the last purged sequence of each topic."""
 
     last: int
     trimmed: int
     purged: Mapping[str, int]
 
-    def joined(self, later: "Floors") -> "Floors":
-        """Return the later state, merged with the removals of this state."""
+    def merge(self, later: "Floors") -> "Floors":
+        """Return the state ``later`` with all trims and purges of this state added."""
         topics = {*self.purged, *later.purged}
         purged = {topic: max(self.purged.get(topic, 0), later.purged.get(topic, 0)) for topic in topics}
         return Floors(later.last, max(self.trimmed, later.trimmed), purged)
@@ -247,13 +250,13 @@ def _counter(key: QueueKey) -> BsonDocument:
 
 
 def _state(key: QueueKey) -> BsonDocument:
-    """Return the filter that selects the counter of a log and the purge records of its topics."""
+    """Return the filter for the counter of a log and the purge records of its topics."""
     notes = PURGE + key.project
     return {"$or": [{"_id": key.counter}, {"_id": {"$gt": notes, "$lt": layout.after(notes)}}], "s": key.shard}
 
 
 def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batch]:
-    """Return the first batches, until they have ``limit`` messages or ``WEIGHT`` bytes, but at least one batch.
+    """Return the first batches, until they have ``limit`` messages or ``MAX_BYTES`` bytes, but at least one batch.
 
     Messages up to the sequence ``start`` do not count towards the limit.
     """
@@ -261,8 +264,8 @@ def _portion(found: Sequence[BsonDocument], start: int, limit: int) -> list[Batc
     count = weight = 0
     for one in found:
         weight += len(one["b"])
-        if batches and (count >= limit or weight > WEIGHT):
+        if batches and (count >= limit or weight > MAX_BYTES):
             break
-        batches.append(batch(one))
+        batches.append(to_batch(one))
         count += batches[-1].last - max(start, batches[-1].sequence - 1)
     return batches

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics of the MongoDB store. ``topic_log`` describes their documents.
+"""Topics in MongoDB. ``topic_log`` describes their documents.
 
 Concurrent publications share a group commit, after which the listeners are notified. Each transaction updates the
 counter of the log. Batches therefore become visible in the order of their sequences, and only one transaction at a time
@@ -24,14 +24,14 @@ from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.counters import increment
 from zq.storage.mongodb.feed import Feed
 from zq.storage.mongodb.group_commit import (
-    AT_LEAST,
     BEFORE_ALL,
+    MIN_WEIGHT,
     ShardGroups,
-    admitted,
-    in_order,
+    find_refusal,
+    merge_results,
     recall,
-    refusal_of,
     remember,
+    select_admitted,
 )
 from zq.storage.mongodb.layout import BsonDocument, QueueKey
 from zq.storage.mongodb.topic_log import Reader
@@ -58,7 +58,7 @@ class Publication(NamedTuple):
         return sum(len(entry.body) for entry in self.entries)
 
 
-class Published(NamedTuple):
+class PublishResult(NamedTuple):
     """The result of one transaction of publications: the first sequence of each batch, and the stored documents."""
 
     answers: Sequence[int | Exception]
@@ -72,7 +72,7 @@ class Published(NamedTuple):
 class Publisher:
     """The publications of one process. Concurrent publications share a transaction.
 
-    ``notify`` is called with the project and the stored documents of each log, in order, before ``publish`` returns.
+    Before ``publish`` returns, ``notify`` is called with the project and the stored documents of each log, in order.
     """
 
     def __init__(self, client: StoreClient, notify: Callable[[str, Sequence[BsonDocument]], None]) -> None:
@@ -81,12 +81,12 @@ class Publisher:
         self._groups = ShardGroups[Publication, int](client, self._publish, _weight)
 
     def publish(self, publication: Publication) -> int:
-        """Store a batch, and return its first sequence after the batch meets the write concern."""
+        """Store a batch, and return its first sequence after the batch is durable."""
         return self._groups.submit(publication)
 
     def _publish(self, publications: Sequence[Publication]) -> Sequence[int | Exception]:
         """Store a group of publications in one transaction, and notify the listeners of each log."""
-        published = self._client.transaction(partial(self._append, publications), Published.trace)
+        published = self._client.transaction(partial(self._append, publications), PublishResult.trace)
         by_log: defaultdict[str, list[BsonDocument]] = defaultdict(list)
         for document in published.documents:
             by_log[document["s"]].append(document)
@@ -94,13 +94,13 @@ class Publisher:
             self._notify(topic_log.project_of(shard), documents)
         return published.answers
 
-    def _append(self, publications: Sequence[Publication], session: Session) -> Published:
+    def _append(self, publications: Sequence[Publication], session: Session) -> PublishResult:
         """Append the batches to their logs in the session's transaction."""
         known = recall(self._client, session, publications, int)
-        refusals = [refusal_of(publication, known) for publication in publications]
-        fresh = admitted(publications, refusals)
+        refusals = [find_refusal(publication, known) for publication in publications]
+        fresh = select_admitted(publications, refusals)
         if not fresh:
-            return Published(in_order(refusals, ()), [])
+            return PublishResult(merge_results(refusals, ()), [])
         by_log: defaultdict[QueueKey, list[Publication]] = defaultdict(list)
         for one in fresh:
             by_log[one.key].append(one)
@@ -118,13 +118,13 @@ class Publisher:
             )
         self._client.insert(documents, session)
         for key, (newest, position) in {one.key: (one, position) for one, position in placed}.items():
-            Trimming(self._client, session, key, counters[key]).to(newest.keep, position)
+            LogTrimmer(self._client, session, key, counters[key]).trim(newest.keep, position)
         remember(self._client, session, [(one, position.sequence, BEFORE_ALL) for one, position in placed])
-        return Published(in_order(refusals, [position.sequence for _, position in placed]), documents)
+        return PublishResult(merge_results(refusals, [position.sequence for _, position in placed]), documents)
 
 
-class Trimming:
-    """The trimming of the oldest batches of a log, in the transaction that updates its counter."""
+class LogTrimmer:
+    """The trimmer of a log, for the transaction that updates the log's counter."""
 
     def __init__(self, client: StoreClient, session: Session, key: QueueKey, counter: BsonDocument) -> None:
         self._client = client
@@ -132,8 +132,8 @@ class Trimming:
         self._key = key
         self._counter = counter
 
-    def to(self, keep: Retention, newest: topic_log.LogPosition) -> None:
-        """Trim the log to the retention ``keep``, if it may have grown by an eighth of the retention.
+    def trim(self, keep: Retention, newest: topic_log.LogPosition) -> None:
+        """Trim the log to the retention ``keep``, if it may exceed the retention by an eighth.
 
         ``newest`` is the position of the newest batch, which is never trimmed.
         """
@@ -143,17 +143,17 @@ class Trimming:
             return
         floors = {"k0": min(messages - keep.messages, newest.sequence - 1), "z0": min(size - keep.size, newest.before)}
         noted: BsonDocument = dict(floors)
-        if trimmed := self._last_of(floors, newest.sequence - 1):
+        if trimmed := self._find_last(floors, newest.sequence - 1):
             noted |= {"x": trimmed, "g": trimmed}
         self._client.update(
             [{"q": {"_id": self._key.counter, "s": self._key.shard}, "u": {"$set": noted}}], self._session
         )
 
-    def _last_of(self, floors: BsonDocument, end: int) -> int:
-        """Return the highest sequence number, at most ``end``, of a batch below either floor, or 0 if there is none.
+    def _find_last(self, floors: BsonDocument, end: int) -> int:
+        """Return the last sequence to trim, which is at most ``end``, or 0 if no batch is to be trimmed.
 
-        Batches that are already trimmed are not considered. Batches are sorted by both floor keys, so the function uses
-        binary search.
+        A batch is trimmed if it is below one of the floors. The floors are monotonic in the sequence, so a binary
+        search finds the last such batch.
         """
         start, trimmed = self._counter.get("x", 0) + 1, 0
         while start <= end:
@@ -182,7 +182,7 @@ def _position(counter: BsonDocument, publications: Sequence[Publication], writer
 
 
 def _weight(publication: Publication) -> int:
-    return max(AT_LEAST, publication.size)
+    return max(MIN_WEIGHT, publication.size)
 
 
 TTL: Final = {"$multiply": [1000, {"$first": "$$this"}]}
@@ -221,7 +221,7 @@ class TopicController:
             last = self._reader.last(key)
             if not last:
                 return
-            name = {"d": layout.text(topic.name)}
+            name = {"d": layout.encode_text(topic.name)}
             self._client.upsert(topic_log.purge_note(key, topic.name), {"$set": name, "$max": {"g": last}})
             self._feed.purge(topic.project, last)
 
@@ -229,7 +229,7 @@ class TopicController:
         moment, key = layout.ms(now), topic_log.key(topic.project)
         with self._client.verb():
             behind = {"$gt": self._reader.floor(key, topic.name)}
-            living = self._client.where(key, d=layout.text(topic.name), k=behind, e={"$gt": DatetimeMS(moment)})
+            living = self._client.where(key, d=layout.encode_text(topic.name), k=behind, e={"$gt": DatetimeMS(moment)})
             oldest, newest = self._edge(living, now, 1), self._edge(living, now, -1)
             if oldest is None:
                 return Stats()
@@ -245,9 +245,9 @@ class TopicController:
         return self._feed.subscribe(project, listener, last)
 
     def _edge(self, living: BsonDocument, now: Seconds, direction: int) -> Edge | None:
-        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if there is none."""
+        """Return the oldest message (``direction`` 1) or the newest message (-1), or None if the topic is empty."""
         for found in self._client.find(living, limit=1, sort={"k": direction}, hint=layout.CLAIMS):
-            messages = list(topic_log.batch(found).messages(0, now))
+            messages = list(topic_log.to_batch(found).messages(0, now))
             edge = messages[0 if direction > 0 else -1]
             return Edge(str(edge.sequence), edge.created, edge.sequence)
         return None

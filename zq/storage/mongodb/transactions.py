@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fences, stages and commits of the MongoDB store."""
+"""Fences, stages and commits in MongoDB."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,10 +8,10 @@ from bson.datetime_ms import DatetimeMS
 
 from zq.errors import ProducerNotFound
 from zq.model import (
-    MOST_STAGED,
+    MAX_STAGED,
     Bounds,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     IdempotencyKey,
     KnownFence,
@@ -21,7 +21,7 @@ from zq.model import (
     Page,
     QueueRef,
     Seconds,
-    Unfinished,
+    UnfinishedCommit,
 )
 from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS
@@ -31,14 +31,14 @@ from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.commits import Commits
 from zq.storage.mongodb.documents import ABOVE_ALL
 from zq.storage.mongodb.layout import BsonDocument
-from zq.storage.mongodb.stages import Stages, Staging
+from zq.storage.mongodb.stages import StageRequest, Stages
 
 
 class TransactionController:
-    """The MongoDB implementation of ``zq.storage.api.TransactionController``."""
+    """The MongoDB implementation of ``zq.storage.capabilities.TransactionController``."""
 
-    least_slice = 100
-    """The minimum slice of a commit, because a transaction takes 6 ms in addition to the time for its messages."""
+    min_slice = 100
+    """Each slice takes 6 ms in addition to the time for its messages."""
 
     def __init__(self, client: StoreClient, stage_store: Stages, commits: Commits) -> None:
         self._client = client
@@ -59,11 +59,11 @@ class TransactionController:
         ttl: int,
         most_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MOST_STAGED,
+        most_messages: int = MAX_STAGED,
     ) -> None:
         moment = layout.ms(now)
         self._stages.add(
-            Staging(
+            StageRequest(
                 project, stage, queue, drafts, moment, moment + ttl * 1000, most_bytes, most_messages, idempotency_key
             )
         )
@@ -71,13 +71,13 @@ class TransactionController:
     def drop_stage(self, project: str, stage: str) -> None:
         self._stages.drop(stages.identity(project, stage))
 
-    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         return self._commits.commit(commit, layout.ms(now), bounds)
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
         return self._commits.carry_on(project, producer, most, layout.ms(now))
 
-    def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
+    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         return self._commits.unfinished()
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
@@ -85,29 +85,29 @@ class TransactionController:
         names = {"$gte": prefix, "$lt": prefix + ABOVE_ALL}
         with self._client.verb():
             count = self._client.count({"_id": names, **living}, "_id_")
-            known = self._client.count({"_id": prefix + layout.text(name), **living}, "_id_")
+            known = self._client.count({"_id": prefix + layout.encode_text(name), **living}, "_id_")
         return WorkCount(count, known > 0)
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
         prefix = _prefix(project, work)
-        names = {"$gt": prefix + layout.text(after), "$lt": prefix + ABOVE_ALL}
+        names = {"$gt": prefix + layout.encode_text(after), "$lt": prefix + ABOVE_ALL}
         conditions = {"_id": names, **_living(work, layout.ms(now))}
         with self._client.verb():
             found = self._client.find(
-                conditions, limit=limit, sort={"_id": 1}, hint="_id_", fields=dict.fromkeys(SHOWN[work], 1)
+                conditions, limit=limit, sort={"_id": 1}, hint="_id_", fields=dict.fromkeys(LISTED_FIELDS[work], 1)
             )
-        items = [_known(work, layout.original(one["_id"][len(prefix) :]), one) for one in found]
+        items = [_known(work, layout.decode_text(one["_id"][len(prefix) :]), one) for one in found]
         return Page(items, items[-1].name if items else None)
 
-    def last(self, project: str, producer: str, now: Seconds) -> Committed:
+    def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
         found = self._commits.last(project, producer, layout.ms(now))
         if found is None:
             raise ProducerNotFound
         return found
 
 
-# Fields that a listing reads.
-SHOWN: Final = {
+# The fields that a listing reads.
+LISTED_FIELDS: Final = {
     Work.STAGE: ("count", "bytes", "expires"),
     Work.FENCE: ("epoch", "advanced"),
     Work.PRODUCER: (*producers.LAST, "state"),
@@ -115,12 +115,11 @@ SHOWN: Final = {
 
 
 def _prefix(project: str, work: Work) -> str:
-    """Return the ``_id`` prefix of the work of this kind."""
     return work.value[0] + layout.project_prefix(project)
 
 
 def _living(work: Work, now: int) -> BsonDocument:
-    """Return the condition for work that verbs can see."""
+    """Return the condition that stages, fences or producers have not expired and are visible to operations."""
     living: dict[Work, BsonDocument] = {
         Work.FENCE: {"epoch": {"$gt": 0}},
         Work.STAGE: {"due": {"$gt": now}},
@@ -134,7 +133,7 @@ def _known(work: Work, name: str, found: BsonDocument) -> KnownWork:
         return KnownStage(name, int(found["count"]), int(found["bytes"]), found["expires"] / 1000)
     if work is Work.FENCE:
         return KnownFence(name, int(found["epoch"]), _moment(found.get("advanced")))
-    return KnownProducer(name, producers.committed(found), _moment(found.get("decided")))
+    return KnownProducer(name, producers.last_batch(found), _moment(found.get("decided")))
 
 
 def _moment(stored: int | None) -> Seconds | None:

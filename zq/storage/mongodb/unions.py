@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Queries that return messages and queue documents from a single command.
 
-A single command costs half as much as two. On a sharded cluster two commands are sent, because a cluster does not route
-a union to a single shard.
+A single command costs half as much as two. On a sharded cluster, two commands are sent, because a cluster does not
+route a union to a single shard.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from zq.storage.mongodb.client import Session, StoreClient
 from zq.storage.mongodb.commands import PORTION
 from zq.storage.mongodb.layout import MESSAGES, BsonDocument
 
-# Fields of a queue document that ``floors`` reads.
+# The fields of a queue document that ``floors`` reads.
 FLOORS: Final = {"s": 1, "k1": 1, "m0": 1, "h0": 1, "g": 1, "g1": 1}
 
 
@@ -31,20 +31,20 @@ def find_with(
     most_bytes: int = UNBOUNDED,
     **concern: bool,
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
-    """Return the documents that match ``conditions``, and the documents whose ``_id`` is in ``beside``.
+    """Return the documents that match ``conditions``, and the documents that match ``beside``, a filter on ``_id``.
 
-    All other parameters, including ``concern`` (``committed`` and ``snapshot``), are those of ``StoreClient.find``.
+    The other parameters, including ``concern`` (``committed`` and ``snapshot``), are those of ``StoreClient.find``.
     """
-    asked: Any = {"most_bytes": most_bytes, "session": session, **concern}
+    options: Any = {"most_bytes": most_bytes, "session": session, **concern}
     if client.sharded:
-        found = client.find(conditions, hint=hint, limit=limit, sort=sort, fields=fields, skip=skip, **asked)
+        found = client.find(conditions, hint=hint, limit=limit, sort=sort, fields=fields, skip=skip, **options)
     else:
         stages: list[BsonDocument] = [{"$match": conditions}]
         stages += [{"$sort": sort}] if sort else []
         stages += [{"$skip": skip}] if skip else []
         stages += [{"$limit": limit}] if limit else []
         stages += [{"$project": fields}] if fields else []
-        found, others = aggregate_with(client, beside, stages, hint, limit, **asked)
+        found, others = aggregate_with(client, beside, stages, hint, limit, **options)
         is_cut = sum(len(one.get("b", b"")) for one in found) >= most_bytes
         if others or session is not None or not is_cut:
             return found, others
@@ -64,24 +64,25 @@ def aggregate_with(
 ) -> tuple[list[BsonDocument], list[BsonDocument]]:
     """Return the results of a pipeline over ``messages``, and the documents whose ``_id`` is in ``beside``.
 
-    The second list is empty if ``most_bytes`` ends the result early. MongoDB does not support unions in transactions.
-    With a ``session``, the second list therefore has only the fields ``FLOORS``, and is empty if the pipeline has no
-    results.
+    If ``most_bytes`` ends the result early, the second list is empty.
 
-    ``limit``: the maximum number of results of the pipeline.
+    MongoDB does not support unions in transactions. With a ``session``, the second list therefore has only the fields
+    ``FLOORS``, and is empty if the pipeline has no results.
+
+    ``limit`` is the maximum number of results of the pipeline.
     """
     if client.sharded:
         return client.aggregate(stages, hint, session), client.find(beside, session=session)
     names = beside["_id"]["$in"]
     if session is None:
-        # No projection, because it would take 0.1 ms.
+        # A projection would take 0.1 ms.
         union: BsonDocument = {"$unionWith": {"coll": MESSAGES, "pipeline": [{"$match": beside}]}}
     else:
         pipeline = [{"$match": beside}, {"$project": FLOORS}]
         union = {"$lookup": {"from": MESSAGES, "pipeline": pipeline, "as": "beside"}}
     command: BsonDocument = {"aggregate": MESSAGES, "pipeline": [*stages, union], "cursor": {}}
     if limit:
-        # One more than the maximum, or the driver would send another command to exhaust the cursor.
+        # One more than the maximum number of results. Otherwise, the driver would send another command to the cursor.
         batch = 1 + len(names) + (limit if most_bytes >= UNBOUNDED else min(limit, PORTION))
         command["cursor"] = {"batchSize": batch}
     if hint:

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The estimated usage of projects, because removals are not counted (decision 0072).
+"""The estimated usage of projects. The usage is an estimate because removals are not counted (decision 0072).
 
-Messages, history entries and answers under idempotency keys are counted with the index ``observers``, whose keys begin
-with kind and project. Apart from the index, only the bodies of a sample are read.
+Messages, history entries and idempotency keys are counted with the index ``observers``, whose keys begin with the type
+of document and the project. Document bodies are read only for a sample.
 
-A small project is counted on each query. A large project is counted in the next maintenance round of the server that
-received the query; the result is stored in the document ``("", "usage", project)``. Until the next count, the growth of
-the queues' counters is added to it. Projects without queries are never counted. The document is also a lease: one
-server counts at a time, and if that server dies, another one may count after ``LEASE`` seconds. Stages record their own
-sizes, which are read on each query.
+- A small project is counted on each query.
+- A large project is counted in the next maintenance round of the server that received the query. The count is stored in
+  the document ``("", "usage", project)``. Until the next count, the growth of the queues' counters is added to it.
+- Projects without queries are never counted.
+- Stages store their sizes, which are read on each query.
+
+The document is also a lease, so only one server counts at a time. If this server dies, another server may count after
+``LEASE`` seconds.
 """
 
 import logging
@@ -26,95 +29,105 @@ from zq.model.quotas import OVERHEAD, Usage
 from zq.storage.mongodb import layout
 from zq.storage.mongodb.client import StoreClient
 from zq.storage.mongodb.documents import DocumentController, drop
-from zq.storage.mongodb.floors import below, pending
+from zq.storage.mongodb.floors import below, find_pending
 from zq.storage.mongodb.layout import BsonDocument
 
 LOG = logging.getLogger(__name__)
-# The kind of the documents with counts, which belong to the deployment instead of a project.
+# The kind of the documents that store counts. They belong to the deployment, not to a project.
 KIND: Final = "usage"
-# Maximum number of messages, history entries or answers of a project that is counted on each query.
-FEW: Final = 1000
+# Maximum number of messages, history entries or idempotency keys of a project that is counted on each query.
+SMALL_PROJECT: Final = 1000
 # Minimum seconds between two counts of a project.
 INTERVAL: Final = 10.0
-# Minimum pause as a multiple of a count's duration, so that counts take at most a tenth of the time.
-REST: Final = 10
+# Minimum pause between counts, as a multiple of a count's duration. Counts then take at most a tenth of the time.
+PAUSE_FACTOR: Final = 10
 # Seconds after which a count is aborted; the previous count stays valid.
-LONGEST: Final = 30.0
-# Seconds after which another server may count although a count has begun.
+MAX_DURATION: Final = 30.0
+# Seconds after which another server may count a project whose count was started but not completed.
 LEASE: Final = 60.0
-# Seconds for which a count is stored.
-KEPT: Final = 86_400
+# Retention of a count in seconds.
+RETENTION: Final = 86_400
 # Limits of the sample of bodies whose sizes one count reads: maximum number, maximum bytes, and minimum number.
-SAMPLE: Final = 10_000
-SAMPLE_BYTES: Final = 32 << 20
-SMALLEST_SAMPLE: Final = 100
+MAX_SAMPLE: Final = 10_000
+MAX_SAMPLE_BYTES: Final = 32 << 20
+MIN_SAMPLE: Final = 100
 
 
-class Figures(Struct, frozen=True):
-    """A number of messages, and their bytes: the bodies plus ``OVERHEAD`` each, and other data that counts as usage."""
+class Totals(Struct, frozen=True):
+    """A number of messages, and their total size in bytes with ``OVERHEAD`` for each message.
+
+    The size includes other data that counts as usage.
+    """
 
     messages: int = 0
     bytes: int = 0
 
-    def plus(self, other: "Figures") -> "Figures":
-        return Figures(self.messages + other.messages, self.bytes + other.bytes)
+    def plus(self, other: "Totals") -> "Totals":
+        return Totals(self.messages + other.messages, self.bytes + other.bytes)
 
-    def since(self, before: "Figures") -> "Figures":
-        """Return the growth since ``before``, or 0 where deleted queues have reduced the figures."""
-        return Figures(max(0, self.messages - before.messages), max(0, self.bytes - before.bytes))
+    def since(self, before: "Totals") -> "Totals":
+        """Return the growth since ``before``. If a total has decreased because queues were deleted, its growth is 0."""
+        return Totals(max(0, self.messages - before.messages), max(0, self.bytes - before.bytes))
 
 
 class Count(Struct, frozen=True):
     """The last count of a project, as stored in its document.
 
-    ``found`` is None before the first count. ``moment`` is its beginning, when the counters were ``entered``; a time in
-    the future comes from a wrong clock. ``due`` is the time of the next count, unless a lease lasts ``until`` later.
+    - ``moment``: the start time of the count. If a wrong clock has set a time in the future, the project is counted
+      again.
+    - ``due``: the time of the next count.
+    - ``until``: the expiry of the lease.
+    - ``found``: the result; None before the first count.
+    - ``entered``: the counters of the queues at the start of the count.
     """
 
     moment: Seconds = 0.0
     due: Seconds = 0.0
     until: Seconds = 0.0
-    found: Figures | None = None
-    entered: Figures = Figures()
+    found: Totals | None = None
+    entered: Totals = Totals()
 
 
-class Usages:
+class UsageEstimates:
     """The usage of all projects, as estimated by one server."""
 
     def __init__(self, client: StoreClient, documents: DocumentController) -> None:
         self._client = client
         self._documents = documents
         # Projects to be counted in the next maintenance round.
-        self._asked: set[str] = set()
+        self._queried: set[str] = set()
 
     def usage(self, project: str, now: Seconds) -> Usage:
         """Return the project's estimated usage, which is never ``exact``."""
         count = _decoded(self._documents.get(_ref(project), now))
         found, due = count.found, not count.moment <= now < count.due
         with self._client.verb():
-            entered, staged = self._entered(project), self._staged(project)
-            if found is None or (due and found.messages <= FEW):
-                few, whole = self._survey(project, entered, FEW)
+            entered, staged = self._posted(project), self._staged(project)
+            if found is None or (due and found.messages <= SMALL_PROJECT):
+                few, whole = self._total(project, entered, SMALL_PROJECT)
                 if whole:
                     return _usage(few.plus(staged), 0)
                 found = found or few
         if due:
-            self._asked.add(project)
+            self._queried.add(project)
         if count.found is None:
             return _usage(found.plus(staged), 0)
         return _usage(found.plus(entered.since(count.entered)).plus(staged), int(now - count.moment))
 
-    def round(self, now: Seconds) -> None:
-        """Count the projects whose usage this server has queried and whose count is due."""
-        while self._asked:
-            self._count(self._asked.pop(), now)
+    def count_due(self, now: Seconds) -> None:
+        """Count each project whose usage was queried and whose count is due."""
+        while self._queried:
+            self._count(self._queried.pop(), now)
 
     def forget(self, project: str) -> None:
-        """Discard the last count, because much of the project was removed."""
+        """Discard the last count, because many messages of the project were removed."""
         drop(self._client, _ref(project))
 
     def _count(self, project: str, now: Seconds) -> None:
-        """Count a project and write its document, unless another server does or has just done so."""
+        """Count a project and store the count.
+
+        Do nothing if another server is counting the project or has just counted it.
+        """
         ref = _ref(project)
         document = self._documents.get(ref, now)
         before = _decoded(document)
@@ -122,64 +135,67 @@ class Usages:
             return
         lease = msgspec.json.encode(structs.replace(before, until=now + LEASE))
         version = document.version if document else ""
-        if not self._documents.put(ref, lease, now, expected=version, expires=now + KEPT):
+        if not self._documents.put(ref, lease, now, expected=version, expires=now + RETENTION):
             return
         began = time.monotonic()
         with self._client.verb():
-            entered = self._entered(project)
-        found = self._counted(project, entered) or before.found
-        due = now + max(INTERVAL, REST * (time.monotonic() - began))
+            entered = self._posted(project)
+        found = self._count_all(project, entered) or before.found
+        due = now + max(INTERVAL, PAUSE_FACTOR * (time.monotonic() - began))
         count = msgspec.json.encode(Count(now, due, 0.0, found, entered))
-        self._documents.put(ref, count, now, expires=due + KEPT)
+        self._documents.put(ref, count, now, expires=due + RETENTION)
 
-    def _counted(self, project: str, entered: Figures) -> Figures | None:
-        """Count the whole project; return None if that takes too long. Raises ``Unavailable``."""
+    def _count_all(self, project: str, entered: Totals) -> Totals | None:
+        """Count the whole project. Return None if the count takes more than ``MAX_DURATION`` seconds.
+
+        Raises ``Unavailable`` if the store fails earlier.
+        """
         began = time.monotonic()
         try:
-            with self._client.verb(LONGEST):
-                return self._survey(project, entered)[0]
+            with self._client.verb(MAX_DURATION):
+                return self._total(project, entered)[0]
         except Unavailable:
-            if time.monotonic() - began < LONGEST:
+            if time.monotonic() - began < MAX_DURATION:
                 raise
-        LOG.warning("What project %r has stored could not be counted in %s seconds.", project, LONGEST)
+        LOG.warning("The usage of project %r could not be counted within %s seconds.", project, MAX_DURATION)
         return None
 
-    def _survey(self, project: str, entered: Figures, most: int = 0) -> tuple[Figures, bool]:
-        """Return live messages and bytes including history and answers, and whether the figures are complete.
+    def _total(self, project: str, entered: Totals, most: int = 0) -> tuple[Totals, bool]:
+        """Return the live messages of a project and the size of all its data, and whether both numbers are complete.
 
-        They are a lower bound if there are more than ``most`` documents of a kind (0: no limit).
+        If there are more than ``most`` documents of a type (0 = no limit), the numbers are lower bounds.
         """
         mean = entered.bytes // entered.messages if entered.messages else OVERHEAD
-        found = Figures()
+        found = Totals()
         for kind in "mho":
-            within = self._of(kind, project)
+            within = self._filter(kind, project)
             number = self._number(within, most)
             if most and number > most:
-                return found.plus(Figures(number if kind == "m" else 0, number * mean)), False
+                return found.plus(Totals(number if kind == "m" else 0, number * mean)), False
             size = self._sizes(kind, within, number, mean) + OVERHEAD * number if number else 0
-            found = found.plus(Figures(number if kind == "m" else 0, size))
+            found = found.plus(Totals(number if kind == "m" else 0, size))
         return found, True
 
-    def _of(self, kind: str, project: str) -> BsonDocument:
-        """Return the filter on messages ("m"), history entries ("h") or answers ("o") of all queues of a project."""
+    def _filter(self, kind: str, project: str) -> BsonDocument:
+        """Return the filter on messages ("m"), history entries ("h") or idempotency keys ("o") of a project."""
         prefix = layout.project_prefix(project)
         within: BsonDocument = {"q": {"$gt": kind + prefix, "$lt": kind + layout.after(prefix)}}
-        removed = below(kind, pending(self._client, project))
+        removed = below(kind, find_pending(self._client, project))
         return within | ({"$nor": removed} if removed else {})
 
     def _number(self, where: BsonDocument, most: int) -> int:
-        """Return the number of documents from the index only, at most ``most`` + 1 (0: no limit)."""
+        """Count documents with the index only, up to ``most`` + 1 (0 = no limit)."""
         limit = [{"$limit": most + 1}] if most else []
         found = self._client.aggregate([{"$match": where}, *limit, {"$count": "n"}], layout.OBSERVERS)
         return int(found[0]["n"]) if found else 0
 
     def _sizes(self, kind: str, where: BsonDocument, number: int, mean: int) -> int:
-        """Return the total size of the bodies, which for many bodies is extrapolated from a sample.
+        """Return the total size of the bodies, extrapolated from a sample if there are many.
 
-        The sample has every n-th message or history entry by sequence. Answers have no sequence, so the sample has the
-        first answers.
+        The sample has every n-th message or history entry by sequence. Idempotency keys are not spread over the
+        sequences, so the sample has the first ones.
         """
-        sample = max(SMALLEST_SAMPLE, min(SAMPLE, SAMPLE_BYTES // max(1, mean)))
+        sample = max(MIN_SAMPLE, min(MAX_SAMPLE, MAX_SAMPLE_BYTES // max(1, mean)))
         every = -(-number // sample)
         size = {"$add": [{"$binarySize": "$b"}, {"$binarySize": {"$ifNull": ["$v", b""]}}]}
         total: BsonDocument = {"_id": None, "n": {"$sum": 1}, "size": {"$sum": size}}
@@ -192,25 +208,25 @@ class Usages:
             found = self._client.aggregate([{"$match": where}, {"$limit": sample}, sums], layout.OBSERVERS)
         return int(found[0]["size"]) * number // int(found[0]["n"]) if found else 0
 
-    def _entered(self, project: str) -> Figures:
-        """Return the messages and bytes that have entered the project's existing queues."""
+    def _posted(self, project: str) -> Totals:
+        """Return the messages and bytes that were ever posted to the project's existing queues."""
         prefix = layout.project_prefix(project)
         named = {"$match": {"n": {"$gt": prefix, "$lt": layout.after(prefix)}}}
         sums = {"$group": {"_id": None, "messages": {"$sum": "$n1"}, "bytes": {"$sum": "$w1"}}}
         found = self._client.aggregate([named, sums], layout.NAMES)
-        return Figures(int(found[0]["messages"]), int(found[0]["bytes"])) if found else Figures()
+        return Totals(int(found[0]["messages"]), int(found[0]["bytes"])) if found else Totals()
 
-    def _staged(self, project: str) -> Figures:
-        """Return the messages and bytes in stages; for a stage that is being published, the remaining ones."""
+    def _staged(self, project: str) -> Totals:
+        """Return the messages and bytes in stages. For a stage that is being published, count the remaining drafts."""
         prefix = layout.project_prefix(project)
         within = {"_id": {"$gt": "s" + prefix, "$lt": "s" + layout.after(prefix)}}
         stages = self._client.find(within, hint="_id_", fields={"_id": 0, "s": 1, "token": 1, "count": 1, "bytes": 1})
-        found = Figures()
+        found = Totals()
         for stage in stages:
             drafts = {"q": "d" + stage["token"], **self._client.shards([stage["s"]])}
             left = self._number(drafts, stage["count"]) if stage["count"] else 0
             size = stage["bytes"] * left // max(1, stage["count"]) + OVERHEAD * left
-            found = found.plus(Figures(left, size))
+            found = found.plus(Totals(left, size))
         return found
 
 
@@ -222,5 +238,5 @@ def _decoded(document: Document | None) -> Count:
     return msgspec.json.decode(document.value, type=Count) if document else Count()
 
 
-def _usage(figures: Figures, age: int) -> Usage:
+def _usage(figures: Totals, age: int) -> Usage:
     return Usage(figures.messages, figures.bytes, exact=False, age=max(0, age))

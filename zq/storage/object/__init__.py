@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The driver for stores in an object store: the queue engine over a local RocksDB directory with a remote log.
+"""The driver for object stores: the queue engine over a local RocksDB directory whose log is in an object store.
 
-One server owns the store. Another server with an empty disk can take it over. This module creates the objects, the
-owner and the engine for a URI.
+One server owns the store. Another server with an empty disk can take it over.
 """
 
 import hashlib
@@ -18,9 +17,9 @@ from zq.model.expiry import Expiry
 from zq.model.stats import Report
 from zq.storage import rocksdb
 from zq.storage.object import offline
-from zq.storage.object.checkpoints import Rules
+from zq.storage.object.checkpoints import CheckpointRules
 from zq.storage.object.objects import Objects
-from zq.storage.object.owner import Owner, Terms
+from zq.storage.object.owner import Owner, TakeoverTerms
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.swift import SwiftObjects
 from zq.storage.ordered import layout
@@ -28,7 +27,7 @@ from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 
 TAKEOVERS: Final = ("wait", "refuse", "now")
-SHAPE: Final = offline.Shape(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
+SHAPE: Final = offline.StoreFormat(layout.VERSION.decode(), layout.FAMILIES, rocksdb.admit)
 
 
 def connect(
@@ -49,8 +48,8 @@ def connect(
 ) -> OrderedStorage:
     """Take over and open the store at a URI such as ``swift://container/prefix`` or ``s3://bucket/prefix``.
 
-    ``cache`` is a local directory, whose content is deleted. See ``Terms``, ``Shipper`` and ``Rules`` for the other
-    options. Raises ``StartRefused``.
+    ``cache`` is a local directory whose content is deleted first. For the other options, see ``TakeoverTerms``,
+    ``Shipper`` and ``CheckpointRules``. Raises ``StartRefused`` if an option is invalid or the takeover is not allowed.
     """
     if takeover not in TAKEOVERS:
         raise StartRefused(f"[storage:object] takeover must be one of {', '.join(TAKEOVERS)}; it is {takeover!r}.")
@@ -68,8 +67,10 @@ def connect(
         stamped=layout.STAMPED,
         trimmed=layout.TRIMMED,
         name=f"{socket.gethostname()}:{os.getpid()}",
-        terms=Terms(lease, takeover, owner_timeout, by_position),
-        rules=Rules(checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3, 10 * lease),
+        terms=TakeoverTerms(lease, takeover, owner_timeout, by_position),
+        rules=CheckpointRules(
+            checkpoint_bytes, checkpoint_records, max(keep, 10 * lease), owner_timeout / 3, 10 * lease
+        ),
         ship=lambda objects, proof, position: Shipper(
             objects, proof, position, uploads, linger, patience, by_position, now=now
         ),
@@ -79,7 +80,12 @@ def connect(
 
 
 def objects_of(uri: str) -> Objects:
-    """Return the objects at a URI. Raises ``StartRefused`` or ``Unavailable``."""
+    """Return a client for the object store at a URI, after preparing the store for its first use.
+
+    Raises:
+        StartRefused: The URI is invalid, a package is missing, or the object store is unsuitable.
+        Unavailable: The object store does not respond.
+    """
     if store_uri.split(uri).scheme == "swift":
         swift = SwiftObjects(uri, os.environ)
         swift.prepare()
@@ -94,7 +100,10 @@ def objects_of(uri: str) -> Objects:
 
 
 def prepare(uri: str, **_: object) -> None:
-    """Prepare the object store for its first use, and test its leader election. Raises ``StartRefused``."""
+    """Prepare the object store for its first use and test leader election.
+
+    Raises ``StartRefused`` if the URI is invalid or the object store is unsuitable.
+    """
     objects_of(uri)
 
 
@@ -104,22 +113,33 @@ def _default_cache(uri: str) -> Path:
 
 
 def restore(uri: str, to: str, at: float | None = None, position: int | None = None) -> tuple[int, float]:
-    """Restore the store to a new embedded store, as of a time, a log position, or now.
+    """Restore the object store at ``uri`` to a new embedded store at ``to``, and return its log position and time.
 
-    Return the restored log position and its time. Raises ``StartRefused`` or ``Unavailable``.
+    The restored state is that at the time ``at`` or at the log position ``position``; by default, the latest state.
+    All times are in seconds since the Unix epoch.
+
+    Raises:
+        StartRefused: The state is not available, or ``to`` exists.
+        Unavailable: The object store does not respond.
     """
-    restored = offline.restore(objects_of(uri), rocksdb.path_of(to), SHAPE, at, position)
+    restored = offline.restore(objects_of(uri), rocksdb.parse_path(to), SHAPE, at, position)
     return restored.position, restored.moment / 1000
 
 
 def ship(uri: str, to: str) -> int:
-    """Upload the embedded store ``uri`` to the object store and return the number of files. Raises ``StartRefused``."""
+    """Upload the embedded store at ``uri`` to the object store at ``to``, and return the number of its files.
+
+    Raises ``StartRefused`` if there is no store at ``uri`` or already one at ``to``.
+    """
     moment = layout.ms(StorageClock().now())
-    return offline.ship(rocksdb.path_of(uri), objects_of(to), SHAPE, moment)
+    return offline.ship(rocksdb.parse_path(uri), objects_of(to), SHAPE, moment)
 
 
 def owner(uri: str) -> Mapping[str, str | int]:
-    """Return the owner of the store and its progress. Raises ``StartRefused`` or ``Unavailable``."""
+    """Return a description of the store's owner and of its progress, for operators.
+
+    Raises ``StartRefused`` if there is no store, or ``Unavailable`` if the object store does not respond.
+    """
     epoch, opening, head = offline.owner(objects_of(uri))
     now = layout.ms(StorageClock().now())
     return {
@@ -134,9 +154,9 @@ def owner(uri: str) -> Mapping[str, str | int]:
 
 
 def check(uri: str) -> Report:
-    """Restore the store to a temporary directory and check its consistency.
+    """Restore the store to a temporary directory and check its integrity.
 
     Raises ``StoreDamaged`` with the name of a missing or damaged object.
     """
-    with offline.restored(objects_of(uri), SHAPE) as path:
+    with offline.restore_temporarily(objects_of(uri), SHAPE) as path:
         return rocksdb.check(f"rocksdb://{path}")

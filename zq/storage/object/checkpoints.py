@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of the local directory in the object store, and the removal of old data.
+"""Checkpoints of the local directory in the object store, heartbeats of the owner, and the removal of old data.
 
-Checkpoints limit the log that a successor must replay. Another thread writes the owner's progress to ``head/<epoch>``
-every few seconds.
+A checkpoint limits the log that a successor must replay.
 """
 
 import hashlib
@@ -19,27 +18,27 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from zq.errors import StoreDamaged, Unavailable
-from zq.storage.object.epochs import Head, Mark, Proof, Span, log_name, read, write
+from zq.storage.object.epochs import CheckpointRef, Head, Proof, Span, log_name, read, write
 from zq.storage.object.objects import Objects
-from zq.storage.object.shipping import Cut, Shipper
+from zq.storage.object.shipping import LogCut, Shipper
 
 LOG = logging.getLogger(__name__)
-# Maximum size in bytes of a file that is stored in the manifest itself.
+# Maximum size in bytes of a file whose content is stored in the manifest.
 SMALL: Final = 4096
 # Number of files that are read, written or deleted concurrently.
 AT_ONCE: Final = 4
 # Seconds between two checks for due work.
 TICK: Final = 0.5
-# Seconds after the last checkpoint after which the next one is due, if anything was written.
+# Maximum age of the last checkpoint in seconds, if anything was written since.
 LONGEST: Final = 3600.0
-# Seconds between an attempt to create a checkpoint that failed and the next one.
+# Seconds after a failed checkpoint until the next attempt.
 PAUSE: Final = 10.0
-# Maximum number of log records that are removed after one check for a fence.
+# Maximum number of log records that are removed per check for a fence.
 REMOVED_AT_ONCE: Final = 200
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
-    """A file of the directory. Its content is ``value`` if it is small, else the object ``sst/<digest>``."""
+    """A file of a checkpoint. Its content is ``value`` if it is small, or else the object ``sst/<digest>``."""
 
     name: str
     size: int
@@ -48,9 +47,9 @@ class File(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The files of a checkpoint: the directory after the log up to ``position``, at the time ``moment`` (milliseconds).
+    """The manifest of a checkpoint, stored in ``checkpoint/<epoch>/<position>``.
 
-    The manifest is stored in ``checkpoint/<epoch>/<position>``.
+    The files include the log up to ``position``. ``moment`` is the creation time in milliseconds.
     """
 
     position: int
@@ -59,16 +58,16 @@ class Manifest(msgspec.Struct, frozen=True):
     files: list[File]
 
 
-class Rules(NamedTuple):
+class CheckpointRules(NamedTuple):
     """The rules for checkpoints and removals.
 
     Attributes:
         size: Bytes of log after which a checkpoint is due.
         records: Number of log records after which a checkpoint is due.
-        keep: Number of past seconds for which the store can be restored.
+        keep: Seconds for which past states can be restored.
         beat: Seconds between two heartbeats.
         rest: Seconds after the takeover during which no log record is removed, because a suspended former owner may
-            still have an upload in progress (see ``Proof.after_put``).
+            still complete an upload; see ``Proof.after_put``.
     """
 
     size: int = 64 << 20
@@ -81,26 +80,26 @@ class Rules(NamedTuple):
 class Directory(Protocol):
     """The local directory of the store."""
 
-    def snapshot(self, folder: Path) -> Cut:
-        """Link the current files into a new folder, and return the corresponding place in the log."""
+    def snapshot(self, folder: Path) -> LogCut:
+        """Link the current files into a new folder, and return the log position that they correspond to."""
         ...
 
 
-def checkpoint_name(mark: Mark) -> str:
-    """Return the name of a manifest's object."""
+def checkpoint_name(mark: CheckpointRef) -> str:
+    """Return the object name of a manifest."""
     return f"checkpoint/{mark.epoch}/{mark.position}"
 
 
 def file_name(digest: str) -> str:
-    """Return the name of a table file's object."""
+    """Return the object name of a file."""
     return f"sst/{digest}"
 
 
-def described(folder: Path, known: dict[str, File]) -> list[File]:
-    """Return descriptions of the folder's files.
+def describe_files(folder: Path, known: dict[str, File]) -> list[File]:
+    """Return a ``File`` for each file in a folder.
 
-    ``known`` has the files that are already in the object store, by name. Known table files are not read again, because
-    RocksDB never changes a table file or reuses its name.
+    ``known`` maps file names to the files of the last checkpoint. Table files of that checkpoint are not read again,
+    because RocksDB never changes a table file or reuses its name.
     """
 
     def one(path: Path) -> File:
@@ -114,30 +113,33 @@ def described(folder: Path, known: dict[str, File]) -> list[File]:
     return [one(path) for path in sorted(folder.iterdir()) if path.is_file()]
 
 
-def apart(files: Sequence[File]) -> list[str]:
-    """Return the names of the files that are stored as objects of their own."""
+def object_names(files: Sequence[File]) -> list[str]:
+    """Return the object names of the files whose content is not in the manifest."""
     return [file_name(file.digest) for file in files if file.size and not file.value]
 
 
 def upload(objects: Objects, folder: Path, files: Sequence[File], prove: Callable[[], object] = bool) -> None:
-    """Upload the files whose content is not in the manifest. ``prove`` is called before each file and may raise."""
+    """Upload the files whose content is not in the manifest.
+
+    Before each upload, this function calls ``prove``, which can stop it with an exception.
+    """
 
     def one(file: File) -> None:
         prove()
         objects.put(file_name(file.digest), (folder / file.name).read_bytes())
 
     with ThreadPoolExecutor(AT_ONCE, "zq-checkpoint") as writers:
-        list(writers.map(one, (file for file in files if apart([file]))))
+        list(writers.map(one, (file for file in files if object_names([file]))))
 
 
-def download(objects: Objects, mark: Mark, folder: Path) -> Manifest:
+def download(objects: Objects, mark: CheckpointRef, folder: Path) -> Manifest:
     """Download a checkpoint to a new folder. Raises ``StoreDamaged`` with the name of a missing or damaged object."""
     manifest = read(objects, checkpoint_name(mark), Manifest)
     if manifest is None:
         raise StoreDamaged(f"The object {checkpoint_name(mark)} is missing.")
 
     def one(file: File) -> None:
-        names = apart([file])
+        names = object_names([file])
         value = objects.get(names[0]) if names else file.value
         if value is None:
             raise StoreDamaged(f"The object {names[0]} is missing.")
@@ -153,7 +155,7 @@ def download(objects: Objects, mark: Mark, folder: Path) -> Manifest:
 
 
 class Checkpointer:
-    """The background threads of an epoch's owner, for checkpoints, heartbeats and removals."""
+    """The background threads of an epoch's owner: checkpoints, heartbeats and removals."""
 
     def __init__(
         self,
@@ -165,13 +167,16 @@ class Checkpointer:
         head: Head,
         chain: Sequence[Span],
         manifest: Manifest | None,
-        rules: Rules,
+        rules: CheckpointRules,
         now: Callable[[], float],
     ) -> None:
-        """Create the threads.
+        """Initialize.
 
-        ``folder`` is a temporary directory for linked files, on the same file system as the store. ``head``, ``chain``
-        and ``manifest`` are those at the beginning of the epoch.
+        Args:
+            folder: The path of a temporary folder for hard links to the store's files, on the same file system.
+            head: The owner's head at the beginning of the epoch.
+            chain: The spans of the log in the epoch's opening.
+            manifest: The checkpoint from which the store was restored, if any.
         """
         self._objects = objects
         self._proof = proof
@@ -187,53 +192,53 @@ class Checkpointer:
         self._last_bytes = 0
         self._began = self._made = self._tried = time.monotonic()
         self._closing = threading.Event()
-        self._saying = threading.Lock()
+        self._head_lock = threading.Lock()
         self._threads = [
             threading.Thread(target=self._repeat, args=(what, pause), name="zq-checkpoint", daemon=True)
-            for what, pause in ((self._keep_house, TICK), (self._say, rules.beat))
+            for what, pause in ((self._run_due, TICK), (self._write_head, rules.beat))
         ]
 
     def start(self) -> None:
-        self._say()
+        self._write_head()
         for thread in self._threads:
             thread.start()
 
     @property
     def head(self) -> Head:
-        """The progress that this owner has reported last."""
+        """The head that was written last."""
         return self._head
 
     @property
     def age(self) -> float:
-        """Seconds since this owner created its newest checkpoint, or since it began if it has created none."""
+        """Seconds since this owner's last checkpoint, or since its takeover if there is none."""
         return time.monotonic() - self._made
 
     def stop(self) -> None:
-        """Stop the threads and wait for their end."""
+        """Stop the threads and wait until they end."""
         self._closing.set()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
 
     def release(self, position: int) -> None:
-        """Report that this owner has stopped after ``position`` and releases the store.
+        """Release the store, so that a successor does not have to wait for the owner timeout. Ignore failures.
 
-        Do nothing if ``position`` is -1. Failures are ignored.
+        ``position`` is the last position of the log. If ``position`` is -1, do nothing.
         """
         if position >= 0 and not self._proof.fenced:
             with suppress(Unavailable):
-                self._say(released=position)
+                self._write_head(released=position)
 
-    def make(self) -> Mark:
-        """Create a checkpoint of the current state and return it. Raises ``Unavailable`` if this fails."""
+    def make(self) -> CheckpointRef:
+        """Create a checkpoint of the current state. Raises ``Unavailable`` if a file or upload operation fails."""
         size = self._shipper.stored_bytes
         shutil.rmtree(self._folder, ignore_errors=True)
         try:
-            position = self._shipper.reached(self._directory.snapshot(self._folder))
-            mark = Mark(position, int(self._now() * 1000), self._proof.epoch)
-            files = described(self._folder, self._known)
-            names = [checkpoint_name(mark), *apart(files)]
-            self._say(unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
+            position = self._shipper.wait_for_cut(self._directory.snapshot(self._folder))
+            mark = CheckpointRef(position, int(self._now() * 1000), self._proof.epoch)
+            files = describe_files(self._folder, self._known)
+            names = [checkpoint_name(mark), *object_names(files)]
+            self._write_head(unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
             new = [file for file in files if self._known.get(file.name) != file]
             upload(self._objects, self._folder, new, self._proof.check)
         except OSError as error:
@@ -243,41 +248,41 @@ class Checkpointer:
         write(self._objects, checkpoint_name(mark), Manifest(position, mark.epoch, mark.moment, files))
         others = [known for known in self._head.checkpoints if checkpoint_name(known) != names[0]]
         left = [name for name in self._head.unsettled if name not in set(names)]
-        self._say(checkpoints=[*others, mark], unsettled=left)
+        self._write_head(checkpoints=[*others, mark], unsettled=left)
         self._known = {file.name: file for file in files}
         self._last, self._last_bytes, self._made = position, size, time.monotonic()
         LOG.info("A checkpoint holds the log up to position %d.", position)
         return mark
 
     def remove(self) -> None:
-        """Remove log records and checkpoints that no restore needs, and objects of unfinished checkpoints.
+        """Remove log records and checkpoints that no restore needs, and the objects of incomplete checkpoints.
 
-        The newest checkpoint, and the data that a restore within the last ``keep`` seconds needs, are not removed.
-        Raises ``Unavailable``.
+        Restores need the newest checkpoint and the data of the last ``keep`` seconds. Raises ``Unavailable`` if the
+        object store does not respond.
         """
         marks = self._head.checkpoints
         oldest = int((self._now() - self._rules.keep) * 1000)
         old = [mark for mark in marks[:-1] if mark.moment <= oldest]
-        if not old and (not self._head.unsettled or self._failing):
+        if not old and (not self._head.unsettled or self._has_failed):
             return
-        self._proof.look()  # a deposed owner must remove nothing, because its successor may need the data
+        self._proof.check_fence()  # a deposed owner must remove nothing, because its successor may need the data
         if gone := old[:-1]:
             left = [mark for mark in marks if mark not in gone]
             names = [name for mark in gone for name in self._names(mark)]
-            self._say(checkpoints=left, unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
+            self._write_head(checkpoints=left, unsettled=list(dict.fromkeys([*self._head.unsettled, *names])))
         if self._head.unsettled:
             kept = {name for mark in self._head.checkpoints for name in self._names(mark)}
             self._delete([name for name in self._head.unsettled if name not in kept])
-            self._say(unsettled=[])
+            self._write_head(unsettled=[])
         first, end = self._head.removed + 1, min(old[-1].position if old else 0, self._head.removed + REMOVED_AT_ONCE)
         if end >= first and time.monotonic() >= self._began + self._rules.rest:
             self._delete([self._log_name(position) for position in range(first, end + 1)])
-            self._say(removed=end)
+            self._write_head(removed=end)
 
-    def _names(self, mark: Mark) -> list[str]:
+    def _names(self, mark: CheckpointRef) -> list[str]:
         """Return the names of a checkpoint's objects."""
         manifest = read(self._objects, checkpoint_name(mark), Manifest)
-        return [checkpoint_name(mark), *(apart(manifest.files) if manifest else ())]
+        return [checkpoint_name(mark), *(object_names(manifest.files) if manifest else ())]
 
     def _delete(self, names: Sequence[str]) -> None:
         with ThreadPoolExecutor(AT_ONCE, "zq-remove") as removers:
@@ -288,26 +293,26 @@ class Checkpointer:
         span = next((span for span in self._chain if position <= span.last), own)
         return log_name(span.epoch, position, span.by_position)
 
-    def _say(self, **changes: object) -> None:
+    def _write_head(self, **changes: object) -> None:
         known = {"acknowledged": self._shipper.acknowledged, "moment": int(self._now() * 1000)}
-        with self._saying:
+        with self._head_lock:
             self._head = msgspec.structs.replace(self._head, **known, **changes)
             write(self._objects, f"head/{self._proof.epoch}", self._head)
 
     @property
-    def _failing(self) -> bool:
+    def _has_failed(self) -> bool:
         """Whether the last attempt to create a checkpoint failed."""
         return self._tried > self._made
 
-    def _due(self) -> bool:
+    def _is_due(self) -> bool:
         records = self._shipper.acknowledged - self._last
         size = self._shipper.stored_bytes - self._last_bytes
-        if not records or time.monotonic() < self._tried + (PAUSE if self._failing else 0.0):
+        if not records or time.monotonic() < self._tried + (PAUSE if self._has_failed else 0.0):
             return False
         return records >= self._rules.records or size >= self._rules.size or self.age >= LONGEST
 
-    def _keep_house(self) -> None:
-        if self._due():
+    def _run_due(self) -> None:
+        if self._is_due():
             self._tried = time.monotonic()
             self.make()
         self.remove()

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects in S3-compatible stores, Google Cloud Storage and Azure, over obstore.
 
-All three accept only the first of several conditional writes to a name (``If-None-Match: *``, or generation 0). The
-driver uses this for leader election. Some compatible stores accept more, so a new store is tested first. Even if the
-test misses this, acknowledged changes are safe, because an owner checks for a fence before each acknowledgement.
+If several clients create an object with a conditional write (``If-None-Match: *``, or generation 0), only one succeeds.
+The driver uses this for leader election. Because some S3-compatible stores let several clients succeed, the driver
+tests a new store. With the option ``fencing=look``, an owner checks for a fence before each acknowledgement, so
+acknowledged changes are safe even if the test does not detect such a store.
 """
 
 import re
@@ -27,7 +28,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
-from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses, Requests
+from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRejection, Requests
 
 T = TypeVar("T")
 
@@ -35,7 +36,7 @@ T = TypeVar("T")
 class Vendor(NamedTuple):
     """The properties of one vendor.
 
-    ``shape`` is an error message with the form of its URIs. ``options`` maps URI options to obstore's options.
+    ``shape`` is the error message for an invalid URI. ``options`` maps URI options to obstore's options.
     """
 
     open: Callable[..., AzureStore | GCSStore | S3Store]
@@ -61,25 +62,29 @@ VENDORS: Final = {
     ),
 }
 UNUSABLE: Final = "The store {!r} cannot be used by what its URI and the environment's variables say: {}"
-# Matches, in the text of an error, a response status that a retry does not change.
+# The response status in an error message, if a retry would not help.
 REFUSALS: Final = re.compile(r"status(?: code)?:? *(400|401|403|405|413|507)\b")
 RETRIES: Final = 2
-# Number of concurrent writers, and number of names, in the test before the first start.
+# Number of concurrent writers in the test of leader election.
 RACERS: Final = 16
+# Number of objects in this test.
 RACES: Final = 20
 NO_ELECTIONS: Final = (
     "This object store told several writers of one name that they were the first: it does not heed If-None-Match, or "
     "what it should have for that, so servers cannot agree on an owner there."
 )
-# Buckets (scheme, options, name) whose leader election this process has tested.
+# Buckets (scheme, options, name) that this process has tested.
 _tried: Final[set[tuple[str, str, str]]] = set()
 
 
 class CloudObjects(Objects):
-    """The objects in a bucket or container below a prefix, with the credentials of the vendor's own tools."""
+    """The objects below a prefix in a bucket or container.
+
+    Credentials come from the environment variables and files that the vendor's own tools use.
+    """
 
     def __init__(self, uri: str) -> None:
-        """Parse the URI. Raises ``StartRefused`` if it names no bucket and prefix, or if a variable is invalid."""
+        """Parse the URI. Raises ``StartRefused`` if the URI or an environment variable is invalid."""
         parts = store_uri.split(uri)
         vendor, prefix, given = VENDORS[parts.scheme], parts.path.strip("/"), parse_qs(parts.query)
         endpoint = given.get("endpoint", ["https://"])[-1]
@@ -104,8 +109,8 @@ class CloudObjects(Objects):
     exclusive = True
 
     def prepare(self) -> None:
-        """Test leader election before the first start. Raises ``StartRefused`` if the test fails."""
-        if not self.elected(1):
+        """Test leader election if the store is new. Raises ``StartRefused`` if the test fails."""
+        if not self.has_election(1):
             self.prove_exclusive()
 
     def prove_exclusive(self) -> None:
@@ -121,47 +126,46 @@ class CloudObjects(Objects):
         _tried.add(self._bucket)
 
     def put(self, name: str, value: bytes) -> bool:
-        self._ask("PUT", lambda: obstore.put(self._store, name, value))
+        self._request("PUT", lambda: obstore.put(self._store, name, value))
         return True
 
     def put_new(self, name: str, value: bytes) -> bool:
         try:
-            self._ask("PUT", lambda: obstore.put(self._store, name, value, mode="create", use_multipart=False))
+            self._request("PUT", lambda: obstore.put(self._store, name, value, mode="create", use_multipart=False))
         except (AlreadyExistsError, PreconditionError):
             return False
         return True
 
     def get(self, name: str) -> bytes | None:
         try:
-            return self._ask("GET", lambda: bytes(obstore.get(self._store, name).bytes()))
+            return self._request("GET", lambda: bytes(obstore.get(self._store, name).bytes()))
         except FileNotFoundError:
             return None
 
     def exists(self, name: str) -> bool:
         try:
-            self._ask("HEAD", lambda: obstore.head(self._store, name))
+            self._request("HEAD", lambda: obstore.head(self._store, name))
         except FileNotFoundError:
             return False
         return True
 
     def delete(self, name: str) -> None:
         with suppress(FileNotFoundError):
-            self._ask("DELETE", lambda: obstore.delete(self._store, name))
+            self._request("DELETE", lambda: obstore.delete(self._store, name))
 
     def elect(self, number: int) -> bool:
         return self.put_new(f"epoch/{number}", b"zq")
 
-    def elected(self, number: int) -> bool:
+    def has_election(self, number: int) -> bool:
         return self.exists(f"epoch/{number}")
 
     def close(self) -> None:
-        """Do nothing: connections end with the process."""
+        """Do nothing, because obstore keeps its connections until the process exits."""
 
-    def _ask(self, verb: str, act: Callable[[], T]) -> T:
-        """Run one request, and count it once even if obstore repeats it.
+    def _request(self, verb: str, act: Callable[[], T]) -> T:
+        """Run a request, count it, and convert obstore's errors to ``Unavailable`` or ``ObjectStoreRejection``.
 
-        Errors of obstore are converted, except for a missing object and a failed condition. Raises ``Unavailable`` or
-        ``ObjectStoreRefuses``.
+        The errors for a missing object and for a failed condition are not converted.
         """
         code = "none"
         try:
@@ -174,16 +178,16 @@ class CloudObjects(Objects):
             code = "404"
             if verb != "PUT":
                 raise
-            raise ObjectStoreRefuses("There is no such bucket or container in the object store.") from error
+            raise ObjectStoreRejection("There is no such bucket or container in the object store.") from error
         except (PermissionDeniedError, UnauthenticatedError) as error:
             code = "403"
-            raise ObjectStoreRefuses("The object store does not allow this to these credentials.") from error
+            raise ObjectStoreRejection("The object store does not allow this to these credentials.") from error
         except (BaseError, OSError) as error:
             found = REFUSALS.search(str(error))
             if found is None:
                 raise Unavailable from error
             code = found[1]
-            raise ObjectStoreRefuses(f"The object store answers with status {code}.") from error
+            raise ObjectStoreRejection(f"The object store answers with status {code}.") from error
         finally:
             self.requests.count(verb, code)
         return answer

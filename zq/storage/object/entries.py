@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The format of log records. A record is one object with the writes of one group commit. This module performs no I/O.
+"""The format of log records. A record is one object with the batches of one group commit. This module performs no I/O.
 
-A record consists of ``HEADER`` and the compressed batches (MessagePack). Each record has the checksum of its
-predecessor, so that exchanged or lost records are detected. A record has only puts, and deletions of keys and ranges.
-It may therefore be applied repeatedly, and even to a newer state if all later records are applied too.
+A record consists of ``HEADER`` and the compressed batches in MessagePack. Each record contains the checksum of its
+predecessor, so that lost or swapped records are detected.
+
+Records are idempotent, because they contain only puts and deletions. A record may even be applied to a newer state if
+all later records are applied after it.
 """
 
 import struct
@@ -17,16 +19,16 @@ from zq.errors import StoreDamaged
 from zq.storage.ordered.store import Range, Write
 
 MAGIC: Final = b"ZQL1"
-# Magic, flags, epoch, position, last acknowledged position, time in milliseconds, checksum of the preceding record,
-# and checksum of this record without this field.
+# Magic, flags, epoch, position, last acknowledged position, time in milliseconds, checksum of the preceding record, and
+# checksum of this record. The last checksum does not cover its own field.
 HEADER: Final = struct.Struct(">4sBQQQQII")
 CHECKSUM: Final = struct.Struct(">I")
-# Compression level. A higher level saves little space and delays the commits of the group.
+# Compression level. A higher level saves little space and delays commits.
 LEVEL: Final = 1
 
 
 class Batch(NamedTuple):
-    """The writes of one step; see ``ordered.store.Store.write``."""
+    """One atomic write; see ``ordered.store.Store.write``."""
 
     writes: Sequence[Write]
     gone: Sequence[Range]
@@ -36,11 +38,11 @@ class Entry(NamedTuple):
     """A decoded log record.
 
     Attributes:
-        position: Position in the log, over all epochs.
-        acknowledged: Last acknowledged position when the record was created.
-        moment: Milliseconds of the owner's clock.
-        before: Checksum of the preceding record; 0 for the first record of an epoch.
-        checksum: Checksum of this record.
+        position: The position in the log. A new epoch continues the numbering of the preceding epoch.
+        acknowledged: The last acknowledged position when the record was created.
+        moment: The time of creation by the owner's clock, in milliseconds.
+        before: The checksum of the preceding record; 0 for the first record of an epoch.
+        checksum: The checksum of this record.
         value: The encoded record.
     """
 
@@ -60,7 +62,7 @@ _decode: Final = msgspec.msgpack.Decoder(list[Batch]).decode
 def encode(
     epoch: int, position: int, acknowledged: int, moment: int, before: int, batches: Sequence[Batch]
 ) -> tuple[bytes, int]:
-    """Encode a record; return the object and its checksum."""
+    """Encode a record. Return the encoded bytes and their checksum."""
     body = zlib.compress(msgspec.msgpack.encode(batches), LEVEL)
     head = HEADER.pack(MAGIC, 0, epoch, position, acknowledged, moment, before, 0)[: -CHECKSUM.size]
     checksum = zlib.crc32(body, zlib.crc32(head))
@@ -68,7 +70,7 @@ def encode(
 
 
 def decode(value: bytes, name: str) -> Entry:
-    """Decode a record. Raises ``StoreDamaged`` with the object's name."""
+    """Decode the content of the log record ``name``. Raises ``StoreDamaged`` if the content is invalid."""
     try:
         fields: tuple[Any, ...] = HEADER.unpack_from(value)
         magic, flags, epoch, position, acknowledged, moment, before, checksum = fields

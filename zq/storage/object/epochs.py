@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ownership of a store: takeover from an owner that may still be running, and proof of ownership.
 
-**Writes.** The owner of epoch e stores the record ``log/e/p``, and acknowledges it only if ``fence/e`` does not exist
-afterwards. A successor stores ``fence/e`` before it reads ``log/e``. If the owner's check precedes the fence, the
-successor reads the record. Otherwise the owner finds the fence and does not acknowledge the record. The protocol
-requires no clocks.
+**Writes.** The owner of epoch e stores the record ``log/e/p``, and then checks that ``fence/e`` does not exist before
+it acknowledges the record. A successor stores ``fence/e`` before it reads ``log/e``. If the owner's check precedes the
+fence, the successor reads the record. Otherwise the owner finds the fence and does not acknowledge the record. No
+clocks are needed.
 
-The successor fixes the valid records of the epoch in its chain, so a record that is uploaded later is ignored.
-``api-ref/decisions`` contains the proof, and ``tests/model`` enumerates the interleavings. Fencing by position is
-implemented in ``restoring.seal``.
+The successor writes the position of the epoch's last valid record to its chain, so a record that arrives later is
+ignored. ``api-ref/decisions`` contains the proof, and ``tests/model`` enumerates the interleavings. See ``restoring``
+for fencing by position.
 
-**Reads.** An owner answers reads only within one lease of its last successful check. A successor starts serving one
-lease after its fence. This requires only that clocks run at similar rates.
+**Reads.** An owner serves reads only within one lease of its last successful check. A successor serves no requests
+until one lease after its fence. This requires only that clocks run at similar rates.
 """
 
 import threading
@@ -25,7 +25,7 @@ from zq.errors import Deposed, StartRefused, StoreDamaged, Unavailable
 from zq.storage.object.objects import Objects
 
 T = TypeVar("T")
-# Layout number of stores written by version 0.1.0, which did not record it.
+# Layout number of stores of version 0.1.0, which did not record it.
 UNNUMBERED: Final = "5"
 # Fraction by which owners shorten a lease, to allow for different clock rates.
 MARGIN: Final = 0.1
@@ -35,15 +35,14 @@ PATIENCE: Final = 1.0
 RECENT: Final = 1.0
 
 
-class Taken(Exception):
+class TakenOver(Exception):
     """Raised when another server has taken over the store."""
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):
-    """The part of the log that belongs to an epoch, from the end of the preceding span up to ``last``.
+    """The valid part of an epoch's log, which begins after the preceding span and ends at position ``last``.
 
-    ``by_position``: whether the epoch is fenced by position, which determines the names of its records; see
-    ``log_name``.
+    ``by_position`` states whether the epoch is fenced by position; the names of its records depend on this.
     """
 
     epoch: int
@@ -51,8 +50,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     by_position: bool = False
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """A checkpoint of the state up to a log position, stored in ``checkpoint/<epoch>/<position>``.
+class CheckpointRef(msgspec.Struct, frozen=True, array_like=True):
+    """A reference to the checkpoint ``checkpoint/<epoch>/<position>``.
 
     ``epoch`` is the epoch in which it was created, and ``moment`` the creation time in milliseconds.
     """
@@ -62,25 +61,25 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     epoch: int
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class RestorePoints(msgspec.Struct, frozen=True, kw_only=True):
     """The data that is available for a restore.
 
     Attributes:
         removed: The position up to which log records are removed.
         checkpoints: The complete checkpoints, newest last.
-        unsettled: The names of objects of incomplete or partly removed checkpoints, which may or may not exist.
+        unsettled: The names of objects to remove, which an incomplete checkpoint or removal may have left behind.
     """
 
     removed: int = 0
-    checkpoints: list[Mark] = []
+    checkpoints: list[CheckpointRef] = []
     unsettled: list[str] = []
 
 
-class Opening(Kept, frozen=True, kw_only=True):
+class Opening(RestorePoints, frozen=True, kw_only=True):
     """The record that opens an epoch, stored in ``open/<epoch>``.
 
     Attributes:
-        owner: The server that opened the epoch.
+        owner: The name of the server that opened the epoch.
         moment: The start of the epoch, in milliseconds.
         chain: The spans of the log from ``removed`` up to the epoch.
         by_position: Whether the epoch is fenced by position.
@@ -94,11 +93,13 @@ class Opening(Kept, frozen=True, kw_only=True):
     layout: str = UNNUMBERED
 
 
-class Head(Kept, frozen=True, kw_only=True):
-    """The progress of an epoch's owner, regularly written to ``head/<epoch>``.
+class Head(RestorePoints, frozen=True, kw_only=True):
+    """The progress of an epoch's owner, which it regularly writes to ``head/<epoch>``.
 
-    ``acknowledged`` is the last acknowledged position. ``released`` is the last position of an owner that has released
-    the store, else -1.
+    Attributes:
+        acknowledged: The last acknowledged position.
+        released: The last position if the owner has stopped and released the store, else -1.
+        moment: The time of the write in milliseconds.
     """
 
     acknowledged: int = 0
@@ -107,17 +108,20 @@ class Head(Kept, frozen=True, kw_only=True):
 
 
 def log_name(epoch: int, position: int, by_position: bool = False) -> str:
-    """Return the object name of a log record. Epochs that are fenced by position share one sequence of names."""
+    """Return the object name of a log record.
+
+    The names of epochs that are fenced by position do not contain the epoch.
+    """
     return f"log/{position}" if by_position else f"log/{epoch}/{position}"
 
 
 def fence_name(epoch: int) -> str:
-    """Return the name of the object that deposes an epoch."""
+    """Return the name of the object that fences an epoch."""
     return f"fence/{epoch}"
 
 
 def read(objects: Objects, name: str, kind: type[T]) -> T | None:
-    """Read and decode a small object. Return None if it does not exist. Raises ``StoreDamaged``."""
+    """Read and decode an object. Return None if it does not exist. Raises ``StoreDamaged`` if decoding fails."""
     value = objects.get(name)
     try:
         return None if value is None else msgspec.msgpack.decode(value, type=kind)
@@ -126,26 +130,26 @@ def read(objects: Objects, name: str, kind: type[T]) -> T | None:
 
 
 def write(objects: Objects, name: str, value: object) -> None:
-    """Encode and store a small object."""
+    """Encode and store an object."""
     objects.put(name, msgspec.msgpack.encode(value))
 
 
 def newest(objects: Objects, known: int = 0) -> int:
-    """Return the highest epoch number for which an election was held, or 0.
+    """Return the number of the newest election, or 0 if there was none.
 
-    Election numbers have no gaps. ``known`` is a number for which an election was held, or 0.
+    Election numbers have no gaps. ``known`` is the number of an earlier election, from which the search begins.
     """
     low, high = known, known + 1
-    while objects.elected(high):
+    while objects.has_election(high):
         low, high = high, 2 * high - known
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if objects.elected(middle) else (low, middle)
+        low, high = (middle, high) if objects.has_election(middle) else (low, middle)
     return low
 
 
-def win(objects: Objects) -> int:
-    """Win the election for a new highest epoch number and return the number. Raises ``Unavailable``."""
+def win_election(objects: Objects) -> int:
+    """Run in new elections until this server wins one, and return its number, which is the new epoch."""
     number = newest(objects) + 1
     while not objects.elect(number):
         number += 1
@@ -155,7 +159,7 @@ def win(objects: Objects) -> int:
 def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None]:
     """Return the newest opened epoch and its opening, or (0, None). The epoch may already be deposed.
 
-    ``known`` is a number for which an election was held, or 0.
+    ``known`` is the number of an earlier election. Its only use is to shorten the search for the newest election.
     """
     for epoch in range(newest(objects, known), 0, -1):
         opening = read(objects, f"open/{epoch}", Opening)
@@ -165,9 +169,9 @@ def newest_opened(objects: Objects, known: int = 0) -> tuple[int, Opening | None
 
 
 def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
-    """Fence the epochs below the number ``below``, from the highest down to the newest opened epoch.
+    """Fence the epochs before ``below``, from the last one back to the newest that was opened.
 
-    Return that epoch and its opening, or (0, None) if no epoch is open.
+    Return that opened epoch and its opening, or (0, None) if no epoch was opened.
     """
     for epoch in range(below - 1, 0, -1):
         objects.put(fence_name(epoch), b"")
@@ -178,14 +182,14 @@ def depose(objects: Objects, below: int) -> tuple[int, Opening | None]:
 
 
 def open_epoch(objects: Objects, epoch: int, opening: Opening) -> None:
-    """Write the opening of an epoch. Raises ``Taken`` if the epoch is already deposed."""
+    """Write the opening of an epoch. Raises ``TakenOver`` if the epoch is already deposed."""
     write(objects, f"open/{epoch}", opening)
     if objects.exists(fence_name(epoch)):
-        raise Taken
+        raise TakenOver
 
 
 def check_layout(opening: Opening, layout: str) -> None:
-    """Check the store's layout before anything is written. Raises ``StartRefused`` if it is not ``layout``."""
+    """Check the layout number of the store. Raises ``StartRefused`` if it is not ``layout``."""
     if opening.layout != layout:
         raise StartRefused(
             f"The store has layout {opening.layout}, this zq needs {layout}: "
@@ -193,16 +197,16 @@ def check_layout(opening: Opening, layout: str) -> None:
         )
 
 
-def joined(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
-    """Return the chain extended by a span, without spans whose records are all removed."""
+def extend_chain(chain: Sequence[Span], span: Span, removed: int) -> list[Span]:
+    """Return the chain with ``span`` appended, without the spans that end at or before the position ``removed``."""
     return [known for known in (*chain, span) if known.last > removed]
 
 
 class Proof:
-    """This server's proof of ownership, extended by each check that finds no fence."""
+    """This server's proof of ownership. Each check that finds no fence extends it."""
 
     def __init__(self, objects: Objects, epoch: int, lease: float, clock: Callable[[], float]) -> None:
-        """Initialize the proof. ``clock`` must be monotonic and must continue while the machine is suspended."""
+        """Initialize. ``clock`` must be monotonic and must continue while the machine is suspended."""
         self.epoch = epoch
         self.fenced = False
         self._objects = objects
@@ -211,15 +215,18 @@ class Proof:
         self._until = 0.0
         self._changed = threading.Condition()
         self._closing = False
-        self._asked = False
+        self._check_requested = False
         self._thread = threading.Thread(target=self._run, name="zq-owner", daemon=True)
 
     def start(self) -> None:
-        """Start regular checks in a thread, so that an idle server can answer requests immediately."""
+        """Start regular checks in a thread, so that a request after an idle time needs no check."""
         self._thread.start()
 
-    def look(self) -> None:
-        """Check the object store for a fence and extend the proof. Raises ``Deposed`` or ``Unavailable``."""
+    def check_fence(self) -> None:
+        """Check the object store for a fence of this epoch. Extend the proof if there is none.
+
+        Raises ``Deposed`` if there is a fence, or ``Unavailable`` if the object store does not respond.
+        """
         began = self._clock()
         fenced = self._objects.exists(fence_name(self.epoch))
         with self._changed:
@@ -231,30 +238,30 @@ class Proof:
             raise Deposed
 
     def after_put(self, by_position: bool) -> None:
-        """Confirm ownership after a record was stored. Raises the errors of ``look``.
+        """Confirm ownership after a record was stored. Raises the errors of ``check_fence``.
 
-        With fencing by position, the successful creation of the record proves ownership while the last proof is valid.
-        After that, a successor may already have fenced and removed that part of the log, so a check is needed.
+        With fencing by position, the creation of the record proves ownership, but only while the last proof is valid.
+        After that, a successor may have fenced this part of the log and then removed it, so the name may be free.
         """
         if not by_position or not self.valid:
-            self.look()
+            self.check_fence()
 
     @property
     def now(self) -> float:
-        """The current time of the proof's clock."""
+        """The current time of the proof's clock in seconds."""
         return self._clock()
 
     @property
     def valid(self) -> bool:
-        """Whether this server owned the store less than a lease ago and is not known to be deposed."""
+        """Whether this server owned the store within the last lease and is not known to be deposed."""
         return not self.fenced and self._clock() < self._until
 
     def extend(self, moment: float) -> None:
         """Extend the proof to one lease after ``moment``, a time at which this server owned the store."""
         self._until = max(self._until, moment + self._lease * (1 - MARGIN))
 
-    def give_up(self) -> None:
-        """Mark this server as deposed, because another server has written to this epoch's log."""
+    def mark_deposed(self) -> None:
+        """Mark this server as deposed without checking for a fence."""
         with self._changed:
             self.fenced = True
             self._changed.notify_all()
@@ -265,21 +272,21 @@ class Proof:
         return self._clock() - self._until + self._lease * (1 - MARGIN)
 
     def check(self) -> None:
-        """Check that this server still owns the store.
+        """Check that this server still owns the store, and wait for a new proof if necessary.
 
-        Raises ``Deposed``, or ``Unavailable`` if ownership cannot be proven within a second.
+        Raises ``Deposed``, or ``Unavailable`` if there is no proof after ``PATIENCE`` seconds.
         """
         if not self.valid:
-            self._ask(lambda: self.valid)
+            self._request_check(lambda: self.valid)
 
     def confirm(self) -> None:
-        """Check that the object store has confirmed ownership recently. Raises the errors of ``check``."""
+        """Check that the object store has responded recently. Raises the errors of ``check``."""
         if not self._closing and (self.fenced or self.age > RECENT):
-            self._ask(lambda: self.age <= RECENT)
+            self._request_check(lambda: self.age <= RECENT)
 
-    def _ask(self, proven: Callable[[], bool]) -> None:
+    def _request_check(self, proven: Callable[[], bool]) -> None:
         with self._changed:
-            self._asked = True
+            self._check_requested = True
             self._changed.notify_all()
             known = self._changed.wait_for(lambda: self.fenced or proven(), PATIENCE)
         if self.fenced:
@@ -298,11 +305,11 @@ class Proof:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._asked, self._lease / 4)
+                self._changed.wait_for(lambda: self._closing or self._check_requested, self._lease / 4)
                 if self._closing or self.fenced:
                     return
-                self._asked = False
+                self._check_requested = False
                 due = self.age >= min(self._lease / 4, RECENT)
             if due:
                 with suppress(Unavailable):
-                    self.look()
+                    self.check_fence()

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The standby copy of a store that another server owns, built from the newest checkpoint and the log.
 
-A successor restores only records that the chain of epochs includes. Because applied records cannot be undone, a standby
-may apply only records that every successor will include. A readable record is not sufficient: its upload may not be
-acknowledged yet, or may have completed after the epoch was closed. A standby therefore applies:
+Applied records cannot be undone, so a standby may apply only records that every successor will include in its chain.
+A record in the object store does not meet this condition if it is unacknowledged or was uploaded after a successor
+closed the epoch. A standby applies:
 
-- From the newest epoch: the records that its owner has acknowledged, as stated in a later record or in the head. The
-  owner acknowledges a record after it has stored it and all records before it, and has then found no fence. Every
-  successor therefore reads these records and includes them.
+- From the newest epoch: the records that the owner has acknowledged, as stated in a later record or in the head. The
+  owner has stored these records before it found no fence, so every successor reads them.
 - From earlier epochs: the records in the newest epoch's chain, once that epoch has a head. The owner writes a head only
-  if it has found no fence after its opening. Every successor therefore reads the opening and extends its chain. An
-  opening without a head is not sufficient: its owner may have been deposed before it began to serve, and the next epoch
-  may have read the log again and found fewer records.
+  after it has found no fence since its opening, so every successor extends this chain. An opening without a head is not
+  sufficient: its owner may have been deposed before it served, and the next owner's chain may end at an earlier record.
 
-``tests/model/test_ownership.py`` checks this protocol with slow servers and records that not all readers see.
+``tests/model/test_ownership.py`` checks this protocol with slow servers and with records that some readers do not see.
 """
 
 import logging
@@ -27,47 +25,49 @@ from typing import Final, NamedTuple
 from zq.errors import StartRefused, StoreDamaged, Unavailable
 from zq.storage.object.checkpoints import Manifest, download
 from zq.storage.object.entries import Entry
-from zq.storage.object.epochs import Head, Kept, Opening, log_name
+from zq.storage.object.epochs import Head, Opening, RestorePoints, log_name
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import AHEAD, followed, said, whole_log
+from zq.storage.object.restoring import AHEAD, acknowledged_position, read_chain, read_epoch
 from zq.storage.object.store import ShippedStore
 
 LOG = logging.getLogger(__name__)
 # Seconds between two attempts to create the copy after an error.
 PAUSE: Final = 30.0
-# Maximum bytes of applied records in memory, which a takeover must flush first.
+# Maximum size in bytes of the write buffers, which a takeover must flush first.
 MOST_BUFFERED: Final = 16 << 20
 
 
-class Copy(NamedTuple):
-    """A closed standby copy: the manifest's checkpoint with the log applied up to ``position``."""
+class StandbyCopy(NamedTuple):
+    """A closed standby copy: a checkpoint with the log applied up to ``position``."""
 
     position: int
     manifest: Manifest | None
 
 
 class Tail:
-    """A reader of the log that yields only records that every successor will include; see the module docstring."""
+    """A reader of the log that yields each record once it is safe to apply; see the module docstring."""
 
     def __init__(self, objects: Objects, position: int) -> None:
         self.position = position
-        """The position of the last record that was yielded."""
+        """The position of the last yielded record."""
         self._objects = objects
         self._read = (0, 0)
-        """The epoch and position of the last record that was read, but not necessarily yielded."""
+        """The epoch and position of the last record that was read, even if it was not yielded."""
 
-    def new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
-        """Yield the records that have become safe to apply. Raises ``StoreDamaged`` if a record is missing."""
-        if not began(head):
+    def read_new(self, epoch: int, opening: Opening, head: Head | None) -> Iterator[Entry]:
+        """Yield the new records that are safe to apply. Raises ``StoreDamaged`` if a record is missing."""
+        if not is_confirmed(head):
             return
-        yield from self._noted(whole_log(self._objects, self.position, opening.chain))
+        yield from self._noted(read_chain(self._objects, self.position, opening.chain))
         self.position = max([self.position, *(span.last for span in opening.chain)])
         seen = self._read[1] if self._read[0] == epoch else 0
         following = log_name(epoch, max(self.position, seen) + 1, opening.by_position)
-        if said(head) <= self.position and not self._objects.exists(following):
+        if acknowledged_position(head) <= self.position and not self._objects.exists(following):
             return
-        log = followed(self._objects, epoch, self.position, None, said(head), by_position=opening.by_position)
-        yield from self._noted(acknowledged(self._remembered(log), said(head)))
+        log = read_epoch(
+            self._objects, epoch, self.position, None, acknowledged_position(head), by_position=opening.by_position
+        )
+        yield from self._noted(yield_acknowledged(self._remembered(log), acknowledged_position(head)))
 
     def _noted(self, records: Iterable[Entry]) -> Iterator[Entry]:
         for record in records:
@@ -80,15 +80,15 @@ class Tail:
             yield record
 
 
-def began(head: Head | None) -> bool:
-    """Return whether every successor will use the epoch's opening, which the existence of a head shows."""
+def is_confirmed(head: Head | None) -> bool:
+    """Return whether every successor will extend the chain in the epoch's opening; see the module docstring."""
     return head is not None
 
 
-def acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
-    """Yield the records up to the last acknowledged position.
+def yield_acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
+    """Yield the records up to the last acknowledged position, which is ``known`` or a higher one in a record's header.
 
-    ``known`` is an acknowledged position, and records may state higher ones. Up to ``AHEAD`` records are buffered.
+    Up to ``AHEAD`` unacknowledged records are buffered.
     """
     held: deque[Entry] = deque()
     for record in records:
@@ -101,10 +101,10 @@ def acknowledged(records: Iterable[Entry], known: int) -> Iterator[Entry]:
 
 
 class Standby:
-    """The standby copy, in a local directory that only this process uses."""
+    """The standby copy of the store, in a local directory that only this process uses."""
 
     def __init__(self, objects: Objects, path: Path, opened: Callable[[], ShippedStore]) -> None:
-        """Initialize an empty standby copy.
+        """Initialize without a copy.
 
         ``opened`` opens the local store without the compaction filter, because the copy must not expire data.
         """
@@ -115,12 +115,9 @@ class Standby:
         self._manifest: Manifest | None = None
         self._tail = Tail(objects, 0)
         self._base = self._failed = -1
-        """``_base`` is the position of the checkpoint on which the copy is based.
-
-        ``_failed`` is that of the last copy whose log could not be followed. Both are -1 at first.
-        """
+        """Checkpoint positions, -1 at first: ``_base`` of the current copy, ``_failed`` of the last damaged copy."""
         self._again = 0.0
-        """The earliest monotonic time for the next attempt to create the copy."""
+        """The earliest monotonic time of the next attempt to create the copy."""
 
     @property
     def position(self) -> int:
@@ -130,19 +127,19 @@ class Standby:
     def follow(self, epoch: int, opening: Opening, head: Head | None) -> None:
         """Apply new records of the log to the copy.
 
-        If the next records are removed or damaged, create a new copy from a newer checkpoint. Errors are logged and
-        retried by the next call, because a takeover does not depend on the copy.
+        If the next records are removed or damaged, a new copy is created from a newer checkpoint. Errors are only
+        logged, because a takeover does not depend on the copy. The next call tries again.
         """
-        kept: Kept = head or opening
+        kept: RestorePoints = head or opening
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         oldest = kept.checkpoints[0].position if kept.checkpoints else 0
-        if self.position < oldest:  # the next records may have been removed and their names reused
+        if self.position < oldest:  # the next records may have been removed, and their names may have been reused
             self.drop()
         try:
             if self._store is None and newest > self._failed and time.monotonic() >= self._again:
                 self._begin(newest, kept)
             if self._store is not None:
-                for record in self._tail.new(epoch, opening, head):
+                for record in self._tail.read_new(epoch, opening, head):
                     self._store.restore(record)
                 self._store.flush_beyond(MOST_BUFFERED)
         except StoreDamaged as error:
@@ -155,11 +152,11 @@ class Standby:
                 self.drop()
                 self._again = time.monotonic() + PAUSE
 
-    def stop(self) -> Copy | None:
-        """Close the copy and return a description of it, or None if there is no usable copy."""
+    def stop(self) -> StandbyCopy | None:
+        """Close the copy and return its description, or None if there is no usable copy."""
         if self._store is None:
             return None
-        copy = Copy(self._tail.position, self._manifest)
+        copy = StandbyCopy(self._tail.position, self._manifest)
         try:
             self._store.flush_families()
             self._store.close()
@@ -172,11 +169,11 @@ class Standby:
     def drop(self) -> None:
         """Delete the copy, if it exists."""
         if self._store is not None:
-            self._store.let_go()
+            self._store.close_unflushed()
             shutil.rmtree(self._path, ignore_errors=True)
         self._store = self._manifest = None
 
-    def _begin(self, newest: int, kept: Kept) -> None:
+    def _begin(self, newest: int, kept: RestorePoints) -> None:
         self._base = newest
         shutil.rmtree(self._path, ignore_errors=True)
         self._manifest = download(self._objects, kept.checkpoints[-1], self._path) if kept.checkpoints else None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of an object store, independent of vendors.
+"""The protocol of an object store.
 
-An object store must let a read see every write that was acknowledged before, and must support leader election.
-Conditional writes are needed only for ``fencing`` by position. Listings are not needed.
+An object store must provide read-after-write consistency and leader election. Conditional writes are needed only for
+fencing by position. Listings are not needed.
 """
 
 import threading
@@ -12,15 +12,15 @@ from typing import Final, Protocol
 from zq.errors import Unavailable
 
 
-class ObjectStoreRefuses(Unavailable):
-    """Raised if the object store rejects a request because of permissions, space, or an invalid name or size.
+class ObjectStoreRejection(Unavailable):
+    """Raised if the object store rejects a request, for example because of permissions or a quota.
 
-    A retry helps only after the cause is fixed.
+    A retry fails too until the cause is fixed.
     """
 
 
 class Requests:
-    """Request counts by verb and response status; the status "none" means that there was no response."""
+    """Request counts by HTTP method and status. The status is "none" if there was no response."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,47 +36,50 @@ class Requests:
 
 
 class Objects(Protocol):
-    """The objects of one store, by name below its prefix. Thread-safe.
+    """The objects of one store. Names are relative to the store's prefix. Thread-safe.
 
-    Each method may raise ``Unavailable`` within the request timeout; the outcome is then unknown.
+    Each method raises ``Unavailable`` if the request fails or times out. The outcome of a write is then unknown.
     """
 
     requests: Requests
     exclusive: bool = False
-    """Whether ``put_new`` reports success to at most one of several writers."""
+    """Whether at most one of several concurrent calls of ``put_new`` succeeds."""
 
     def put(self, name: str, value: bytes) -> bool:
-        """Store the value. Return False if the object store reports that it has a newer value."""
+        """Store the value. Return False if the object store has a newer value."""
         ...
 
     def put_new(self, name: str, value: bytes) -> bool:
-        """Store the value unless the object exists; return whether it was stored. Reliable only if ``exclusive``."""
+        """Store the value if the object does not exist. Return whether the value was stored.
+
+        Only if ``exclusive`` is true, at most one of several concurrent calls returns True.
+        """
         ...
 
     def prove_exclusive(self) -> None:
-        """Test whether ``put_new`` is exclusive. Raises ``StartRefused`` if the test shows that it is not."""
+        """Test whether ``put_new`` is exclusive. Raises ``StartRefused`` if it is not."""
         ...
 
     def get(self, name: str) -> bytes | None:
-        """Return the last acknowledged value, or a later one. Return None if the object does not exist."""
+        """Return the last acknowledged value or a later one, or None if the object does not exist."""
         ...
 
     def exists(self, name: str) -> bool:
-        """Return whether ``get`` would return a value; cheaper than ``get``."""
+        """Return whether the object exists."""
         ...
 
     def delete(self, name: str) -> None:
-        """Delete the object; do nothing if it does not exist."""
+        """Delete the object if it exists."""
         ...
 
     def elect(self, number: int) -> bool:
         """Run in the election with this number, and return whether the caller has won.
 
-        At most one caller ever wins an election. It is possible that no caller wins.
+        At most one caller ever wins an election, and sometimes no caller wins.
         """
         ...
 
-    def elected(self, number: int) -> bool:
+    def has_election(self, number: int) -> bool:
         """Return whether any server has run in the election with this number."""
         ...
 

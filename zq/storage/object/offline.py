@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations on a store in an object store that do not need its owner: restore, check, ship, and owner lookup."""
+"""Operations on a store in an object store that need no running server: restore, check, upload and owner lookup."""
 
 import shutil
 import tempfile
@@ -9,60 +9,64 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from zq.errors import StartRefused
-from zq.storage.object.checkpoints import Manifest, checkpoint_name, described, download, upload
+from zq.storage.object.checkpoints import Manifest, checkpoint_name, describe_files, download, upload
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import (
+    CheckpointRef,
     Head,
-    Kept,
-    Mark,
     Opening,
+    RestorePoints,
     check_layout,
     newest,
     newest_opened,
     open_epoch,
     read,
-    win,
+    win_election,
     write,
 )
 from zq.storage.object.objects import Objects
-from zq.storage.object.restoring import followed, said, whole_log
+from zq.storage.object.restoring import acknowledged_position, read_chain, read_epoch
 from zq.storage.object.store import ShippedStore
-from zq.storage.rocksdb.files import Damage, made_in_place
+from zq.storage.rocksdb.files import Damage, create_directory
 from zq.storage.rocksdb.store import Store
 
 NOT_THERE: Final = "There is no store at this place in the object store."
 
 
 class Restored(NamedTuple):
-    """The log position up to which a store was restored, and its time in milliseconds."""
+    """The log position of a restored store, and the time of its last record or checkpoint in milliseconds."""
 
     position: int
     moment: int
 
 
-class Shape(NamedTuple):
-    """The layout number and the column families of stores of this version.
+class StoreFormat(NamedTuple):
+    """The layout number and the column families of this version's stores.
 
-    ``admit`` raises ``StartRefused`` for a directory of another layout, before it is opened for writing."""
+    ``admit`` checks a directory before it is opened for writing; see ``rocksdb.admit``.
+    """
 
     layout: str
     families: Sequence[str]
     admit: Callable[[Path], object]
 
 
-def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, position: int | None = None) -> Restored:
-    """Restore the store as of the time ``at`` or the log position ``position`` to a new directory.
+def restore(
+    objects: Objects, to: Path, shape: StoreFormat, at: float | None = None, position: int | None = None
+) -> Restored:
+    """Restore the store to the new directory ``to``. The object store is not changed.
 
-    The object store is not changed. Raises ``StartRefused`` if the state is not available or ``to`` exists.
+    The restored state is that at the time ``at``, in seconds, or at the log position ``position``; by default, the
+    latest state. Raises ``StartRefused`` if the state is not available or ``to`` exists.
     """
     epoch, opening = newest_opened(objects)
     if opening is None:
         raise StartRefused(NOT_THERE)
     check_layout(opening, shape.layout)
-    kept: Kept = read(objects, f"head/{epoch}", Head) or opening
+    kept: RestorePoints = read(objects, f"head/{epoch}", Head) or opening
     latest = None if at is None else int(at * 1000)
-    mark = _newest(kept, latest, position)
-    with made_in_place(to) as folder:
+    mark = _find_checkpoint(kept, latest, position)
+    with create_directory(to) as folder:
         if mark is not None:
             download(objects, mark, folder)
         reached, moment = (mark.position, mark.moment) if mark else (kept.removed, 0)
@@ -70,8 +74,8 @@ def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, p
         store = Store(folder, shape.families, "never", 0)
         try:
             # Records after the requested position may be missing, so they are not read.
-            for entry in _log(objects, epoch, opening, kept, reached) if reached != position else ():
-                if _beyond(position, entry.position) or _beyond(latest, entry.moment):
+            for entry in _read_log(objects, epoch, opening, kept, reached) if reached != position else ():
+                if _is_beyond(position, entry.position) or _is_beyond(latest, entry.moment):
                     break
                 for batch in entry.batches:
                     store.write(batch.writes, batch.gone)
@@ -87,10 +91,11 @@ def restore(objects: Objects, to: Path, shape: Shape, at: float | None = None, p
     return Restored(reached, moment)
 
 
-def ship(path: Path, objects: Objects, shape: Shape, moment: int) -> int:
-    """Upload an embedded store, which no server may have open, to an object store without a store at this prefix.
+def ship(path: Path, objects: Objects, shape: StoreFormat, moment: int) -> int:
+    """Upload the embedded store in the directory ``path`` to an unused prefix, and return the number of its files.
 
-    Return the number of files. ``moment`` is the current time in milliseconds. Raises ``StartRefused``.
+    ``moment`` is the current time in milliseconds. Raises ``StartRefused`` if the prefix has been used or the directory
+    has no store.
     """
     if newest(objects):
         raise StartRefused("There is a store already, or was one: name another prefix.")
@@ -100,15 +105,15 @@ def ship(path: Path, objects: Objects, shape: Shape, moment: int) -> int:
     folder = path.with_name(f"{path.name}.shipping")
     store = ShippedStore(path, shape.families, "", Damage())
     try:
-        epoch = win(objects)
+        epoch = win_election(objects)
         shutil.rmtree(folder, ignore_errors=True)
         store.link(folder)
-        files = described(folder, {})
+        files = describe_files(folder, {})
         upload(objects, folder, files)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         store.close()
-    mark = Mark(0, moment, epoch)
+    mark = CheckpointRef(0, moment, epoch)
     write(objects, checkpoint_name(mark), Manifest(0, epoch, moment, files))
     opening = Opening(owner="zq-server ship", moment=moment, chain=[], checkpoints=[mark], layout=shape.layout)
     open_epoch(objects, epoch, opening)
@@ -117,7 +122,7 @@ def ship(path: Path, objects: Objects, shape: Shape, moment: int) -> int:
 
 
 def owner(objects: Objects) -> tuple[int, Opening, Head]:
-    """Return the newest epoch, its opening and its owner's progress. Raises ``StartRefused`` if there is none."""
+    """Return the newest epoch, its opening and its owner's progress. Raises ``StartRefused`` if there is no store."""
     epoch, opening = newest_opened(objects)
     if opening is None:
         raise StartRefused(NOT_THERE)
@@ -126,31 +131,34 @@ def owner(objects: Objects) -> tuple[int, Opening, Head]:
 
 
 @contextmanager
-def restored(objects: Objects, shape: Shape) -> Iterator[Path]:
-    """Restore the newest state of the store to a temporary directory; a context manager that returns its path."""
+def restore_temporarily(objects: Objects, shape: StoreFormat) -> Iterator[Path]:
+    """Restore the store to a temporary directory; a context manager that returns the directory's path."""
     with tempfile.TemporaryDirectory(prefix="zq-check-") as folder:
         restore(objects, Path(folder, "store"), shape)
         yield Path(folder, "store")
 
 
-def _beyond(bound: int | None, value: int) -> bool:
+def _is_beyond(bound: int | None, value: int) -> bool:
     return bound is not None and value > bound
 
 
-def _newest(kept: Kept, latest: int | None, position: int | None) -> Mark | None:
-    """Return the newest checkpoint that is not beyond the requested time or position.
+def _find_checkpoint(kept: RestorePoints, latest: int | None, position: int | None) -> CheckpointRef | None:
+    """Return the newest checkpoint that is not after the requested time or position.
 
-    Return None if the whole log is kept and no checkpoint is needed. Raises ``StartRefused`` if the state is not kept.
+    Return None if there is none and the log is complete from its beginning. Raises ``StartRefused`` if the requested
+    state is no longer available.
     """
     fitting = [
-        mark for mark in kept.checkpoints if not _beyond(latest, mark.moment) and not _beyond(position, mark.position)
+        mark
+        for mark in kept.checkpoints
+        if not _is_beyond(latest, mark.moment) and not _is_beyond(position, mark.position)
     ]
     if not fitting and kept.removed:
         raise StartRefused("What the store was then is not kept any more: see [storage:object] keep.")
     return fitting[-1] if fitting else None
 
 
-def _log(objects: Objects, epoch: int, opening: Opening, kept: Kept, base: int) -> Iterator[Entry]:
-    yield from whole_log(objects, base, opening.chain)
+def _read_log(objects: Objects, epoch: int, opening: Opening, kept: RestorePoints, base: int) -> Iterator[Entry]:
+    yield from read_chain(objects, base, opening.chain)
     base = max([base, *(span.last for span in opening.chain)])
-    yield from followed(objects, epoch, base, None, said(kept), by_position=opening.by_position)
+    yield from read_epoch(objects, epoch, base, None, acknowledged_position(kept), by_position=opening.by_position)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The owner of a store in an object store: takeover of the store into an empty local directory, and its service."""
+"""The owner of a store in an object store. It takes over the store into a local directory and then serves it."""
 
 import fcntl
 import logging
@@ -17,27 +17,27 @@ from zq.errors import Deposed, NotBuilt, StartRefused, Unavailable
 from zq.model import Seconds
 from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Snapshot
-from zq.storage.object.checkpoints import Checkpointer, Manifest, Rules, download
+from zq.storage.object.checkpoints import Checkpointer, CheckpointRules, Manifest, download
 from zq.storage.object.epochs import (
     Head,
-    Kept,
     Opening,
     Proof,
+    RestorePoints,
     Span,
-    Taken,
+    TakenOver,
     check_layout,
     depose,
+    extend_chain,
     fence_name,
-    joined,
     newest_opened,
     open_epoch,
     read,
-    win,
+    win_election,
 )
-from zq.storage.object.following import Copy, Standby
+from zq.storage.object.following import Standby, StandbyCopy
 from zq.storage.object.objects import Objects
-from zq.storage.object.offline import Shape
-from zq.storage.object.restoring import end_of, said, seal, whole_log
+from zq.storage.object.offline import StoreFormat
+from zq.storage.object.restoring import acknowledged_position, close_log, read_chain, seal
 from zq.storage.object.shipping import Shipper
 from zq.storage.object.store import ShippedStore
 from zq.storage.ordered.startup import uptime
@@ -47,7 +47,7 @@ from zq.storage.rocksdb.store import Store
 
 LOG = logging.getLogger(__name__)
 TAKEN: Final = "Another server has taken the store over while this one did: start it again, or as a standby."
-BEHIND: Final = "Another server has taken the store over while this one was about to: it waits on."
+OVERTAKEN: Final = "Another server has taken the store over while this one was about to: it waits on."
 REFUSED: Final = (
     "The store is owned by another server, {}. Stop that one; if it is gone, start this one with [storage:object] "
     "takeover = wait."
@@ -57,16 +57,17 @@ NO_SNAPSHOT: Final = (
     "A store in an object store needs no other backup: zq-server restore --at makes one of what it was at a moment."
 )
 # Seconds between two checks whether the owner is alive.
-LOOK: Final = 1.0
+CHECK_INTERVAL: Final = 1.0
 
 
-class Terms(NamedTuple):
+class TakeoverTerms(NamedTuple):
     """The terms of a takeover.
 
     Attributes:
         lease: Seconds for which a successful ownership check stays valid.
-        takeover: *wait* until the owner has stopped or is silent for ``owner_timeout`` seconds, *refuse* to start while
-            the owner may be alive, or take over *now*.
+        takeover: The action while the current owner may be alive: ``wait`` until it has stopped or timed out,
+            ``refuse`` to start, or take over ``now``.
+        owner_timeout: Seconds without a heartbeat after which ``wait`` assumes that the owner has stopped.
         by_position: Whether the log is fenced by position after the takeover.
     """
 
@@ -76,14 +77,14 @@ class Terms(NamedTuple):
     by_position: bool = False
 
 
-class Place:
-    """A local directory that one process at a time may use, and the name of its last owner."""
+class LocalDirectory:
+    """A locked local directory that remembers the name of its last owner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: IO[str] | None = None
         self.former = ""
-        """The name of the owner that used the directory last and does not use it any more."""
+        """The name of the directory's last owner, which has certainly stopped."""
 
     def take(self, owner: str) -> None:
         """Lock the directory and delete its content. Raises ``StartRefused`` if another process uses the directory."""
@@ -101,8 +102,8 @@ class Place:
         file.flush()
         shutil.rmtree(self.path, ignore_errors=True)
 
-    def let_go(self) -> None:
-        """Unlock the directory, so that another process may use it."""
+    def unlock(self) -> None:
+        """Unlock the directory."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -111,30 +112,30 @@ class Place:
 class Owner(Directory):
     """The owner of the store and its local directory.
 
-    Each opening of the store is a new takeover, as from another server, because the directory's content is not trusted.
+    The content of the directory is never trusted, so each opening of the store is a new takeover.
     """
 
     def __init__(
         self,
         objects: Objects,
         path: Path,
-        shape: Shape,
+        shape: StoreFormat,
         expiry: Expiry,
         stamped: str,
         trimmed: str,
         *,
         name: str,
-        terms: Terms,
-        rules: Rules,
+        terms: TakeoverTerms,
+        rules: CheckpointRules,
         ship: Callable[[Objects, Proof, int], Shipper],
         now: Callable[[], float],
     ) -> None:
-        """Initialize the owner. ``name`` identifies this server to operators."""
+        """Initialize. ``name`` identifies this server to operators."""
         super().__init__(path, shape.families, ("never", 0), expiry, stamped, trimmed)
         self._layout = shape.layout
         self._admit = shape.admit
         self._objects = objects
-        self._place = Place(path)
+        self._directory = LocalDirectory(path)
         self._name = f"{name}:{uuid4().hex[:8]}"
         self._terms = terms
         self._rules = rules
@@ -149,19 +150,19 @@ class Owner(Directory):
             raise Deposed
         standby, patience = self._standby(), self._terms.owner_timeout
         try:
-            self._place.take(self._name)
+            self._directory.take(self._name)
             while True:
-                epoch = self._turn(standby, patience)
+                epoch = self._win_turn(standby, patience)
                 try:
                     return self._take_over(standby, epoch, filtered)
-                except Taken as taken:
+                except TakenOver as taken:
                     self._fall_behind(taken)
-                # If restoring a large store takes longer than this, two servers must not depose each other for ever.
+                # Two servers whose restores take longer than this would otherwise depose each other for ever.
                 patience *= 2
                 standby = self._standby()
         except BaseException as error:
             standby.drop()
-            self._place.let_go()
+            self._directory.unlock()
             if isinstance(error, OSError):
                 raise Unavailable from error
             raise
@@ -170,29 +171,31 @@ class Owner(Directory):
         return Standby(self._objects, self._path, lambda: ShippedStore(self._path, self._families, "", Damage()))
 
     def _fall_behind(self, cause: Exception | None = None) -> None:
-        """Log that another server was faster, and return. Raises ``Deposed`` if this server may not wait again."""
+        """Log that another server was faster. The caller then waits until the new owner has stopped.
+
+        Raises ``Deposed`` if this server has already owned the store or ``takeover`` is not ``wait``.
+        """
         if self._terms.takeover != "wait" or self._proof is not None:
             raise Deposed(TAKEN) from cause
-        LOG.warning(BEHIND)
+        LOG.warning(OVERTAKEN)
 
-    def _turn(self, standby: Standby, patience: float) -> int:
-        """Wait until the owner is gone, win an election, and return its number.
+    def _win_turn(self, standby: Standby, patience: float) -> int:
+        """Wait until the owner has stopped, win an election, and return its number.
 
-        If another server has won an earlier election and has not opened its epoch yet, this server waits up to
-        ``patience`` seconds for that server to open it.
+        If a rival has won an earlier election, the rival gets up to ``patience`` seconds to open its epoch.
         """
         while True:
             former = self._wait_for_turn(standby)
-            number = win(self._objects)
+            number = win_election(self._objects)
             if self._terms.takeover == "now" or not any(
                 self._is_served(rival, patience) for rival in range(former + 1, number)
             ):
                 return number
-            self._objects.put(fence_name(number), b"")  # so that no other server waits for this one to begin
+            self._objects.put(fence_name(number), b"")  # so that no rival waits for this server to open its epoch
             self._fall_behind()
 
     def _is_served(self, epoch: int, patience: float) -> bool:
-        """Wait until an epoch is opened or deposed, up to ``patience`` seconds. Return whether it was opened."""
+        """Wait up to ``patience`` seconds until an epoch is opened or deposed. Return whether it was opened."""
         deadline = uptime() + patience
         while uptime() < deadline:
             try:
@@ -203,32 +206,35 @@ class Owner(Directory):
             except Unavailable as error:
                 LOG.warning("It is not known at present whether another server takes the store over: %s", error)
                 deadline = uptime() + patience
-            time.sleep(min(LOOK, patience))
+            time.sleep(min(CHECK_INTERVAL, patience))
         return False
 
     def _take_over(self, standby: Standby, epoch: int, filtered: str) -> Store:
-        """Take over the store with this epoch. Raises ``Taken`` if another server deposes this one meanwhile."""
+        """Take over the store and open the epoch.
+
+        Raises ``TakenOver`` if another server deposes this server before the epoch is open.
+        """
         store: ShippedStore | None = None
         try:
             copy = standby.stop()
             former, opening = depose(self._objects, epoch)
             fenced = uptime()
-            kept = read(self._objects, f"head/{former}", Head) or opening or Kept()
-            copy = self._whole(copy, kept)
+            kept = read(self._objects, f"head/{former}", Head) or opening or RestorePoints()
+            copy = self._choose_copy(copy, kept)
             self._admit(self._path)
             store = ShippedStore(self._path, self._families, filtered, self._damage)
-            position, chain = self._replayed(store, copy.position, former, opening, kept, epoch)
+            position, chain = self._replay(store, copy.position, former, opening, kept, epoch)
             self._restored = uptime() - fenced
             if opening is not None and opening.by_position:
                 fenced = uptime()
-            began = self._opening(kept, chain)
+            began = self._build_opening(kept, chain)
             open_epoch(self._objects, epoch, began)
             if opening is not None and not self._has_stopped(opening, kept):
                 time.sleep(max(0.0, fenced + self._terms.lease - uptime()))
             self._serve(store, epoch, position, began, copy.manifest)
         except BaseException:
             if store is not None:
-                store.let_go()
+                store.close_unflushed()
             raise
         return store
 
@@ -251,13 +257,13 @@ class Owner(Directory):
             yield Measure("object_requests_total", number, (("verb", verb), ("code", code)))
 
     def _wait_for_turn(self, standby: Standby) -> int:
-        """Wait until the store may be taken over; return its newest opened epoch.
+        """Wait until the store may be taken over. Return its newest opened epoch.
 
-        The standby's copy follows the log in the meantime.
+        While this server waits, the standby copy follows the log.
 
         Raises:
-            StartRefused: The store has another layout; the owner continues to serve.
-            Deposed: Another server has taken over the store from this one.
+            StartRefused: The store has another layout, or the owner may be alive and the terms are ``refuse``.
+            Deposed: This server owned the store, and another server has taken it over.
         """
         since, seen, epoch = uptime(), None, 0
         while True:
@@ -275,7 +281,7 @@ class Owner(Directory):
                     raise
                 LOG.warning("It is not known at present whether the owner of the store lives: %s", error)
                 since = uptime()  # the owner may have sent a heartbeat in the meantime
-                time.sleep(LOOK)
+                time.sleep(CHECK_INTERVAL)
                 continue
             stopped = opening is None or self._has_stopped(opening, head)
             if opening is not None and (not stopped or seen is not None):
@@ -287,46 +293,54 @@ class Owner(Directory):
                 LOG.warning(WAITING, opening.owner if opening else "")
             if seen != (epoch, head):
                 since, seen = uptime(), (epoch, head)
-            time.sleep(LOOK)
+            time.sleep(CHECK_INTERVAL)
 
     def _refuse(self, opening: Opening) -> None:
-        """Raise ``StartRefused`` if the store must not be taken over from an owner that may be alive."""
+        """Raise ``StartRefused`` if the terms do not allow waiting for an owner that may be alive."""
         if self._terms.takeover == "refuse":
             raise StartRefused(REFUSED.format(opening.owner))
 
-    def _has_stopped(self, opening: Opening, head: Kept | None) -> bool:
-        """Return whether the owner has certainly stopped: it has released the store, or it used this directory."""
-        if opening.owner in (self._place.former, self._name):
+    def _has_stopped(self, opening: Opening, head: RestorePoints | None) -> bool:
+        """Return whether the owner has certainly stopped.
+
+        This is certain if the owner released the store, or if it used the local directory that this server has locked.
+        """
+        if opening.owner in (self._directory.former, self._name):
             return True
         return isinstance(head, Head) and head.released >= 0
 
-    def _whole(self, copy: Copy | None, kept: Kept) -> Copy:
-        """Return the copy if it is not older than the newest checkpoint, else download that checkpoint.
+    def _choose_copy(self, copy: StandbyCopy | None, kept: RestorePoints) -> StandbyCopy:
+        """Return the newer one of the standby copy and the newest checkpoint, which is downloaded if necessary.
 
-        For an older copy, the owner may have removed the next log records.
+        An older standby copy is useless, because the log records after it may have been removed.
         """
         newest = kept.checkpoints[-1].position if kept.checkpoints else 0
         if copy is not None and copy.position >= newest:
             return copy
         shutil.rmtree(self._path, ignore_errors=True)
-        return Copy(newest, download(self._objects, kept.checkpoints[-1], self._path) if kept.checkpoints else None)
+        return StandbyCopy(
+            newest, download(self._objects, kept.checkpoints[-1], self._path) if kept.checkpoints else None
+        )
 
-    def _replayed(
-        self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: Kept, epoch: int
+    def _replay(
+        self, store: ShippedStore, base: int, former: int, opening: Opening | None, kept: RestorePoints, epoch: int
     ) -> tuple[int, list[Span]]:
-        """Replay the log into the store; return its last position and the chain up to it."""
+        """Replay the log after the position ``base`` into the store, and close the log of the epoch ``former``.
+
+        Return the last position of the log and the chain for the new epoch.
+        """
         if opening is None:
             return 0, []
-        for record in whole_log(self._objects, base, opening.chain):
+        for record in read_chain(self._objects, base, opening.chain):
             store.restore(record)
         base = max([base, *(span.last for span in opening.chain)])
         if opening.by_position:
-            last = seal(self._objects, former, base, said(kept), store.restore, epoch)
+            last = seal(self._objects, former, base, acknowledged_position(kept), store.restore, epoch)
         else:
-            last = end_of(self._objects, former, base, said(kept), store.restore)
-        return last, joined(opening.chain, Span(former, last, opening.by_position), kept.removed)
+            last = close_log(self._objects, former, base, acknowledged_position(kept), store.restore)
+        return last, extend_chain(opening.chain, Span(former, last, opening.by_position), kept.removed)
 
-    def _opening(self, kept: Kept, chain: list[Span]) -> Opening:
+    def _build_opening(self, kept: RestorePoints, chain: list[Span]) -> Opening:
         return Opening(
             owner=self._name,
             moment=int(self._now() * 1000),
@@ -340,15 +354,15 @@ class Owner(Directory):
 
     def _serve(self, store: ShippedStore, epoch: int, position: int, began: Opening, manifest: Manifest | None) -> None:
         proof = self._proof = Proof(self._objects, epoch, self._terms.lease, uptime)
-        proof.look()
+        proof.check_fence()
         shipper = self._ship(self._objects, proof, position)
         folder = self._path.with_name(f"{self._path.name}.checkpoint")
-        kept = {name: value for name, value in asdict(began).items() if name in Kept.__struct_fields__}
+        kept = {name: value for name, value in asdict(began).items() if name in RestorePoints.__struct_fields__}
         checkpointer = Checkpointer(
             self._objects, proof, shipper, store, folder, Head(**kept), began.chain, manifest, self._rules, self._now
         )
         checkpointer.start()
         proof.start()
         shipper.start()
-        store.serve(proof, shipper, checkpointer, self._place.let_go)
+        store.serve(proof, shipper, checkpointer, self._directory.unlock)
         LOG.info("This server owns the store as number %d, from position %d on.", epoch, position)

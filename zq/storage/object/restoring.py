@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The restore from an object store, and the closing of a deposed owner's log.
+"""The reading of the log, and the closing of a deposed owner's log.
 
 A restore reads the newest checkpoint and then the log, epoch by epoch in the order of the chain.
 
-With fencing by position, the records of an epoch and of its successor share one sequence of names, and each name is
-written once. The successor writes a fence to the first free name. The former owner's records before the fence are
-valid. Its next record does not get its name, so the former owner acknowledges no further record. It may already have
-written some of the next ``WINDOW`` names, or may still write them. The successor therefore fills the free names among
-them. Records of an older epoch after a fence are void, and the successor's records never collide with them.
+With fencing by position, all epochs use the same sequence of object names, and each name is written once. The successor
+writes a fence to the first free name:
+
+- The former owner's records before the fence are valid.
+- The former owner cannot write the next record, so it acknowledges no further records.
+- It may already have written some of the next ``WINDOW`` names, or may write them later. Such records are void.
+- The successor writes fences to all free names among them, so that its own records do not collide with void ones.
 """
 
 from collections import deque
@@ -18,28 +20,28 @@ from typing import Final
 from zq.errors import StoreDamaged
 from zq.storage.object import entries
 from zq.storage.object.entries import Entry
-from zq.storage.object.epochs import Head, Span, Taken, log_name
+from zq.storage.object.epochs import Head, Span, TakenOver, log_name
 from zq.storage.object.objects import Objects
 
-# Number of records that are requested at the same time.
+# Number of records that are read concurrently.
 AHEAD: Final = 16
-# Maximum number of unacknowledged positions that an owner may write with fencing by position.
+# Maximum number of unacknowledged records of an owner with fencing by position.
 WINDOW: Final = 16
 MISSING: Final = "The object {} of the log is missing."
 NOT_NEXT: Final = "The object {} does not follow the record before it."
 
 
-def whole_log(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[Entry]:
-    """Yield the records after ``base`` that the chain includes.
+def read_chain(objects: Objects, base: int, chain: Sequence[Span]) -> Iterator[Entry]:
+    """Yield the records in the chain after the position ``base``.
 
     Raises ``StoreDamaged`` with the name of a record that is missing, damaged or out of order.
     """
     for span in chain:
-        yield from followed(objects, span.epoch, base, span.last, by_position=span.by_position)
+        yield from read_epoch(objects, span.epoch, base, span.last, by_position=span.by_position)
         base = max(base, span.last)
 
 
-def followed(
+def read_epoch(
     objects: Objects,
     epoch: int,
     base: int,
@@ -48,13 +50,18 @@ def followed(
     *,
     by_position: bool = False,
 ) -> Iterator[Entry]:
-    """Yield the records of one epoch after ``base``, up to ``last`` or up to the first missing record.
+    """Yield the valid records of one epoch after the position ``base``.
 
-    Raises ``StoreDamaged`` if the missing record precedes ``last`` or was acknowledged according to ``acknowledged`` or
-    a later record.
+    Args:
+        last: The last position to read. If ``last`` is None, the log ends before the first missing record.
+        acknowledged: A position up to which the owner has acknowledged all records.
+        by_position: Whether the epoch is fenced by position.
+
+    Raises:
+        StoreDamaged: A record is damaged, out of order, or missing although it precedes ``last`` or was acknowledged.
     """
     before: int | None = None
-    for record in sequence(objects, epoch, base, last, acknowledged, by_position):
+    for record in read_records(objects, epoch, base, last, acknowledged, by_position):
         if record.epoch > epoch:
             return  # a fence: the following records are void
         if record.epoch < epoch or not record.batches:
@@ -65,10 +72,10 @@ def followed(
         yield record
 
 
-def sequence(
+def read_records(
     objects: Objects, epoch: int, base: int, last: int | None, acknowledged: int, by_position: bool
 ) -> Iterator[Entry]:
-    """Yield the records that ``followed`` yields, and also fences and void records."""
+    """Yield the records that ``read_epoch`` reads, including fences and void records."""
     with ThreadPoolExecutor(AHEAD, "zq-restore") as readers:
         while last is None or base < last:
             end = base + AHEAD if last is None else min(base + AHEAD, last)
@@ -87,22 +94,22 @@ def sequence(
 
 
 def _was_acknowledged(position: int, epoch: int, names: Sequence[str], values: Sequence[bytes | None]) -> bool:
-    """Return whether one of the next records acknowledges this position.
+    """Return whether one of the records states that this position was acknowledged.
 
-    Up to ``AHEAD`` uploads run concurrently, and not all of them may be stored.
+    If not, a missing record at the position is no damage, because concurrent uploads may be stored in any order.
     """
     there = zip(names, values, strict=True)
     records = (entries.decode(value, name) for name, value in there if value is not None)
     return any(record.epoch == epoch and record.acknowledged >= position for record in records)
 
 
-def end_of(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
-    """Return the last position of a deposed epoch; call ``each`` with every record.
+def close_log(objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None]) -> int:
+    """Call ``each`` with every record of a deposed epoch's log, and return the last position.
 
-    Records that may lack the object store's acknowledgement are stored again, so that later readers find them.
+    Records that may be unacknowledged are stored again, because some readers may not see them yet.
     """
     doubtful: deque[Entry] = deque()
-    for record in followed(objects, epoch, base, None, acknowledged):
+    for record in read_epoch(objects, epoch, base, None, acknowledged):
         each(record)
         base, acknowledged = record.position, max(acknowledged, record.acknowledged)
         doubtful.append(record)
@@ -121,9 +128,9 @@ def _confirm(objects: Objects, record: Entry, acknowledged: int) -> None:
 def seal(
     objects: Objects, epoch: int, base: int, acknowledged: int, each: Callable[[Entry], None], successor: int
 ) -> int:
-    """Close an epoch fenced by position; return its last position and call ``each`` with every record.
+    """Close the log of an epoch that is fenced by position, and call ``each`` with every record.
 
-    Raises ``Taken``.
+    Return the last position, including fences. Raises ``TakenOver`` if a later successor has written a fence.
     """
 
     def fence(position: int) -> bool:
@@ -132,9 +139,9 @@ def seal(
 
     closed = False
     while True:
-        for record in sequence(objects, epoch, base, None, acknowledged, True):
+        for record in read_records(objects, epoch, base, None, acknowledged, True):
             if record.epoch > successor:
-                raise Taken
+                raise TakenOver
             closed = closed or record.epoch > epoch
             if record.epoch == epoch and record.batches and not closed:
                 each(record)
@@ -146,6 +153,6 @@ def seal(
     return base + WINDOW
 
 
-def said(kept: object) -> int:
-    """Return the last position that an owner has reported as acknowledged."""
+def acknowledged_position(kept: object) -> int:
+    """Return the last acknowledged position according to ``kept`` if this is a head, or else 0."""
     return max(kept.acknowledged, kept.released) if isinstance(kept, Head) else 0

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The upload of commits to the object store. Commits are uploaded in groups and acknowledged in log order.
+"""The upload of the log to the object store.
 
-The upload of a record is repeated with the same bytes until the object store has it. Then the server checks for a
-fence. This module does not interpret the content of batches.
+Batches are uploaded in groups, one record per group, and acknowledged in log order. A failed upload is repeated with
+the same bytes. After an upload, the server checks for a fence.
 """
 
 import logging
@@ -18,55 +18,60 @@ from zq.errors import Deposed, Unavailable
 from zq.storage.object import entries
 from zq.storage.object.entries import Batch
 from zq.storage.object.epochs import Proof, log_name
-from zq.storage.object.objects import Objects, ObjectStoreRefuses
+from zq.storage.object.objects import Objects, ObjectStoreRejection
 from zq.storage.object.restoring import WINDOW
 from zq.storage.ordered.store import Range, Write
 
 LOG = logging.getLogger(__name__)
 # Maximum uncompressed size of a record in bytes, except for a record with a single batch.
-MOST: Final = 4 << 20
-# Maximum size in bytes of the waiting changes; beyond it, writes are refused.
-MOST_WAITING: Final = 64 << 20
+MAX_RECORD_BYTES: Final = 4 << 20
+# Size in bytes of the unacknowledged batches above which writes are rejected.
+MAX_WAITING_BYTES: Final = 64 << 20
 # Number of recent uploads whose durations determine the spacing of the next ones.
 RECENT: Final = 8
-# Seconds after which changes without a waiting caller are uploaded.
+# Maximum delay in seconds of batches for which no caller waits.
 UNHURRIED: Final = 1.0
-# Minimum and maximum seconds between two attempts. ``REFUSED_PAUSE`` applies after the object store rejected a record.
+# Seconds between two attempts: for the first retry, and at most.
 PAUSE: Final = (0.05, 2.0)
+# Seconds until the next attempt if the object store has rejected a record.
 REFUSED_PAUSE: Final = 5.0
 UNKNOWN: Final = "The object store has not confirmed this in time: it is not known to be stored.{} Try again later."
 FULL: Final = "The object store is slower than this server is asked to write. Try again later."
 
 
 class _Waiting(NamedTuple):
-    """A batch that is not in a record yet. ``since`` is the monotonic time at which it was appended."""
+    """A batch that is not in a record yet. ``since`` is the monotonic time at which it was appended, in seconds."""
 
     batch: Batch
     size: int
     since: float
 
 
-class _Turn(NamedTuple):
-    """A thread that waits until all batches up to ``wanted`` are acknowledged; ``gate`` is then released."""
+class _Waiter(NamedTuple):
+    """A thread that waits until all batches up to the number ``wanted`` are acknowledged.
+
+    To wake the thread, release ``gate``.
+    """
 
     wanted: int
     gate: threading.Lock
 
 
-class Cut:
-    """A place between two batches at which a record ends.
+class LogCut:
+    """A position between two batches at which a record ends.
 
-    ``position`` is the position of that record, or None until the record exists.
+    Attributes:
+        serial: The number of the batch before the cut.
+        position: The log position of the record, or None until the record exists.
     """
 
     def __init__(self, serial: int, position: int | None) -> None:
-        """Create a cut after the batch ``serial``."""
         self.serial = serial
         self.position = position
 
 
 class Shipper:
-    """The uploader of one epoch's log, which the owner runs with ``uploads`` threads."""
+    """The uploader of one epoch's log."""
 
     def __init__(
         self,
@@ -80,12 +85,13 @@ class Shipper:
         *,
         now: Callable[[], float],
     ) -> None:
-        """Create the shipper.
+        """Initialize.
 
         Args:
-            position: Last position of the log so far.
+            position: The last position of the log so far.
+            uploads: The number of upload threads.
             linger: Minimum seconds between the starts of two uploads.
-            patience: Maximum seconds of ``wait``.
+            patience: Timeout of ``wait`` in seconds.
             by_position: Whether the log is fenced by position.
         """
         self._objects = objects
@@ -98,24 +104,24 @@ class Shipper:
         self._changed = threading.Condition(threading.Lock())
         """Notified when an upload may be due.
 
-        Only the thread that holds ``_encoding`` waits for it. Callers that wait for an upload have their own gates, so
-        that an upload does not wake all waiting threads.
+        Only the upload thread that holds ``_encoding`` waits for it. Callers of ``wait`` have gates of their own, so
+        that an upload does not wake all of them.
         """
         self._encoding = threading.Lock()
-        """Held while a group is taken and encoded, so that records are created in the order of their positions."""
+        """Held while a record is built, so that records are built in the order of their positions."""
         self._waiting: deque[_Waiting] = deque()
         self._bytes = 0
         self._appended = 0
         self._taken = 0
-        self._turns: list[_Turn] = []
+        self._waiters: list[_Waiter] = []
         self._wanted = 0
-        """The number of the last batch for which a caller has waited."""
+        """The highest number of a batch for which a caller waits or has waited."""
         self._serials: dict[int, int] = {}
         """The number of the last batch of each unacknowledged record, by position."""
-        self._cuts: deque[Cut] = deque()
-        """Cuts that the records have not reached yet."""
+        self._cuts: deque[LogCut] = deque()
+        """Cuts whose records do not exist yet."""
         self._done: dict[int, float] = {}
-        """Time of the proof before the upload of each stored but unacknowledged record, by position."""
+        """The start of the upload of each stored but unacknowledged record, by position, on the proof's clock."""
         self._durations: deque[float] = deque(maxlen=RECENT)
         self._alone = 0.0
         self._spacing = 0.0
@@ -127,7 +133,7 @@ class Shipper:
         self._shipped = 0
         self._closing = False
         self._refusal = ""
-        """The reason why the object store rejects records, or an empty text."""
+        """The reason why the object store rejects records, or ""."""
         self.uploads = dict.fromkeys(("stored", "failed", "refused"), 0)
         """Number of uploads by outcome."""
         self.seconds = 0.0
@@ -141,14 +147,20 @@ class Shipper:
             thread.start()
 
     def admit(self) -> None:
-        """Raise ``Unavailable`` if too many changes are waiting, or ``Deposed``."""
+        """Check that the log accepts writes.
+
+        Raises ``Unavailable`` if too many bytes wait for their upload, or ``Deposed`` if another server owns the store.
+        """
         if self._proof.fenced:
             raise Deposed
-        if self._bytes > MOST_WAITING:
+        if self._bytes > MAX_WAITING_BYTES:
             raise Unavailable(FULL)
 
     def append(self, writes: Sequence[Write], gone: Sequence[Range]) -> None:
-        """Append a batch that was just written to the store. The caller appends batches in the order of the writes."""
+        """Append a batch of writes and deleted ranges to the log. Returns before the batch is uploaded.
+
+        Batches must be appended in the order in which they are written to the local store.
+        """
         size = sum(len(key) + len(value or b"") for _, key, value in writes)
         with self._changed:
             self._waiting.append(_Waiting(Batch(writes, gone), size, time.monotonic()))
@@ -156,56 +168,58 @@ class Shipper:
             self._appended += 1
 
     def wait(self) -> None:
-        """Wait until all appended changes are in the object store and this server's ownership was confirmed afterwards.
+        """Wait until all appended batches are stored and this server's ownership is confirmed afterwards.
 
-        Raises ``Unavailable`` after ``patience`` seconds, although the changes may still be stored. Raises ``Deposed``.
+        Raises:
+            Deposed: Another server owns the store.
+            Unavailable: ``patience`` seconds have passed. The batches may still become durable.
         """
         wanted = self._appended
-        self._settle(wanted)
+        self._wait_for(wanted)
 
-    def _settle(self, wanted: int) -> None:
+    def _wait_for(self, wanted: int) -> None:
         with self._changed:
             if self._shipped >= wanted:
                 return
             if self._proof.fenced:
                 raise Deposed
-            turn = _Turn(wanted, threading.Lock())
-            turn.gate.acquire()
-            self._turns.append(turn)
+            waiter = _Waiter(wanted, threading.Lock())
+            waiter.gate.acquire()
+            self._waiters.append(waiter)
             if wanted > self._wanted:
                 hurried, self._wanted = self._wanted > self._taken, wanted
                 if not hurried:
                     self._changed.notify()
-        turn.gate.acquire(timeout=self._patience)
+        waiter.gate.acquire(timeout=self._patience)
         if self._shipped >= wanted:
             return
         with self._changed:
-            if turn in self._turns:
-                self._turns.remove(turn)
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
         if self._proof.fenced:
             raise Deposed
         raise Unavailable(UNKNOWN.format(self._refusal))
 
-    def _open(self, wanted: int) -> None:
-        """Wake the waiters for changes up to ``wanted``. The caller holds ``_changed``."""
-        turns, self._turns = self._turns, []
-        for turn in turns:
-            if turn.wanted <= wanted:
-                turn.gate.release()
+    def _wake(self, wanted: int) -> None:
+        """Wake the threads that wait for batches up to ``wanted``. The caller holds ``_changed``."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if waiter.wanted <= wanted:
+                waiter.gate.release()
             else:
-                self._turns.append(turn)
+                self._waiters.append(waiter)
 
-    def cut(self) -> Cut:
-        """Make a record end with the last appended batch, and return the place of its end."""
+    def cut(self) -> LogCut:
+        """Ensure that a record ends with the last appended batch, and return the cut after this record."""
         with self._changed:
-            made = Cut(self._appended, self._last if self._taken == self._appended else None)
+            made = LogCut(self._appended, self._last if self._taken == self._appended else None)
             if made.position is None:
                 self._cuts.append(made)
             return made
 
-    def reached(self, cut: Cut) -> int:
-        """Wait until the cut's record is acknowledged; return its position. Raises the errors of ``wait``."""
-        self._settle(cut.serial)
+    def wait_for_cut(self, cut: LogCut) -> int:
+        """Wait until the record before the cut is acknowledged. Return its position. Raises the errors of ``wait``."""
+        self._wait_for(cut.serial)
         assert cut.position is not None
         return cut.position
 
@@ -226,11 +240,11 @@ class Shipper:
 
     @property
     def waiting_bytes(self) -> int:
-        """Total size in bytes of the changes that are not acknowledged yet."""
+        """Total size in bytes of the unacknowledged batches."""
         return self._bytes
 
     def close(self) -> int:
-        """Upload the waiting changes and stop; return the last position, or -1 if some changes are unacknowledged."""
+        """Upload the waiting batches and stop. Return the last position, or -1 if a batch is not acknowledged."""
         try:
             self.wait()
         except Unavailable:
@@ -259,7 +273,7 @@ class Shipper:
                 return
 
     def _next(self) -> tuple[int, list[Batch], int] | None:
-        """Wait for the next group of batches; return its position, batches and size, or None after the last group."""
+        """Wait for the next record. Return its position, batches and uncompressed size, or None after the last one."""
         with self._changed:
             while True:
                 if self._proof.fenced or (self._closing and not self._waiting):
@@ -271,7 +285,11 @@ class Shipper:
             batches: list[Batch] = []
             size = 0
             end = self._cuts[0].serial - self._taken if self._cuts else len(self._waiting)
-            while len(batches) < end and self._waiting and (not batches or size + self._waiting[0].size <= MOST):
+            while (
+                len(batches) < end
+                and self._waiting
+                and (not batches or size + self._waiting[0].size <= MAX_RECORD_BYTES)
+            ):
                 waiting = self._waiting.popleft()
                 batches.append(waiting.batch)
                 size += waiting.size
@@ -287,27 +305,27 @@ class Shipper:
             self._cuts.popleft().position = position
 
     def _pause(self) -> float:
-        """Return the seconds until the next upload may begin, or until the next check if nothing is waiting."""
+        """Return the seconds until the next upload may begin or, if nothing is waiting, until the next check."""
         if not self._waiting or self._last - self._acknowledged >= self._ahead:
             return UNHURRIED / 2
         now, oldest = time.monotonic(), self._waiting[0].since
-        hurried = self._wanted > self._taken or self._closing or self._bytes > MOST
+        hurried = self._wanted > self._taken or self._closing or self._bytes > MAX_RECORD_BYTES
         start = oldest if hurried else oldest + UNHURRIED / 2
-        if self._serials and self._bytes <= MOST:
+        if self._serials and self._bytes <= MAX_RECORD_BYTES:
             start = max(start, self._started + self._spacing)
         return max(start, self._started + self._linger) - now
 
     def _upload(self, position: int, value: bytes, size: int) -> bool:
-        """Upload a record, check for a fence and acknowledge. Return False if this server is deposed or stops."""
+        """Upload a record, check for a fence and acknowledge it. Return False if this server is deposed or stops."""
         name, began = log_name(self._proof.epoch, position, self.by_position), time.monotonic()
         moment, alone = self._proof.now, len(self._serials) == 1
         try:
-            self._insist(lambda: self._put(name, value))
+            self._retry(lambda: self._put(name, value))
             put = time.monotonic()
-            self._insist(lambda: self._proof.after_put(self.by_position))
+            self._retry(lambda: self._proof.after_put(self.by_position))
         except Deposed:
             with self._changed:
-                self._open(self._appended)
+                self._wake(self._appended)
             return False
         with self._changed:
             self._pace(time.monotonic() - began, alone and self._last == position)
@@ -319,18 +337,18 @@ class Shipper:
             while self._acknowledged + 1 in self._done:
                 self._acknowledged += 1
                 moment = self._done.pop(self._acknowledged)
-                if self.by_position:  # this record and all before it got their names, so there was no fence before
+                if self.by_position:  # all records up to this one got their names, so the epoch was not fenced then
                     self._proof.extend(moment)
                 self._shipped = self._serials.pop(self._acknowledged)
-            self._open(self._shipped)
+            self._wake(self._shipped)
             self._changed.notify()
         return True
 
     def _pace(self, duration: float, alone: bool) -> None:
-        """Adjust the spacing of uploads: evenly, and longer if concurrent uploads slow each other down.
+        """Adjust the spacing of uploads to the duration of an upload; ``alone`` means that no other upload was running.
 
-        With a distant store, uploads mostly wait, so all run concurrently. With a busy store they run one after the
-        other, each with all waiting changes, because concurrent uploads would only be smaller.
+        If the store is distant, uploads mostly wait for the network and run concurrently. If it is busy, concurrent
+        uploads slow each other down, so the spacing grows and each record has more batches.
         """
         self._durations.append(duration)
         self._alone = duration if alone else min(self._alone, duration)
@@ -339,17 +357,17 @@ class Shipper:
 
     def _put(self, name: str, value: bytes) -> None:
         try:
-            there = stored(self._objects, name, value, self.by_position)
+            there = store_record(self._objects, name, value, self.by_position)
         except Unavailable as error:
             with self._changed:
-                self.uploads["refused" if isinstance(error, ObjectStoreRefuses) else "failed"] += 1
+                self.uploads["refused" if isinstance(error, ObjectStoreRejection) else "failed"] += 1
             raise
         if not there:
-            self._proof.give_up()
+            self._proof.mark_deposed()
             raise Deposed
 
-    def _insist(self, act: Callable[[], object]) -> None:
-        """Repeat the action until it succeeds. Raises ``Deposed``, also if this server is fenced or stops."""
+    def _retry(self, act: Callable[[], object]) -> None:
+        """Repeat the action until it succeeds. Raises ``Deposed`` if this server is deposed or stops."""
         pause = PAUSE[0]
         while True:
             try:
@@ -361,21 +379,22 @@ class Shipper:
             except Unavailable as error:
                 if self._proof.fenced or self._closing:
                     raise Deposed from error
-                if isinstance(error, ObjectStoreRefuses):
+                if isinstance(error, ObjectStoreRejection):
                     LOG.critical("The object store refuses the log: %s", error)
                     pause, self._refusal = REFUSED_PAUSE, f" {error}"
                 time.sleep(pause)
                 pause = min(PAUSE[1], pause * 2)
 
 
-def stored(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
-    """Store a record; return False if the name has other content. Raises ``Unavailable``.
+def store_record(objects: Objects, name: str, value: bytes, by_position: bool) -> bool:
+    """Store a record. Return False if the object already exists with other content.
 
-    If the response to an earlier attempt was lost, the name already has this content.
+    If the object has the same content, an earlier attempt succeeded whose response was lost. Raises ``Unavailable`` if
+    the object store does not respond or a successor has removed the object.
     """
     if objects.put_new(name, value) if by_position else objects.put(name, value):
         return True
     found = objects.get(name)
-    if found is None:  # a successor has removed it in between
+    if found is None:  # a successor has removed the object in the meantime
         raise Unavailable
     return found == value

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The local RocksDB store of an owner. It is only a cache: a write is durable once the object store's log has it."""
+"""The local RocksDB store of an owner. It is a cache: a write is durable once it is in the object store's log."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,7 @@ from zq.model.stats import Measure
 from zq.storage.object.checkpoints import Checkpointer
 from zq.storage.object.entries import Entry
 from zq.storage.object.epochs import Proof
-from zq.storage.object.shipping import Cut, Shipper
+from zq.storage.object.shipping import LogCut, Shipper
 from zq.storage.ordered.store import Range, Write
 from zq.storage.rocksdb.files import Damage, flush_all, link_files
 from zq.storage.rocksdb.store import Store
@@ -18,8 +18,8 @@ from zq.storage.rocksdb.store import Store
 class ShippedStore(Store):
     """The local store whose log is in the object store.
 
-    Call ``restore`` first, then ``serve``; afterwards it is an ordinary store. The directory may have changes that were
-    never acknowledged, so it is never reopened without a new restore.
+    Call ``restore`` for each record of the log, then ``serve``. The directory may contain changes that were never
+    acknowledged, so a later owner must not open it.
     """
 
     prompt = False
@@ -28,21 +28,21 @@ class ShippedStore(Store):
     def __init__(self, path: Path, families: Sequence[str], filtered: str, damage: Damage) -> None:
         super().__init__(path, families, "never", 0, filtered, damage, logged=False)
         self._order = threading.Lock()
-        """Held while a batch is written and appended, so that the log has the order of the writes."""
+        """Held while a batch is written and appended to the log, so that the log has the order of the writes."""
         self._proof: Proof | None = None
         self._shipper: Shipper | None = None
         self._checkpointer: Checkpointer | None = None
         self._closed: Callable[[], object] = bool
 
     def restore(self, record: Entry) -> None:
-        """Apply a record of the log to the local store only."""
+        """Apply a record of the log without uploading it."""
         for batch in record.batches:
             super().write(batch.writes, batch.gone)
 
     def serve(
         self, proof: Proof, shipper: Shipper, checkpointer: Checkpointer, closed: Callable[[], object] = bool
     ) -> None:
-        """Upload all writes from now on. ``closed`` is called after this store was closed."""
+        """Begin to upload all writes. ``close`` calls ``closed`` after it has closed the store."""
         self._proof, self._shipper, self._checkpointer, self._closed = proof, shipper, checkpointer, closed
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
@@ -53,7 +53,10 @@ class ShippedStore(Store):
             shipper.append(writes, gone)
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait until all changes are in the object store, in every mode and for every caller."""
+        """Wait until all changes are in the object store. ``always`` is ignored.
+
+        Raises ``Unavailable`` if the changes are not acknowledged in time.
+        """
         self.shipper.wait()
 
     def prove(self) -> None:
@@ -61,27 +64,27 @@ class ShippedStore(Store):
             self._proof.check()
 
     def check(self) -> None:
-        """Check that the object store responds and accepts records. Raises ``Unavailable``."""
+        """Raise ``Unavailable`` if the object store does not respond or rejects records."""
         if self._proof is not None and self.failure is None:
             self._proof.confirm()
             self.shipper.check()
 
-    def snapshot(self, folder: Path) -> Cut:
-        """Link the current files into a new folder, and return the corresponding place in the log.
+    def snapshot(self, folder: Path) -> LogCut:
+        """Link the current files into a new folder, and return the log position that they correspond to.
 
-        Raises ``Unavailable``.
+        Raises ``Unavailable`` if RocksDB cannot write its files.
         """
-        self.flush_families()  # before the lock, so that writers wait only for the rest
+        self.flush_families()  # before the lock, so that writers wait only for a short flush
         with self._order:
             link_files(self._db, folder)
             return self.shipper.cut()
 
     def flush_families(self) -> None:
-        """Flush the memtables of all families to files. Raises ``Unavailable``."""
+        """Flush the write buffers of all column families. Raises ``Unavailable`` if RocksDB cannot write its files."""
         flush_all(self._views.values())
 
     def measures(self) -> Iterator[Measure]:
-        """Yield the metrics of uploads, checkpoints and ownership; none before ``serve``."""
+        """Yield the metrics of uploads, checkpoints and ownership. Before ``serve``, there are none."""
         if self._proof is None or self._shipper is None or self._checkpointer is None:
             return
         yield Measure("object_epoch", self._proof.epoch)
@@ -108,6 +111,6 @@ class ShippedStore(Store):
 
     @property
     def shipper(self) -> Shipper:
-        """The uploader of the log, which exists after ``serve``."""
+        """The uploader of the log. It exists after ``serve``."""
         assert self._shipper is not None, "a store serves before it is written to"
         return self._shipper

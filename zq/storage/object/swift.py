@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Objects in OpenStack Swift, over HTTP with one connection per thread, and with tokens of Keystone v3 or Swift v1.
+"""Objects in OpenStack Swift, with authentication by Keystone v3 or Swift v1.
 
-Swift checks ``If-None-Match`` when a request arrives, not when the object is stored, so objects cannot be used for
-leader election. Containers can: of several clients that create a container, at most one receives status 201. Reads
+Swift checks ``If-None-Match`` when a request arrives, not when the object is stored, so objects are unsuitable for
+leader election. Containers are suitable: if several clients create a container, at most one receives status 201. Reads
 query all replicas (``X-Newest``).
 """
 
@@ -16,18 +16,20 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from zq.errors import StartRefused, Unavailable
 from zq.model import store_uri
-from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRefuses, Requests
+from zq.storage.object.objects import TIMEOUT, Objects, ObjectStoreRejection, Requests
 
 NEWEST: Final = {"X-Newest": "true"}
 NO_POSITIONS: Final = (
     "[storage:object] fencing = position needs an object store that lets one of several writers have a name. Swift "
     "does not: use look."
 )
-SHAPE: Final = "A Swift store is swift://container/prefix, with ?auth=v1 where one signs in so; it is {!r}."
-NO_SIGN_IN: Final = "What answers where one signs in to the object store is no sign-in: a token or a place is missing."
+SHAPE: Final = "A Swift store is swift://container/prefix, with ?auth=v1 for Swift v1 authentication; it is {!r}."
+NO_SIGN_IN: Final = (
+    "The sign-in URL of the object store is no sign-in: the token or the account URL is missing in its response."
+)
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """An HTTP response. The names of ``headers`` are in lower case."""
 
     status: int
@@ -35,22 +37,25 @@ class Answer(NamedTuple):
     body: bytes
 
 
-class Place(NamedTuple):
-    """The URL of an account and a token for it."""
+class Account(NamedTuple):
+    """The URL of a Swift account, and a token for it."""
 
     url: str
     token: str
 
 
 class Http(threading.local):
-    """An HTTP client with one connection per server and thread."""
+    """An HTTP client with a persistent connection per server and thread."""
 
     def __init__(self, requests: Requests) -> None:
         self._requests = requests
         self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
 
-    def ask(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Answer:
-        """Send a request; reconnect once if the server has closed the connection. Raises ``Unavailable`` on timeout."""
+    def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Response:
+        """Send a request. If the server has closed the connection, reconnect once.
+
+        Raises ``Unavailable`` if there is no complete response.
+        """
         parts = urlsplit(url)
         where = parts.scheme, parts.netloc
         path = f"{parts.path}?{parts.query}" if parts.query else parts.path
@@ -60,7 +65,7 @@ class Http(threading.local):
             try:
                 connection.request(method, path, body, dict(headers))
                 response = connection.getresponse()
-                answer = Answer(
+                reply = Response(
                     response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
                 )
             except (OSError, http.client.HTTPException) as error:
@@ -69,9 +74,9 @@ class Http(threading.local):
                 if kept is None or isinstance(error, TimeoutError):
                     raise Unavailable from error
             else:
-                self._requests.count(method, answer.status)
+                self._requests.count(method, reply.status)
                 self._open[where] = connection
-                return answer
+                return reply
 
     def close(self) -> None:
         """Close this thread's connections."""
@@ -89,100 +94,100 @@ class SwiftObjects(Objects):
     """The objects of one container below a prefix."""
 
     def __init__(self, uri: str, environment: Mapping[str, str]) -> None:
-        """Parse the URI. Raises ``StartRefused`` if the URI or the environment names no container."""
+        """Parse the URI. Raises ``StartRefused`` if the URI is invalid or an environment variable is missing."""
         parts = store_uri.split(uri)
         self._container, self._prefix = parts.netloc, parts.path.strip("/")
         options = parse_qs(parts.query, keep_blank_values=True)
-        way = options.pop("auth", ["v3"])
-        if not self._container or not self._prefix or options or way not in (["v1"], ["v3"]):
+        version = options.pop("auth", ["v3"])
+        if not self._container or not self._prefix or options or version not in (["v1"], ["v3"]):
             raise StartRefused(SHAPE.format(uri))
-        self._sign_in = _V1(environment) if way == ["v1"] else _V3(environment)
+        self._sign_in = _V1(environment) if version == ["v1"] else _V3(environment)
         self.requests = Requests()
         self._http = Http(self.requests)
         self._lock = threading.Lock()
-        self._place: Place | None = None
+        self._account: Account | None = None
         digest = hashlib.sha256(self._prefix.encode()).hexdigest()[:16]
-        self._office = f"{self._container}-zq-{digest}"
+        self._election = f"{self._container}-zq-{digest}"
 
     def prepare(self) -> None:
         """Create the container if it does not exist.
 
-        Raises ``StartRefused`` for a container with versioning, because removals would not free space.
+        Raises ``StartRefused`` if the container has versioning, because deletions would not free space.
         """
-        self._expect(self.ask("PUT", quote(self._container)), 201, 202)
-        headers = self._expect(self.ask("HEAD", quote(self._container)), 200, 204).headers
+        self._expect(self.send("PUT", quote(self._container)), 201, 202)
+        headers = self._expect(self.send("HEAD", quote(self._container)), 200, 204).headers
         if "x-versions-location" in headers or headers.get("x-versions-enabled", "").lower() == "true":
             raise StartRefused(f"The container {self._container} keeps old versions of objects: use one that does not.")
 
     def put(self, name: str, value: bytes) -> bool:
-        answer = self.ask("PUT", self.path(name), {"Content-Type": "application/octet-stream"}, value)
-        return self._expect(answer, 201, 202).status == 201
+        reply = self.send("PUT", self.path(name), {"Content-Type": "application/octet-stream"}, value)
+        return self._expect(reply, 201, 202).status == 201
 
     def put_new(self, name: str, value: bytes) -> bool:
-        """Store the value unless the object exists. Several concurrent callers may succeed."""
+        """Store the value unless the object exists. Several concurrent writers may succeed."""
         headers = {"Content-Type": "application/octet-stream", "If-None-Match": "*"}
-        return self._expect(self.ask("PUT", self.path(name), headers, value), 201, 202, 412).status == 201
+        return self._expect(self.send("PUT", self.path(name), headers, value), 201, 202, 412).status == 201
 
     def prove_exclusive(self) -> None:
         raise StartRefused(NO_POSITIONS)
 
     def get(self, name: str) -> bytes | None:
-        answer = self._expect(self.ask("GET", self.path(name), NEWEST), 200, 404)
-        return answer.body if answer.status == 200 else None
+        reply = self._expect(self.send("GET", self.path(name), NEWEST), 200, 404)
+        return reply.body if reply.status == 200 else None
 
     def exists(self, name: str) -> bool:
-        return self._expect(self.ask("HEAD", self.path(name), NEWEST), 200, 404).status == 200
+        return self._expect(self.send("HEAD", self.path(name), NEWEST), 200, 404).status == 200
 
     def delete(self, name: str) -> None:
-        self._expect(self.ask("DELETE", self.path(name)), 204, 404)
+        self._expect(self.send("DELETE", self.path(name)), 204, 404)
 
     def elect(self, number: int) -> bool:
-        return self._expect(self.ask("PUT", quote(f"{self._office}-{number}")), 201, 202).status == 201
+        return self._expect(self.send("PUT", quote(f"{self._election}-{number}")), 201, 202).status == 201
 
-    def elected(self, number: int) -> bool:
-        return self._expect(self.ask("HEAD", quote(f"{self._office}-{number}")), 200, 204, 404).status != 404
+    def has_election(self, number: int) -> bool:
+        return self._expect(self.send("HEAD", quote(f"{self._election}-{number}")), 200, 204, 404).status != 404
 
     def close(self) -> None:
         self._http.close()
 
     def path(self, name: str) -> str:
-        """Return the path of an object below the account."""
+        """Return the URL path of an object, relative to the account's URL."""
         return quote(f"{self._container}/{self._prefix}/{name}")
 
-    def ask(
+    def send(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes | None = None
-    ) -> Answer:
-        """Send one request; renew an expired token once."""
-        place = self._signed_in(None)
+    ) -> Response:
+        """Send a request. If the token has expired, sign in again and repeat the request once."""
+        account = self._get_account(None)
         for attempt in range(2):
-            answer = self._http.ask(
-                method, f"{place.url}/{path}", {"X-Auth-Token": place.token, **(headers or {})}, body
+            reply = self._http.send(
+                method, f"{account.url}/{path}", {"X-Auth-Token": account.token, **(headers or {})}, body
             )
-            if answer.status != 401 or attempt:
+            if reply.status != 401 or attempt:
                 break
-            place = self._signed_in(place)
-        return answer
+            account = self._get_account(account)
+        return reply
 
-    def _signed_in(self, former: Place | None) -> Place:
-        """Return the current account URL and token; sign in again if they are still ``former``."""
+    def _get_account(self, former: Account | None) -> Account:
+        """Return the account, signing in if there is none yet or the token of the account ``former`` has expired."""
         with self._lock:
-            if self._place is None or self._place == former:
+            if self._account is None or self._account == former:
                 try:
-                    self._place = self._sign_in(self._http)
+                    self._account = self._sign_in(self._http)
                 except (LookupError, TypeError, ValueError) as error:
-                    raise ObjectStoreRefuses(NO_SIGN_IN) from error
-            return self._place
+                    raise ObjectStoreRejection(NO_SIGN_IN) from error
+            return self._account
 
     @staticmethod
-    def _expect(answer: Answer, *statuses: int) -> Answer:
-        if answer.status in statuses:
-            return answer
-        sentence = f"The object store answers with status {answer.status}."
-        raise ObjectStoreRefuses(sentence) if 400 <= answer.status < 500 or answer.status == 507 else Unavailable
+    def _expect(reply: Response, *statuses: int) -> Response:
+        if reply.status in statuses:
+            return reply
+        sentence = f"The object store answers with status {reply.status}."
+        raise ObjectStoreRejection(sentence) if 400 <= reply.status < 500 or reply.status == 507 else Unavailable
 
 
 class _V1:
-    """Authentication with Swift's v1 protocol: ``ST_AUTH``, ``ST_USER`` and ``ST_KEY``."""
+    """Authentication with Swift v1, by the variables ``ST_AUTH``, ``ST_USER`` and ``ST_KEY``."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = _variable(environment, "ST_AUTH")
@@ -191,13 +196,13 @@ class _V1:
             "X-Auth-Key": _variable(environment, "ST_KEY"),
         }
 
-    def __call__(self, http: Http) -> Place:
-        answer = _accepted(http.ask("GET", self._url, self._headers))
-        return Place(answer.headers["x-storage-url"], answer.headers["x-auth-token"])
+    def __call__(self, http: Http) -> Account:
+        reply = _accepted(http.send("GET", self._url, self._headers))
+        return Account(reply.headers["x-storage-url"], reply.headers["x-auth-token"])
 
 
 class _V3:
-    """Authentication with Keystone v3: the ``OS_*`` variables of a user's password or an application credential."""
+    """Authentication with Keystone v3, by the ``OS_*`` variables of a user or an application credential."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._url = _variable(environment, "OS_AUTH_URL").rstrip("/").removesuffix("/v3") + "/v3/auth/tokens"
@@ -205,9 +210,9 @@ class _V3:
         self._interface = environment.get("OS_INTERFACE", "public")
         self._body = json.dumps({"auth": _identity(environment)}).encode()
 
-    def __call__(self, http: Http) -> Place:
-        answer = _accepted(http.ask("POST", self._url, {"Content-Type": "application/json"}, self._body))
-        catalog = json.loads(answer.body)["token"].get("catalog", [])
+    def __call__(self, http: Http) -> Account:
+        reply = _accepted(http.send("POST", self._url, {"Content-Type": "application/json"}, self._body))
+        catalog = json.loads(reply.body)["token"].get("catalog", [])
         endpoints = [
             endpoint["url"]
             for service in catalog
@@ -217,15 +222,15 @@ class _V3:
             and self._region in ("", endpoint.get("region_id"), endpoint.get("region"))
         ]
         if not endpoints:
-            raise ObjectStoreRefuses("Keystone's catalog names no object store for these variables.")
-        return Place(endpoints[0].rstrip("/"), answer.headers["x-subject-token"])
+            raise ObjectStoreRejection("Keystone's catalog names no object store for these variables.")
+        return Account(endpoints[0].rstrip("/"), reply.headers["x-subject-token"])
 
 
-def _accepted(answer: Answer) -> Answer:
-    if answer.status in (200, 201, 204):
-        return answer
-    sentence = f"The object store's sign-in answers with status {answer.status}."
-    raise ObjectStoreRefuses(sentence) if answer.status < 500 else Unavailable
+def _accepted(reply: Response) -> Response:
+    if reply.status in (200, 201, 204):
+        return reply
+    sentence = f"The object store's sign-in answers with status {reply.status}."
+    raise ObjectStoreRejection(sentence) if reply.status < 500 else Unavailable
 
 
 def _identity(environment: Mapping[str, str]) -> dict[str, Any]:

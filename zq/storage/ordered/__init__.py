@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue engine over any ordered key-value store, independent of the store's vendor.
+"""The queue engine over any ordered key-value store.
 
-- ``store`` is the protocol of a store, and ``layout`` its keys and values.
-- ``handle`` provides the open store to every verb, and ``registry`` has the state of the queues in memory.
-- ``changes`` writes messages, ``scans`` finds them, and ``hints`` makes the search faster.
+- ``store`` has the protocol of a store, and ``layout`` its keys and values.
+- ``handle`` provides the open store to every verb, and ``registry`` caches the state of each queue in memory.
+- ``changes`` writes messages, ``scans`` finds them, and ``hints`` has caches that speed up the search.
 - ``logs`` has the logs of topics.
 
-A thread acquires locks in this order: striped locks, queue locks, the registry's lock. A log's lock is never combined
-with another lock.
+A thread acquires locks in this order: striped locks, queue locks, the registry's lock. A thread that holds a log's lock
+holds no other lock.
 """

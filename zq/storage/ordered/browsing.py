@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of messages in one state, without locks.
+"""Pages of messages in one state, read without locks.
 
-Ready and delayed messages are listed in claim order, claimed messages by sequence. As in ``ready``, claim order merges
-the index ``available`` with the fresh messages; a ``Position`` has the progress in both.
+Ready and delayed messages are listed in claim order, claimed messages by sequence. Claim order merges the index
+``available`` with the fresh messages, as in ``ready``; a ``Position`` is a cursor in both.
 """
 
 from collections.abc import Iterator
@@ -11,25 +11,25 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from zq.model import Browsed, Message, Position, State
+from zq.model import BrowsePage, Message, Position, State
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import bodies
+from zq.storage.ordered.changes import read_bodies
 from zq.storage.ordered.layout import StoredMessage
-from zq.storage.ordered.ready import fresh
+from zq.storage.ordered.ready import scan_fresh
 from zq.storage.ordered.registry import RESERVED, QueueState
 from zq.storage.ordered.store import Store
 
-# Number of records that are read at a time, at first and at most.
-FIRST: Final = 16
-MOST: Final = 512
+# Number of records in the first read; each further read doubles it, up to ``MAX_RECORDS``.
+FIRST_RECORDS: Final = 16
+MAX_RECORDS: Final = 512
 
 
 # (available-at, sequence, record)
 Candidate = tuple[int, int, StoredMessage]
 
 
-class Met(NamedTuple):
-    """A message in the requested state, and the position from which the next page continues."""
+class Match(NamedTuple):
+    """A message in the requested state, and the position after which the next page begins."""
 
     position: Position
     record: StoredMessage
@@ -37,40 +37,42 @@ class Met(NamedTuple):
 
 def page(
     store: Store, state: QueueState, wanted: State, after: Position, limit: int, now: int, most_bytes: int
-) -> Browsed:
-    """Return up to ``limit`` messages in the state after a position.
+) -> BrowsePage:
+    """Return up to ``limit`` messages in the state ``wanted`` after a position.
 
-    Their bodies have up to ``most_bytes`` bytes in total, except for a single message.
+    The page ends before its bodies exceed ``most_bytes`` in total, but it has at least one message if any exists.
     """
-    met = _claimed(store, state, after, now) if wanted is State.CLAIMED else _waiting(store, state, wanted, after, now)
+    matches = (
+        _claimed(store, state, after, now) if wanted is State.CLAIMED else _unclaimed(store, state, wanted, after, now)
+    )
     items: list[Message] = []
     position: Position | None = None
-    while len(items) < limit and (some := list(islice(met, min(FIRST, limit - len(items))))):
-        texts = bodies(store, state.number, [(one.position.sequence, one.record) for one in some], spare=True)
+    while len(items) < limit and (some := list(islice(matches, min(FIRST_RECORDS, limit - len(items))))):
+        texts = read_bodies(store, state.number, [(one.position.sequence, one.record) for one in some], spare=True)
         for one, body in zip(some, texts, strict=True):
-            if not body:  # the message expired or was removed after its record was read, or it is unreadable
+            if not body:  # the message was removed or has expired in the meantime, or its body is unreadable
                 continue
             most_bytes -= len(body)
             if most_bytes < 0 and items:
-                return Browsed(items, position)
-            items.append(layout.message(one.position.sequence, one.record, body, now))
+                return BrowsePage(items, position)
+            items.append(layout.build_message(one.position.sequence, one.record, body, now))
             position = one.position
-    return Browsed(items, position)
+    return BrowsePage(items, position)
 
 
-def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Met]:
-    """Yield claimed messages by sequence. Each page reads all claim groups of the queue, 8 bytes for each message."""
+def _claimed(store: Store, state: QueueState, after: Position, now: int) -> Iterator[Match]:
+    """Yield claimed messages by sequence. The cost grows with the number of the queue's claimed messages."""
     held = {sequence for sequence in state.reserved if sequence > after.sequence}
     for _, value in store.scan("claims", *state.bounds(), spare=True):
-        ends, sequences = layout.group_of(value)
+        ends, sequences = layout.decode_group(value)
         if ends > now:
             held.update(sequence for sequence in sequences if sequence > after.sequence)
     for _, sequence, record in _records(store, state, ((0, sequence) for sequence in sorted(held)), now):
-        if record.held(now):
-            yield Met(Position(0, sequence), record)
+        if record.is_held(now):
+            yield Match(Position(0, sequence), record)
 
 
-def _waiting(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Met]:
+def _unclaimed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Match]:
     """Yield ready or delayed messages in claim order."""
     lane = after.lane
     both = merge(
@@ -79,11 +81,11 @@ def _waiting(store: Store, state: QueueState, wanted: State, after: Position, no
     for available, sequence, record in both:
         if not record.indexed:
             lane = sequence
-        yield Met(Position(available, sequence, lane), record)
+        yield Match(Position(available, sequence, lane), record)
 
 
 def _indexed(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Yield unclaimed messages in the wanted state from the index ``available``, which also has claimed messages."""
+    """Yield the unclaimed messages in the wanted state from the index ``available``."""
     number, is_ready = state.number, wanted is State.READY
     present = layout.pair.pack(number, now + 1)
     lower = max(layout.triple.pack(number, after.available, after.sequence) + b"\0", state.bounds()[0])
@@ -91,15 +93,15 @@ def _indexed(store: Store, state: QueueState, wanted: State, after: Position, no
     entries = store.scan("available", lower, present if is_ready else state.bounds()[1], spare=True)
     positions = (layout.triple.unpack(key)[1:] for key, _ in entries)
     for available, sequence, record in _records(store, state, positions, now):
-        if record.indexed and record.available == available and not record.held(now):
+        if record.indexed and record.available == available and not record.is_held(now):
             yield available, sequence, record
 
 
 def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now: int) -> Iterator[Candidate]:
-    """Yield fresh messages in the wanted state. The available-at of fresh messages increases with their sequences."""
+    """Yield the fresh messages in the wanted state in claim order."""
     if wanted is State.READY:
-        for available, sequence, expires, _, record in fresh(store, state, after.lane):
-            if available > now:
+        for available, sequence, expires, _, record in scan_fresh(store, state, after.lane):
+            if available > now:  # so are all later ones, because the available-at increases with the sequence
                 return
             if record is not None and expires > now:
                 yield available, sequence, record
@@ -108,7 +110,7 @@ def _fresh(store: Store, state: QueueState, wanted: State, after: Position, now:
 
 
 def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> list[Candidate]:
-    """Return delayed fresh messages by sequence. They exist only if the clock was set back after they were posted."""
+    """Return fresh messages with an available-at in the future, which exist only after the clock was set back."""
     first, last = max(state.tally.fresh_head, after.lane) + 1, state.tally.fresh_tail + 1
     found: list[Candidate] = []
     if first < last:
@@ -126,7 +128,7 @@ def _fresh_later(store: Store, state: QueueState, after: Position, now: int) -> 
 
 def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...]], now: int) -> Iterator[Candidate]:
     """Yield the unexpired messages at these positions. Messages that a commit has reserved count as claimed."""
-    count = FIRST
+    count = FIRST_RECORDS
     while some := list(islice(positions, count)):
         values = store.get_many(
             "messages", [layout.pair.pack(state.number, position[1]) for position in some], spare=True
@@ -137,4 +139,4 @@ def _records(store: Store, state: QueueState, positions: Iterator[tuple[int, ...
                 if sequence in state.reserved:
                     record.ends = RESERVED
                 yield available, sequence, record
-        count = min(2 * count, MOST)
+        count = min(2 * count, MAX_RECORDS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atomic changes to messages, and moves. All verbs write messages through this module.
+"""Atomic changes to messages. All verbs write messages through this module.
 
-A change collects writes. ``commit`` applies them in one batch and then updates the state of the queues in memory. The
+A ``Change`` collects writes. ``commit`` applies them in one batch and then updates the queue states in memory. The
 caller holds the locks of all affected queues from before its first read until after ``commit``.
 """
 
@@ -17,26 +17,27 @@ from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.entries import message_changes, message_entries, message_removal
 from zq.storage.ordered.idempotency import key_writes
-from zq.storage.ordered.layout import Found, IndexPlace, NewMessage, StoredEntry, StoredMessage, Tally
-from zq.storage.ordered.lines import Lines
+from zq.storage.ordered.layout import Found, IndexFields, NewMessage, StoredEntry, StoredMessage, Tally
+from zq.storage.ordered.lines import LineChanges
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
-# Maximum number of other messages between two fresh messages. A claim must skip these messages.
+# Maximum number of other messages between two fresh messages. A claim reads and skips the messages in between.
 MAX_GAP: Final = 16
-# Maximum milliseconds by which the last available-at may be in the future; a later one is reset.
-BELIEVED: Final = FALSE_FUTURE * 1000
+# Maximum milliseconds by which the last fresh message's available-at may be in the future. A later one was caused by a
+# wrong clock and is ignored.
+MAX_AHEAD: Final = FALSE_FUTURE * 1000
 
 
-class End(NamedTuple):
-    """The outcome and time of finishing messages, and the history retention in seconds (0: no history)."""
+class Completion(NamedTuple):
+    """The outcome and time of finished messages, and the queue's history retention in seconds (0: no history)."""
 
     outcome: Outcome
     history: int
     now: int
 
 
-class Taken(NamedTuple):
+class ReadyMessage(NamedTuple):
     """A ready message with its body."""
 
     sequence: int
@@ -45,19 +46,19 @@ class Taken(NamedTuple):
 
 
 class Change:
-    """A set of insertions, removals and rewrites of messages that are committed together."""
+    """Insertions, removals and rewrites of messages that are committed in one batch."""
 
     def __init__(self, store: Store, now: int) -> None:
         self._store = store
         self._now = now
-        self._lines: Lines | None = None
+        self._lines: LineChanges | None = None
         self._writes: list[Write] = []
         self._tallies: dict[QueueState, Tally] = {}
         self._heads: dict[QueueState, bytes] = {}
         self._made_available: defaultdict[QueueState, list[bytes]] = defaultdict(list)
         self._lowered: dict[QueueState, set[int]] = {}
         self._claimed: dict[bytes, tuple[int, list[int]]] = {}
-        """End and sequences of each new claim group, by key."""
+        """Completion and sequences of each new claim group, by key."""
         self._groups: dict[tuple[QueueState, str, int], tuple[int, list[int]]] = {}
         """Number and sequences of the last claim group, by queue, claim and end."""
         self.holders: dict[bytes, bytes] = {}
@@ -66,17 +67,17 @@ class Change:
         """Sequences that leave a claim group, by queue number, claim and group."""
 
     @property
-    def lines(self) -> Lines:
-        """The changes to the lines of grouped queues. Other queues have no lines."""
+    def lines(self) -> LineChanges:
+        """The changes to the message groups of grouped queues."""
         if self._lines is None:
-            self._lines = Lines(self._store)
+            self._lines = LineChanges(self._store)
         return self._lines
 
     def insert(self, state: QueueState, record: NewMessage, body: bytes, now: int, delay: int = 0) -> None:
         """Append a message to the queue.
 
-        A message without a delay does not become available before earlier messages without a delay (L5).
-        ``record.size`` is the size of everything except the body; this method adds the rest.
+        Messages without a delay become available in the order of their insertion (L5). The method adds the size of the
+        body and ``OVERHEAD`` to ``record.size``.
         """
         tally, lane = self._tally(state), not state.grouping
         size = record.size = record.size + len(body) + OVERHEAD
@@ -87,12 +88,12 @@ class Change:
             record.available, record.indexed = now + delay, lane
             tally.fresh_gap += 1
         else:
-            _join(tally, record, now, lane)
+            _set_available(tally, record, now, lane)
         key = layout.pair.pack(state.number, sequence)
         if len(body) <= layout.SHORT:
             record.body = body
         else:
-            self._writes.append(("bodies", key, self._sealed(state, record, body)))
+            self._writes.append(("bodies", key, self._seal(state, record, body)))
         self._writes.append(("messages", key, layout.encode(record)))
         self._writes += message_entries(state.project, key, record)
         if record.indexed:
@@ -102,7 +103,7 @@ class Change:
             self.lines.join(state, sequence, record)
 
     def post(self, state: QueueState, draft: Draft, now: int) -> None:
-        """Append a new message and remember its idempotency key, if any."""
+        """Append a new message and store its idempotency key, if any."""
         attributes, group, ttl, expires = draft.attributes, draft.group, draft.ttl, now + draft.ttl * 1000
         if attributes or group or state.grouping:
             terms = draft.id, now, expires, now, ttl, draft.client, draft.checksum
@@ -124,19 +125,22 @@ class Change:
         if state.grouping:
             self.lines.leave(state, sequence, record.line, record.available)
 
-    def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
-        """Remove a message, and add a history entry if the queue keeps history."""
+    def finish(self, state: QueueState, sequence: int, record: StoredMessage, end: Completion) -> None:
+        """Remove a message. If ``end`` has a history retention, add a history entry."""
         if end.history:
-            self._record(state, sequence, record, end)
+            self._add_history(state, sequence, record, end)
         self.remove(state, sequence, record)
 
     def rewrite(
-        self, state: QueueState, sequence: int, old: IndexPlace, new: StoredMessage, body: bytes | None = None
+        self, state: QueueState, sequence: int, old: IndexFields, new: StoredMessage, body: bytes | None = None
     ) -> None:
-        """Replace a message's record, and update the index entries that differ from those of its old place.
+        """Replace a message's record and update its index entries. The message is no longer fresh.
 
-        Afterwards the message is no longer fresh. ``body`` is the message's body if the caller has already read it. If
-        the expiry changes, the body is rewritten too, and is read if it was not passed.
+        If the expiry changes, the body is rewritten too.
+
+        Args:
+            old: The index fields of the old record.
+            body: The message's body, if the caller has already read it. Otherwise it is read when needed.
         """
         number, key = state.number, layout.pair.pack(state.number, sequence)
         new.indexed = lane = not state.grouping
@@ -144,43 +148,45 @@ class Change:
         if old.claim != new.claim or old.until != until:
             if old.claim:
                 self._left[number, old.claim, old.group].add(sequence)
-            new.group = self._join_group(state, sequence, new.claim, until) if new.claim else 0
+            new.group = self._add_to_group(state, sequence, new.claim, until) if new.claim else 0
         self._writes.append(("messages", key, layout.encode(new)))
         self._writes += message_changes(key, old, new)
-        if lane:  # even if the entry is unchanged: a claim of zero length has passed it, and the next must find it
+        if (
+            lane
+        ):  # even if the entry is unchanged: a claim of zero length has passed it, and the next claim must find it
             self._made_available[state].append(layout.triple.pack(number, new.available, sequence))
         else:
             self.lines.shift(state, sequence, new, old.available)
         if old.expires != new.expires and new.body is None:
-            self._prolong(state, key, new, body)
+            self._rewrite_body(state, key, new, body)
         if new.available < old.available or until < old.until:
-            self.show(state, sequence)
+            self.invalidate_visibility(state, sequence)
 
-    def show(self, state: QueueState, sequence: int) -> None:
-        """Make listings read a message again, because it may become visible earlier than they recorded."""
+    def invalidate_visibility(self, state: QueueState, sequence: int) -> None:
+        """Invalidate the visibility index for a message that may become visible earlier than recorded."""
         self._lowered.setdefault(state, set()).add(sequence)
 
     def advance(self, state: QueueState, head: bytes, fresh_head: int) -> None:
         """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head`` when the change is committed.
 
-        Claims still find the entries that this change adds. The fresh cursor is stored only if the change has other
-        writes.
+        Claims still find entries before the cursors if this change adds them. If only the fresh cursor moves, the store
+        is not written.
         """
         self._heads[state] = head
         if fresh_head > state.tally.fresh_head:
             self._tally(state).fresh_head = fresh_head
 
-    def stay(self, state: QueueState) -> None:
-        """Leave the ready cursor in place, because some of the skipped entries are still ready.
+    def keep_ready_cursor(self, state: QueueState) -> None:
+        """Do not move the ready cursor, because some of the skipped entries are still ready.
 
-        The fresh cursor may move: the skipped messages are not fresh any more, because the claim has indexed them.
+        The fresh cursor may move: the claim has indexed the skipped fresh messages, so the ready cursor covers them.
         """
         self._heads.pop(state, None)
 
     def remember(self, state: QueueState, key: IdempotencyKey | None, answer: Any, now: int, posted: bool) -> None:
-        """Store an idempotency key with its answer. Do nothing if ``key`` is None.
+        """Store an idempotency key with the request's result. Do nothing if ``key`` is None.
 
-        ``posted``: whether the answer refers to messages that this change has just appended.
+        ``posted``: whether the request is a post whose messages this change has already appended.
         """
         if key is not None:
             last = self._tally(state).sequence if posted else 0
@@ -188,14 +194,15 @@ class Change:
             self._tally(state).kept += size
             self._writes += writes
 
-    def also(self, *writes: Write) -> None:
-        """Add writes to the batch that do not concern messages."""
+    def add_writes(self, *writes: Write) -> None:
+        """Add further writes to the batch."""
         self._writes += writes
 
     def commit(self) -> None:
-        """Apply all writes in one batch, then update the state of the queues in memory.
+        """Apply all writes in one batch, update the queue states in memory, and notify the listener.
 
-        If the method raises ``Unavailable``, nothing has changed.
+        Raises:
+            Unavailable: The store cannot write. Nothing has changed.
         """
         for state, writes, entry in self._lines.writes(self._now) if self._lines else ():
             self._writes += writes
@@ -211,7 +218,7 @@ class Change:
             state.advance(head)
         new = set(self._lowered)
         for state, tally in self._tallies.items():
-            if state.apply(tally):
+            if state.set_tally(tally):
                 new.add(state)
         for state, keys in self._made_available.items():
             state.join_available(keys)
@@ -229,9 +236,9 @@ class Change:
             tally = self._tallies[state] = structs.replace(state.tally)
         return tally
 
-    def _record(self, state: QueueState, sequence: int, record: StoredMessage, end: End) -> None:
-        [body] = bodies(self._store, state.number, [(sequence, record)])
-        if body is None:  # the message has expired during this verb
+    def _add_history(self, state: QueueState, sequence: int, record: StoredMessage, end: Completion) -> None:
+        [body] = read_bodies(self._store, state.number, [(sequence, record)])
+        if body is None:  # the message has just expired
             return
         tally = self._tally(state)
         tally.position += 1
@@ -244,19 +251,19 @@ class Change:
         )
         self._writes += due.history_writes(state.history, tally.position, kept)
 
-    def _prolong(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
-        """Rewrite the body with the new expiry, because the compaction filter would drop it after the old expiry."""
+    def _rewrite_body(self, state: QueueState, key: bytes, record: StoredMessage, body: bytes | None) -> None:
+        """Rewrite the body with the new expiry. Otherwise the compaction filter would drop it after the old expiry."""
         stored = None if body is not None else self._store.get("bodies", key)
         if stored is not None:
-            body = layout.unsealed(stored)
+            body = layout.unseal_body(stored)
         if body is not None:
-            self._writes.append(("bodies", key, self._sealed(state, record, body)))
+            self._writes.append(("bodies", key, self._seal(state, record, body)))
 
-    def _sealed(self, state: QueueState, record: NewMessage, body: bytes) -> bytes:
-        return layout.sealed(body, record.expires, state.context.expiry.compaction_filter_grace)
+    def _seal(self, state: QueueState, record: NewMessage, body: bytes) -> bytes:
+        return layout.seal_body(body, record.expires, state.context.expiry.compaction_filter_grace)
 
-    def _join_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
-        """Add a message to a claim group with this end; return the number of the group."""
+    def _add_to_group(self, state: QueueState, sequence: int, claim: str, until: int) -> int:
+        """Add a message to a claim group that ends at ``until``, and return the number of the group."""
         place = state, claim, until
         group, sequences = self._groups.get(place, (0, []))
         if not sequences or len(sequences) == layout.GROUP:
@@ -268,31 +275,31 @@ class Change:
         return group
 
     def _write_groups(self) -> None:
-        """Add the writes of new claim groups and of groups that messages leave. Skip groups that cannot be read."""
+        """Add the writes of new claim groups and of groups that messages leave. Skip unreadable groups."""
         keys = [layout.claim_key(*place) for place in self._left]
         values = self._store.get_many("claims", keys, spare=True)
         former: dict[bytes, bytes] = {}
         for key, left, value in zip(keys, self._left.values(), values, strict=True):
             if value:
-                ends, sequences = layout.group_of(value)
+                ends, sequences = layout.decode_group(value)
                 kept = [sequence for sequence in sequences if sequence not in left]
-                holder = layout.holder_of(value)
-                self._writes.append(("claims", key, layout.group_value(ends, kept, holder) if kept else None))
+                holder = layout.decode_group_holder(value)
+                self._writes.append(("claims", key, layout.encode_group(ends, kept, holder) if kept else None))
                 former.setdefault(key[: -layout.number.size], holder)
         for key, (ends, sequences) in self._claimed.items():
             claim = key[: -layout.number.size]
             holder = self.holders.get(claim, former.get(claim, b""))
-            self._writes.append(("claims", key, layout.group_value(ends, sequences, holder)))
+            self._writes.append(("claims", key, layout.encode_group(ends, sequences, holder)))
 
 
-def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
-    """Set the available-at of a message without a delay and, in a queue without groups, make the message fresh.
+def _set_available(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
+    """Set the available-at of a message without a delay. If ``lane`` is true, also make the message fresh.
 
-    ``lane``: whether the queue has fresh messages, that is, no groups. If a claim would have to skip too many other
-    messages before this one, the message is indexed instead.
+    If a claim would have to skip too many other messages to reach this one, the message is indexed instead. ``lane`` is
+    false in a grouped queue, which has no fresh messages.
     """
     fresh = tally.fresh
-    if fresh > now + BELIEVED:
+    if fresh > now + MAX_AHEAD:
         fresh, tally.fresh_gap = now, MAX_GAP + 1
     record.available = tally.fresh = fresh if fresh > now else now
     if not lane:
@@ -306,29 +313,34 @@ def _join(tally: Tally, record: NewMessage, now: int, lane: bool) -> None:
         tally.fresh_tail, tally.fresh_gap = sequence, 0
 
 
-def bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
-    """Return the bodies of messages, in order.
+def read_bodies(store: Store, queue: int, found: Sequence[Found], spare: bool = False) -> list[bytes | None]:
+    """Return the bodies of the messages ``found``, in the order of ``found``.
 
     A body is None if the message was removed or has expired since its record was read. With ``spare``, a damaged body
-    is b"" instead of an error.
+    is returned as b"".
     """
     apart = [layout.pair.pack(queue, sequence) for sequence, record in found if record.body is None]
     if not apart:
         return [record.body for _, record in found]
     values = iter(store.get_many("bodies", apart, spare))
-    return [record.body if record.body is not None else _unsealed(next(values)) for _, record in found]
+    return [record.body if record.body is not None else _unseal(next(values)) for _, record in found]
 
 
-def _unsealed(value: bytes | None) -> bytes | None:
-    return layout.unsealed(value) if value else value
+def _unseal(value: bytes | None) -> bytes | None:
+    return layout.unseal_body(value) if value else value
 
 
-# Queue states by queue name, for queues of one project; ``None`` for a missing queue.
+# Queue states by queue name, for queues of one project. A missing queue has the state ``None``.
 Targets = dict[str, QueueState | None]
 
 
 class Routes(NamedTuple):
-    """The source and target queues of moves, the history retention of the source, and the time of the moves."""
+    """The source and target queues of moves.
+
+    Attributes:
+        history: The history retention of the source queue in seconds; 0 for no history.
+        now: The time of the moves.
+    """
 
     source: QueueState
     targets: Targets
@@ -336,44 +348,44 @@ class Routes(NamedTuple):
     now: int
 
     def missing(self, moves: Iterable[Move]) -> list[QueueRef]:
-        """Return the target queues that do not exist."""
-        return [ref for ref in targets(self.source.ref, moves) if self.targets[ref.name] is None]
+        """Return the missing target queues of the moves."""
+        return [ref for ref in target_queues(self.source.ref, moves) if self.targets[ref.name] is None]
 
-    def carry_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
-        """Append messages to their target queues in the given order. Return the moves that were made.
+    def move_all(self, store: Store, change: Change, found: Mapping[str, Found], moves: Sequence[Move]) -> list[Move]:
+        """Move messages to their target queues in the given order, and return the moves that were made.
 
-        A message without a body has expired during the verb and is not moved.
+        A message that has just expired has no body and is not moved.
         """
         carried = []
-        values = bodies(store, self.source.number, [found[move.id] for move in moves])
+        values = read_bodies(store, self.source.number, [found[move.id] for move in moves])
         for move, body in zip(moves, values, strict=True):
             if body is not None:
-                self.carry(change, *found[move.id], body, move)
+                self.move(change, *found[move.id], body, move)
                 carried.append(move)
         return carried
 
-    def carry(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
-        """Append one message to its target queue and finish it in the source queue."""
+    def move(self, change: Change, sequence: int, record: StoredMessage, body: bytes, move: Move) -> None:
+        """Move one message to its target queue."""
         target = self.targets[move.to]
         assert target is not None, "the caller has created the missing queues"
         outcome = Outcome.DEAD_LETTERED if move.reason else Outcome.MOVED
-        change.finish(self.source, sequence, record, End(outcome, self.history, self.now))
-        moved = _moved(record, move, self.source.ref.name, self.now)
+        change.finish(self.source, sequence, record, Completion(outcome, self.history, self.now))
+        moved = _build_moved(record, move, self.source.ref.name, self.now)
         change.insert(target, moved, body if move.body is None else move.body, self.now, move.delay * 1000)
 
 
-def targets(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
+def target_queues(queue: QueueRef, moves: Iterable[Move]) -> list[QueueRef]:
     """Return the target queues of the moves without duplicates."""
     return [QueueRef(queue.project, name) for name in dict.fromkeys(move.to for move in moves)]
 
 
-def by_name(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
+def map_states(refs: Sequence[QueueRef], states: Sequence[QueueState | None]) -> Targets:
     """Map the names of the queues to their states."""
     return {ref.name: state for ref, state in zip(refs, states, strict=True)}
 
 
-def _moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
-    """Return the record of a moved message. ``Change.insert`` sets its place in the target queue."""
+def _build_moved(record: StoredMessage, move: Move, origin: str, now: int) -> StoredMessage:
+    """Build the record of a moved message. ``Change.insert`` sets its available-at and index fields."""
     ttl = record.ttl if move.ttl is None else move.ttl
     return StoredMessage(
         id=record.id,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims. They are stored only as fields of message records and as groups in the claim index."""
+"""Claims. A claim has no record of its own: it is stored in the records of its messages and in the claim index."""
 
 from collections.abc import Iterator, Sequence
 from itertools import chain, groupby
@@ -8,12 +8,12 @@ from typing import Final
 from zq.errors import ClaimNotFound
 from zq.model import (
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     ClaimSummary,
     Fence,
     Grip,
-    Handled,
+    HandleOutcome,
     Holder,
     IdempotencyKey,
     Lease,
@@ -22,15 +22,15 @@ from zq.model import (
     Page,
     QueueRef,
     Seconds,
-    Settled,
     Settlement,
+    SettleResult,
 )
-from zq.model.claims import runs
+from zq.model.claims import split_into_runs
 from zq.storage import inline
 from zq.storage.concurrency import StripedLocks
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 from zq.storage.ordered import layout, stages
-from zq.storage.ordered.changes import Change, End, Routes, Taken, bodies, by_name, targets
+from zq.storage.ordered.changes import Change, Completion, ReadyMessage, Routes, map_states, read_bodies, target_queues
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.handling import handle
 from zq.storage.ordered.idempotency import check_key
@@ -39,25 +39,25 @@ from zq.storage.ordered.ready import take
 from zq.storage.ordered.registry import NO_METADATA, QueueState, Registry
 from zq.storage.ordered.store import Store
 
-# Maximum number of claim groups and queues that one page of claims examines.
-STEPS: Final = 1000
-# Maximum number of messages of a claim that are handled on the event loop's thread.
+# Maximum number of claim groups and queues that are read for one page of claims.
+MAX_STEPS: Final = 1000
+# Maximum size of a claim, in messages, that is processed on the event loop's thread.
 MAX_INLINE: Final = 100
-# Size in bytes of the part of a group's key that follows the claim's prefix.
+# Size in bytes of the group number, which follows the claim's prefix in a group's key.
 SUFFIX: Final = layout.number.size
 
 
 class ClaimController:
-    """``zq.storage.api.ClaimController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.ClaimController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
         self._handle = handle
         self._stripes = stripes
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         with self._handle as session:
             attempt = ClaimAttempt(session, queue, request, layout.ms(now))
-            with self._stripes.locked(*stages.fence_names(queue.project, request.fence)):
+            with self._stripes.locked(*stages.fence_locks(queue.project, request.fence)):
                 stages.check_fence(session.store, queue.project, request.fence)
                 claimed = attempt.run()
             if claimed.claim is not None:
@@ -66,7 +66,7 @@ class ClaimController:
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         with self._handle as (store, registry), registry.locked(queue) as (state,):
-            found = claim_of(store, state, claim, layout.ms(now))
+            found = find_claim(store, state, claim, layout.ms(now))
         if found is None:
             raise ClaimNotFound
         return found
@@ -78,14 +78,14 @@ class ClaimController:
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
         moment = layout.ms(now)
         with self._handle as (store, registry):
-            with self._stripes.locked(*stages.fence_names(queue.project, fence)), registry.locked(queue) as (state,):
+            with self._stripes.locked(*stages.fence_locks(queue.project, fence)), registry.locked(queue) as (state,):
                 stages.check_fence(store, queue.project, fence)
-                held = held_by(store, state, lease.claim, moment)
+                held = find_held(store, state, lease.claim, moment)
                 if state is None or not held:
                     raise ClaimNotFound
                 change = Change(store, moment)
                 for found in held:
-                    hold(change, state, found, lease, found[1].available - found[1].ends, moment)
+                    claim_message(change, state, found, lease, found[1].available - found[1].ends, moment)
                 change.commit()
             store.wait_durable()
 
@@ -93,12 +93,12 @@ class ClaimController:
         moment = layout.ms(now)
         with self._handle as (store, registry):
             with registry.locked(queue) as (state,):
-                held = held_by(store, state, claim, moment)
+                held = find_held(store, state, claim, moment)
                 if state is None or not held:
                     return
                 change = Change(store, moment)
                 for found in held:
-                    give_back(change, state, found, delay, moment)
+                    release_message(change, state, found, delay, moment)
                 change.commit()
             store.wait_durable()
 
@@ -110,24 +110,24 @@ class ClaimController:
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         moment = layout.ms(now)
-        refs = targets(queue, settlement.move)
+        refs = target_queues(queue, settlement.move)
         with self._handle as (store, registry):
             settled = None
-            with self._stripes.locked(*stages.fence_names(queue.project, fence)):
+            with self._stripes.locked(*stages.fence_locks(queue.project, fence)):
                 while settled is None:
                     with registry.locked(queue, *refs) as (state, *others):
-                        check_key(store, state, idempotency_key, Settled, moment)
+                        check_key(store, state, idempotency_key, SettleResult, moment)
                         stages.check_fence(store, queue.project, fence)
-                        held = {found[1].id: found for found in held_by(store, state, claim, moment)}
+                        held = {found[1].id: found for found in find_held(store, state, claim, moment)}
                         if state is None or not held:
                             raise ClaimNotFound
-                        routes = Routes(state, by_name(refs, others), settlement.history, moment)
+                        routes = Routes(state, map_states(refs, others), settlement.history, moment)
                         missing = routes.missing(move for move in settlement.move if move.id in held)
                         if not missing:
                             change = Change(store, moment)
-                            settled = settle_held(store, change, routes, held, settlement)
+                            settled = settle_messages(store, change, routes, held, settlement)
                             change.remember(state, idempotency_key, settled, moment, posted=False)
                             change.commit()
                     for ref in missing:
@@ -137,20 +137,22 @@ class ClaimController:
 
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
-    ) -> Sequence[Handled]:
-        end = End(Outcome.DELETED, history, layout.ms(now))
-        handled: list[Handled] = []
+    ) -> Sequence[HandleOutcome]:
+        end = Completion(Outcome.DELETED, history, layout.ms(now))
+        handled: list[HandleOutcome] = []
         with self._handle as (store, registry):
-            for some in runs(grips):
+            for some in split_into_runs(grips):
                 with registry.locked(queue) as (state,):
-                    handled += [Handled.GONE] * len(some) if state is None else handle(store, state, some, late, end)
-            if Handled.DONE in handled:
+                    handled += (
+                        [HandleOutcome.GONE] * len(some) if state is None else handle(store, state, some, late, end)
+                    )
+            if HandleOutcome.DONE in handled:
                 store.wait_durable()
         return handled
 
 
 class ClaimAttempt:
-    """An attempt to create a claim."""
+    """The creation of one claim."""
 
     def __init__(self, session: Session, queue: QueueRef, request: ClaimRequest, now: int) -> None:
         self._session = session
@@ -161,58 +163,58 @@ class ClaimAttempt:
         self._spent: list[str] = []
         self._lapsed = 0
 
-    def run(self) -> Claimed:
-        """Create the claim in one change, or return an existing claim with the same name."""
+    def run(self) -> ClaimResult:
+        """Create the claim in one change. For a named claim that exists, return the existing claim."""
         store, registry = self._session
         request, now = self._request, self._now
         with registry.locked(self._queue) as (state,):
             metadata = NO_METADATA if state is None else state.metadata
             if request.expected not in (None, metadata):
-                return Claimed(metadata=metadata)
+                return ClaimResult(metadata=metadata)
             if state is None:
-                return Claimed()
-            found = claim_of(store, state, request.lease.claim, now) if request.named else None
+                return ClaimResult()
+            found = find_claim(store, state, request.lease.claim, now) if request.named else None
             if found is not None:
-                return Claimed(found, existing=True)
+                return ClaimResult(found, existing=True)
             change = Change(store, now)
-            change.holders[layout.claim_prefix(state.number, request.lease.claim)] = _holder(request.holder)
+            change.holders[layout.claim_prefix(state.number, request.lease.claim)] = _encode_holder(request.holder)
             for item in take(store, state, request.limit, now, change, request.most_bytes):
-                self._meet(change, state, item)
+                self._claim_or_skip(change, state, item)
             if self._spent:
-                change.stay(state)
+                change.keep_ready_cursor(state)
             change.commit()
         if not self._messages:
-            return Claimed(spent=self._spent)
+            return ClaimResult(spent=self._spent)
         claim = Claim(request.lease.claim, request.lease.ttl, now / 1000, self._messages, self._lapsed)
-        return Claimed(claim, spent=self._spent)
+        return ClaimResult(claim, spent=self._spent)
 
-    def _meet(self, change: Change, state: QueueState, item: Taken) -> None:
-        """Claim a message, unless it has reached the maximum number of claims."""
+    def _claim_or_skip(self, change: Change, state: QueueState, item: ReadyMessage) -> None:
+        """Claim a message. If it has reached the maximum number of claims, add it to the spent messages instead."""
         sequence, record, body = item
         request, now = self._request, self._now
         if request.max_claims is not None and record.count >= request.max_claims:
             self._spent.append(record.id)
-            if not record.indexed and not state.grouping:  # index the message, because the fresh cursor passes it
-                change.rewrite(state, sequence, record.index_place(), record)
+            if not record.indexed and not state.grouping:  # index the message, because the fresh cursor skips it
+                change.rewrite(state, sequence, record.index_fields(), record)
             return
         self._lapsed += record.claim != ""
         record.former = record.available
         record.first = record.first or now
         record.count += 1
-        wait = request.wait(record.count) * 1000 if request.waits else 0
-        hold(change, state, (sequence, record), request.lease, wait, now, body)
-        self._messages.append(layout.message(sequence, record, body, now))
+        wait = request.redelivery_delay(record.count) * 1000 if request.redelivery_delays else 0
+        claim_message(change, state, (sequence, record), request.lease, wait, now, body)
+        self._messages.append(layout.build_message(sequence, record, body, now))
 
 
-def hold(
+def claim_message(
     change: Change, state: QueueState, found: Found, lease: Lease, wait: int, now: int, body: bytes | None = None
 ) -> None:
-    """Start or renew a claim on a message at ``now``, with the terms of the lease.
+    """Claim a message, or renew its claim. The time of the claim begins at ``now``.
 
-    The message becomes available ``wait`` milliseconds after the end of the claim. For ``body`` see ``Change.rewrite``.
+    ``wait`` is the redelivery delay after the end of the claim, in milliseconds. See ``Change.rewrite`` for ``body``.
     """
     sequence, record = found
-    place = record.index_place()
+    place = record.index_fields()
     record.claim = lease.claim
     record.claimed = now
     record.lease = lease.ttl
@@ -223,14 +225,14 @@ def hold(
     change.rewrite(state, sequence, place, record, body)
 
 
-def give_back(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
-    """Release a message from its claim.
+def release_message(change: Change, state: QueueState, found: Found, delay: int | None, now: int) -> None:
+    """Release a message from its claim, to become available after ``delay`` seconds.
 
-    The message becomes available after ``delay`` seconds. If ``delay`` is None, it becomes available after its
-    redelivery delay or, if it has none, at its available-at before the claim.
+    If ``delay`` is None, the claim's redelivery delay applies. If the redelivery delay is 0, the available-at before
+    the claim is restored.
     """
     sequence, record = found
-    place = record.index_place()
+    place = record.index_fields()
     wait = record.available - record.ends
     if delay is not None:
         record.available = now + delay * 1000
@@ -240,36 +242,36 @@ def give_back(change: Change, state: QueueState, found: Found, delay: int | None
     change.rewrite(state, sequence, place, record)
 
 
-def claim_of(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
-    """Return the live claim with this id and its messages, or None if there is none."""
-    held = held_by(store, state, claim, now)
+def find_claim(store: Store, state: QueueState | None, claim: str, now: int) -> Claim | None:
+    """Return the live claim with this id, including its messages, or None."""
+    held = find_held(store, state, claim, now)
     if state is None or not held:
         return None
     messages = [
-        layout.message(sequence, record, body, now)
-        for (sequence, record), body in zip(held, bodies(store, state.number, held), strict=True)
+        layout.build_message(sequence, record, body, now)
+        for (sequence, record), body in zip(held, read_bodies(store, state.number, held), strict=True)
         if body is not None
     ]
     terms = held[0][1]
     group = store.get("claims", layout.claim_key(state.number, claim, terms.group))
-    return Claim(claim, terms.lease, terms.claimed / 1000, messages, holder=_read_holder(group or b""))
+    return Claim(claim, terms.lease, terms.claimed / 1000, messages, holder=_decode_holder(group or b""))
 
 
-def _holder(holder: Holder) -> bytes:
-    """Encode the holder for a claim group; b"" means an unknown holder."""
+def _encode_holder(holder: Holder) -> bytes:
+    """Encode the holder for a claim group. Return b"" for an unknown holder."""
     return layout.encode((holder.client, holder.agent)) if holder.is_known else b""
 
 
-def _read_holder(group: bytes) -> Holder:
-    """Decode the holder in a claim group."""
-    known = layout.holder_of(group) if group else b""
+def _decode_holder(group: bytes) -> Holder:
+    known = layout.decode_group_holder(group) if group else b""
     return Holder(*layout.decode_holder(known)) if known else Holder()
 
 
 class ClaimPage:
     """A page of live claims, ordered by queue name and claim id.
 
-    Its ``next`` is ``queue/id``, or a lower bound of the next queue name and a slash.
+    The marker of the next page is ``queue/id`` of the last claim. If the page ends between two queues, the marker is a
+    lower bound of the next queue name, followed by a slash.
     """
 
     def __init__(self, store: Store, registry: Registry, limit: int, now: int) -> None:
@@ -281,9 +283,9 @@ class ClaimPage:
         self._steps = 0
 
     def read(self, project: str, after: str, queue: str) -> Page[ClaimSummary]:
-        """Return the claims after the position ``after`` in one queue or, if ``queue`` is "", in the whole project.
+        """Return the claims after the marker ``after``, in one queue or, if ``queue`` is "", in the whole project.
 
-        A page ends after ``STEPS`` groups and queues; the last claim is read completely.
+        A page ends after ``MAX_STEPS`` claim groups and queues, but never within a claim.
         """
         name, _, claim = after.rpartition("/")
         names = [queue] if queue else self._names(project, name)
@@ -299,19 +301,22 @@ class ClaimPage:
 
     @property
     def _is_over(self) -> bool:
-        return len(self._found) == self._limit or self._steps >= STEPS
+        return len(self._found) == self._limit or self._steps >= MAX_STEPS
 
     def _names(self, project: str, first: str) -> Iterator[str]:
-        """Yield the project's queue names from ``first`` on."""
+        """Yield the project's queue names in order, beginning with the first name at or above ``first``."""
         prefix = layout.project_prefix(project)
-        for key, _ in self._store.scan("queues", layout.queue_key(QueueRef(project, first)), layout.after(prefix)):
+        for key, _ in self._store.scan("queues", layout.queue_key(QueueRef(project, first)), layout.prefix_end(prefix)):
             yield key[len(prefix) :].decode("utf-8", "surrogatepass")
 
     def _add(self, state: QueueState, after: str) -> str | None:
-        """Add the queue's claims with ids above ``after``; return the last examined id if there may be more."""
+        """Add the queue's claims with ids above ``after``.
+
+        If the page ends within the queue, return the id of the last claim, or else None.
+        """
         lower, upper = state.bounds()
         if after:
-            lower = layout.after(layout.claim_prefix(state.number, after))
+            lower = layout.prefix_end(layout.claim_prefix(state.number, after))
         groups = groupby(self._store.scan("claims", lower, upper, spare=True), lambda entry: entry[0][:-SUFFIX])
         last = ""
         for prefix, entries in groups:
@@ -324,64 +329,64 @@ class ClaimPage:
         return None
 
     def _summary(self, state: QueueState, claim: str, values: Sequence[bytes]) -> list[ClaimSummary]:
-        """Return the summary of a claim as a list of one item; an empty list if the claim has ended."""
-        live = [value for value in values if layout.group_of(value)[0] > self._now]
-        held = [one for value in live for one in layout.group_of(value)[1] if one not in state.reserved]
+        """Return a list with the summary of a claim, or an empty list if the claim has ended."""
+        live = [value for value in values if layout.decode_group(value)[0] > self._now]
+        held = [one for value in live for one in layout.decode_group(value)[1] if one not in state.reserved]
         [stored] = self._store.get_many("messages", [layout.pair.pack(state.number, held[0])]) if held else [None]
         if stored is None:
             return []
         record = layout.decode_record(stored)
-        created, ends, holder = record.claimed / 1000, record.ends / 1000, _read_holder(live[-1])
+        created, ends, holder = record.claimed / 1000, record.ends / 1000, _decode_holder(live[-1])
         return [ClaimSummary(claim, state.ref.name, holder, created, ends, len(held))]
 
 
-def held_by(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
-    """Return the messages of a live claim by sequence, without messages that a commit has reserved.
+def find_held(store: Store, state: QueueState | None, claim: str, now: int) -> list[Found]:
+    """Return the messages of a live claim by sequence, except for messages that a commit has reserved.
 
-    Return an empty list if the queue is missing. Raise ``LongWalk`` for a large claim on the event loop's thread.
+    The list is empty if the queue is missing. Raises ``LongScan`` for a large claim on the event loop's thread.
     """
     if state is None:
         return []
-    sequences = sequences_of(store, state, claim, now)
+    sequences = find_sequences(store, state, claim, now)
     if len(sequences) > MAX_INLINE and inline.current() is not None:
-        raise LongWalk
+        raise LongScan
     keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
     held = []
     for sequence, value in zip(sequences, store.get_many("messages", keys), strict=True):
         if value is not None:
             record = layout.decode_record(value)
-            if record.claim == claim and record.held(now):
+            if record.claim == claim and record.is_held(now):
                 held.append((sequence, record))
     return held
 
 
-def sequences_of(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
-    """Return the sequences of the claim's messages from the index alone; see ``held_by``."""
+def find_sequences(store: Store, state: QueueState | None, claim: str, now: int) -> list[int]:
+    """Return the sequences of the messages that ``find_held`` returns, without reading records."""
     if state is None:
         return []
     prefix = layout.claim_prefix(state.number, claim)
-    groups = (layout.group_of(value) for _, value in store.scan("claims", prefix, layout.after(prefix)))
+    groups = (layout.decode_group(value) for _, value in store.scan("claims", prefix, layout.prefix_end(prefix)))
     live = chain.from_iterable(sequences for ends, sequences in groups if ends > now)
     return sorted(sequence for sequence in live if sequence not in state.reserved)
 
 
-def settle_held(
+def settle_messages(
     store: Store, change: Change, routes: Routes, held: dict[str, Found], settlement: Settlement
-) -> Settled:
-    """Settle the held messages, given by id, and return the result."""
+) -> SettleResult:
+    """Settle messages of a claim. ``held`` maps the message ids of the claim to its messages."""
     named = [*settlement.delete, *(r.id for r in settlement.release), *(move.id for move in settlement.move)]
     deleted = [message for message in settlement.delete if message in held]
     if settlement.rest:
         spared = set(named)
         deleted += [message for message in held if message not in spared]
-    end = End(Outcome.DELETED, settlement.history, routes.now)
+    end = Completion(Outcome.DELETED, settlement.history, routes.now)
     for message in deleted:
         change.finish(routes.source, *held[message], end)
     released = [release for release in settlement.release if release.id in held]
     for release in released:
-        give_back(change, routes.source, held[release.id], release.delay, routes.now)
-    moves = routes.carry_all(store, change, held, [move for move in settlement.move if move.id in held])
+        release_message(change, routes.source, held[release.id], release.delay, routes.now)
+    moves = routes.move_all(store, change, held, [move for move in settlement.move if move.id in held])
     buried = sum(1 for move in moves if move.reason)
     kept = held.keys() - {move.id for move in settlement.move} | {move.id for move in moves}
     lost = [message for message in named if message not in kept]
-    return Settled(len(deleted), len(released), len(moves) - buried, buried, lost)
+    return SettleResult(len(deleted), len(released), len(moves) - buried, buried, lost)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in an ordered store. Each change of a document holds the striped lock of its key."""
+"""Documents in an ordered store. A thread that changes a document holds the striped lock of the document's key."""
 
 import os
 
@@ -25,7 +25,7 @@ decode = msgpack.Decoder(StoredDocument).decode
 
 
 class DocumentController:
-    """``zq.storage.api.DocumentController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.DocumentController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
         self._handle = handle
@@ -34,7 +34,7 @@ class DocumentController:
     def get(self, ref: DocumentRef, now: Seconds) -> Document | None:
         with self._handle as (store, _):
             stored = _find(store, _key(ref))
-        return _living(ref, stored, layout.ms(now))
+        return _build_live(ref, stored, layout.ms(now))
 
     def put(
         self, ref: DocumentRef, value: bytes, now: Seconds, expected: str | None = None, expires: Seconds | None = None
@@ -47,9 +47,9 @@ class DocumentController:
         start = max(begin, _key(DocumentRef(project, kind, after)) + b"\0") if after else begin
         items: list[Document] = []
         with self._handle as (store, _):
-            for key, value in store.scan("records", start, layout.after(begin)):
+            for key, value in store.scan("records", start, layout.prefix_end(begin)):
                 ref = DocumentRef(project, kind, key[len(owner) :].decode("utf-8", "surrogatepass"))
-                item = _living(ref, decode(value), layout.ms(now))
+                item = _build_live(ref, decode(value), layout.ms(now))
                 if item is not None:
                     items.append(item)
                 if len(items) == limit:
@@ -60,43 +60,45 @@ class DocumentController:
         return self._change(ref, now, expected, None)
 
     def _change(self, ref: DocumentRef, now: Seconds, expected: str | None, new: StoredDocument | None) -> bool:
-        """Replace a document, or delete it if ``new`` is None. Return whether it was changed.
+        """Replace a document, or delete it if ``new`` is None. Return whether the store was changed.
 
-        The document is not changed if its version is not ``expected``, or if a document to be deleted is missing.
+        If the document does not have the version ``expected``, nothing is changed.
         """
         key = _key(ref)
         with self._handle as (store, _):
-            with self._stripes.locked(name(key)):
+            with self._stripes.locked(lock_name(key)):
                 old = _find(store, key)
-                found = _living(ref, old, layout.ms(now))
+                found = _build_live(ref, old, layout.ms(now))
                 if (found is None and new is None) or expected not in (None, "" if found is None else found.version):
                     return False
-                store.write([*_traces(key, old), *(writes(key, new) if new is not None else ())])
+                store.write([*_traces(key, old), *(document_writes(key, new) if new is not None else ())])
             store.wait_durable()
         return True
 
 
-def name(key: bytes) -> bytes:
-    """Return the name of the lock for changes of a document."""
+def lock_name(key: bytes) -> bytes:
+    """Return the name of a document's lock."""
     return b"document " + key
 
 
-def writes(key: bytes, document: StoredDocument) -> list[Write]:
-    """Return the writes of a document and its index entries."""
+def document_writes(key: bytes, document: StoredDocument) -> list[Write]:
+    """Return the writes that store a document and its entry in ``due``."""
     value = layout.encode(document)
     return (
         [("records", key, value)] if document.expires is None else due.writes("records", key, value, document.expires)
     )
 
 
-def expired(store: Store, key: bytes, moment: int) -> bool:
-    """Return whether the document exists and its expiry is still ``moment``."""
+def has_expiry(store: Store, key: bytes, moment: int) -> bool:
+    """Return whether the document still has the expiry ``moment``."""
     stored = _find(store, key)
     return stored is not None and stored.expires == moment
 
 
 def _traces(key: bytes, document: StoredDocument | None) -> list[Write]:
-    return [(family, place, None) for family, place, _ in writes(key, document)] if document is not None else []
+    return (
+        [(family, place, None) for family, place, _ in document_writes(key, document)] if document is not None else []
+    )
 
 
 def _key(ref: DocumentRef) -> bytes:
@@ -110,7 +112,7 @@ def _find(store: Store, key: bytes) -> StoredDocument | None:
     return None if value is None else decode(value)
 
 
-def _living(ref: DocumentRef, stored: StoredDocument | None, now: int) -> Document | None:
+def _build_live(ref: DocumentRef, stored: StoredDocument | None, now: int) -> Document | None:
     if stored is None or (stored.expires is not None and stored.expires <= now):
         return None
     return Document(ref, stored.value, stored.version, None if stored.expires is None else stored.expires / 1000)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``due`` index, by which data other than messages expires.
+"""The index ``due``: the expiry of history entries, idempotency keys, stages, producers, documents and batches.
 
-The data are history entries, idempotency keys, stages, producers, documents and batches. Each value that expires has an
-entry in ``due``, from which active expiry derives the writes that remove the value.
+An entry has the expiry, the family and the key of one record, and a note: additional data that active expiry needs to
+remove the record without reading it.
 """
 
 from typing import Final
@@ -11,32 +11,32 @@ from zq.storage.ordered import layout
 from zq.storage.ordered.layout import StoredEntry
 from zq.storage.ordered.store import Store, Write
 
-# Offset of the kind in a key of ``due``, after the time.
+# Offset of the kind in a key of ``due``. The expiry precedes it.
 KIND: Final = 8
 
 
 def writes(family: str, key: bytes, value: bytes, expires: int, note: bytes = b"") -> list[Write]:
-    """Return the writes of a value that expires. ``note``: additional data that its removal needs."""
+    """Return the writes that store an expiring record and its entry in ``due``."""
     return [(family, key, value), ("due", _entry(family, key, expires), note)]
 
 
-def traces(family: str, key: bytes, expires: int) -> list[Write]:
-    """Return the writes that remove a value that expires."""
+def removals(family: str, key: bytes, expires: int) -> list[Write]:
+    """Return the writes that remove an expiring record and its entry in ``due``."""
     return [(family, key, None), ("due", _entry(family, key, expires), None)]
 
 
-def living(store: Store, family: str, prefix: bytes, now: int) -> tuple[bytes, bytes] | None:
-    """Return the key and the value of an unexpired entry, or None. Its key consists of ``prefix`` and its expiry."""
-    return next(store.scan(family, prefix + layout.number.pack(now + 1), layout.after(prefix)), None)
+def find_live(store: Store, family: str, prefix: bytes, now: int) -> tuple[bytes, bytes] | None:
+    """Return the unexpired record (key, value) whose key consists of ``prefix`` and an expiry, or None."""
+    return next(store.scan(family, prefix + layout.number.pack(now + 1), layout.prefix_end(prefix)), None)
 
 
-def end_of(key: bytes) -> int:
-    """Return the expiry at the end of a key."""
+def expiry_of(key: bytes) -> int:
+    """Return the expiry at the end of a record's key."""
     return int.from_bytes(key[-8:])
 
 
-def named(entry: bytes) -> tuple[str, bytes]:
-    """Return the family and key of the value that an entry of ``due`` refers to."""
+def parse_entry(entry: bytes) -> tuple[str, bytes]:
+    """Return the family and the key of the record to which a key of ``due`` refers."""
     return layout.FAMILY_OF[entry[KIND : KIND + 1]], entry[KIND + 1 :]
 
 
@@ -45,7 +45,7 @@ def _entry(family: str, key: bytes, expires: int) -> bytes:
 
 
 def history_writes(history: int, position: int, kept: StoredEntry) -> list[Write]:
-    """Return the writes of a new history entry."""
+    """Return the writes that store a history entry."""
     key = layout.pair.pack(history, position)
     return [
         *writes("history", key, layout.encode(kept), kept.expires, history_note(kept)),
@@ -55,27 +55,27 @@ def history_writes(history: int, position: int, kept: StoredEntry) -> list[Write
 
 
 def history_note(kept: StoredEntry) -> bytes:
-    """Return the note of a history entry: sequence, id, and the size to subtract after its removal."""
+    """Build the note of a history entry: sequence, message id, and size."""
     told = b"\0" + size_note(kept.size) if kept.size else b""
     return layout.number.pack(kept.sequence) + kept.record.id.encode("utf-8", "surrogatepass") + told
 
 
 def history_traces(key: bytes, note: bytes) -> list[Write]:
-    """Return the writes that remove a history entry's index entries, derived from its key and note."""
-    ids = layout.ended(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
+    """Return the writes that remove the index entries of a history entry, given its key and note."""
+    ids = layout.name_prefix(key[:8], note[8:].partition(b"\0")[0].decode("utf-8", "surrogatepass"))
     return [("sequences", key[:8] + note[:8], None), ("endings", ids + key[8:], None)]
 
 
 def size_note(size: int) -> bytes:
-    """Return the note of an idempotency key: the size of its answer, or b"" if the answer does not count as usage."""
+    """Build the note of an idempotency key: the size of its result, or b"" if the result does not count as usage."""
     return layout.number.pack(size) if size else b""
 
 
 def size_of(family: str, note: bytes) -> int:
-    """Return the size in the note of a ``history`` or ``keys`` entry, which is subtracted after the entry's removal."""
+    """Return the size in the note of a record in ``history`` or ``keys``."""
     return int.from_bytes(note if family == "keys" else note[8:].partition(b"\0")[2])
 
 
 def ending_prefix(history: int, message: str) -> bytes:
     """Return the key prefix of a message's history entries."""
-    return layout.ended(layout.number.pack(history), message)
+    return layout.name_prefix(layout.number.pack(history), message)

@@ -1,30 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The index entries of each kind of record.
+"""The index entries of each type of record.
 
-The writer, active expiry, reclaim, restore, the integrity check and salvage derive their writes and comparisons from
-these functions. All functions are pure: they know the layout and read no store.
+All code that writes, removes or checks index entries uses these functions. They perform no I/O.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from zq.storage.ordered import documents, due, layout, logs
-from zq.storage.ordered.layout import IndexPlace, NewMessage
+from zq.storage.ordered.layout import IndexFields, NewMessage
 from zq.storage.ordered.store import Write
 
 # Size in bytes of a number in a key.
 WORD: Final = layout.number.size
-# A module-level name, because attribute lookups are slow and the functions below run for each message of a verb.
+# Bound once, because the functions below run for each message of a verb and attribute lookups are slow.
 _pack: Final = layout.number.pack
 
-# For each index family of messages: a function from an entry (key, value) to the message's key in ``messages``.
+# Functions from an index entry (key, value) to the message's key in ``messages``, by index family.
 MESSAGE_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
     "bodies": lambda key, _: key,
     "available": lambda key, _: key[:WORD] + key[2 * WORD :],
     "expiry": lambda key, _: key[WORD:],
     "ids": lambda _, value: value,
 }
-# For each index family of history entries: a function from an entry (key, value) to the key in ``history``.
+# Functions from an index entry (key, value) to the history entry's key in ``history``, by index family.
 HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
     "sequences": lambda key, value: key[:WORD] + value,
     "endings": lambda key, _: key[:WORD] + key[-WORD:],
@@ -32,10 +31,9 @@ HISTORY_OF: Final[dict[str, Callable[[bytes, bytes], bytes]]] = {
 
 
 def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool = False) -> list[Write]:
-    """Return the index entries of a message, or the writes that remove them if it is ``gone``.
+    """Return the index entries of a message or, with ``gone``, the writes that remove them.
 
-    The entries in ``lines`` and ``claims`` are not included. ``project`` is the ``layout.project_prefix`` of the
-    queue's project.
+    The entries in ``lines`` and ``claims`` are not included. ``project`` is the ``layout.project_prefix``.
     """
     expires = _pack(record.expires)
     entries: list[Write] = [
@@ -49,7 +47,7 @@ def message_entries(project: bytes, key: bytes, record: NewMessage, gone: bool =
 
 
 def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Write]:
-    """Return the writes that remove a message, its body and its index entries."""
+    """Return the writes that remove a message, its body and its index entries; see ``message_entries``."""
     writes = message_entries(project, key, record, gone=True)
     if record.body is None:
         writes.append(("bodies", key, None))
@@ -57,10 +55,10 @@ def message_removal(project: bytes, key: bytes, record: NewMessage) -> list[Writ
     return writes
 
 
-def message_changes(key: bytes, old: IndexPlace, new: NewMessage) -> list[Write]:
-    """Return the writes that update the index entries of a message after a change.
+def message_changes(key: bytes, old: IndexFields, new: NewMessage) -> list[Write]:
+    """Return the writes that update the index entries of a changed message.
 
-    The result is the same as ``difference`` of the old and new ``message_entries``, but faster to compute.
+    This is a faster equivalent of ``difference`` on the old and new ``message_entries``.
     """
     expires, available = new.expires, new.available
     writes: list[Write] = []
@@ -77,7 +75,7 @@ def message_changes(key: bytes, old: IndexPlace, new: NewMessage) -> list[Write]
 
 
 def record_entries(family: str, key: bytes, value: bytes) -> list[Write]:
-    """Return the entry and all index entries of a record that is not a message.
+    """Return the writes that store a record and its index entries. ``family`` must not be ``messages``.
 
     Raises ``MsgspecError`` or ``ValueError`` if the value is damaged.
     """
@@ -85,12 +83,12 @@ def record_entries(family: str, key: bytes, value: bytes) -> list[Write]:
 
 
 def removal(entries: Iterable[Write]) -> list[Write]:
-    """Return the writes that remove entries."""
+    """Return the writes that remove the entries."""
     return [(family, key, None) for family, key, _ in entries]
 
 
 def difference(old: Sequence[Write], new: Sequence[Write]) -> list[Write]:
-    """Return the writes that replace the old entries by the new ones."""
+    """Return the writes that replace ``old`` by ``new``, without unchanged entries."""
     kept = {(family, key) for family, key, _ in new}
     gone = [entry for entry in old if entry[:2] not in kept]
     return [*removal(gone), *(entry for entry in new if entry not in old)]
@@ -103,20 +101,20 @@ def _history_entries(key: bytes, value: bytes) -> list[Write]:
 
 def _key_entries(key: bytes, value: bytes) -> list[Write]:
     note = due.size_note(layout.decode_known(value).size)
-    return due.writes("keys", key, value, due.end_of(key), note)
+    return due.writes("keys", key, value, due.expiry_of(key), note)
 
 
 def _stage_entries(key: bytes, value: bytes) -> list[Write]:
     note = layout.number.pack(layout.decode_stage(value).number)
-    return due.writes("stages", key, value, due.end_of(key), note)
+    return due.writes("stages", key, value, due.expiry_of(key), note)
 
 
 def _producer_entries(key: bytes, value: bytes) -> list[Write]:
-    return due.writes("producers", key, value, due.end_of(key))
+    return due.writes("producers", key, value, due.expiry_of(key))
 
 
 def _document_entries(key: bytes, value: bytes) -> list[Write]:
-    return documents.writes(key, documents.decode(value))
+    return documents.document_writes(key, documents.decode(value))
 
 
 _RECORD_ENTRIES: Final[dict[str, Callable[[bytes, bytes], list[Write]]]] = {
@@ -124,6 +122,6 @@ _RECORD_ENTRIES: Final[dict[str, Callable[[bytes, bytes], list[Write]]]] = {
     "keys": _key_entries,
     "stages": _stage_entries,
     "producers": _producer_entries,
-    "batches": logs.entries_of,
+    "batches": logs.batch_entries,
     "records": _document_entries,
 }

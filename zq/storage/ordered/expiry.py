@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lazy and active expiry; the terms are those of Redis.
+"""Lazy and active expiry, as in Redis.
 
 - Lazy expiry: one thread removes expired messages that readers have found.
-- Active expiry: rounds remove expired messages by the index ``expiry``, other expired data by the index ``due``, and
-  the data of purged and deleted queues.
+- Active expiry: regular rounds remove expired messages, other expired data, and the data of purged and deleted queues.
 
-A round reads only the expired part of each index, so its cost depends on the amount of expired data, not of live data.
-A message is removed under its queue's lock, and only if its expiry has not been extended. Of the other data, only
-stages and documents need locks.
+A round reads only the expired part of the indexes ``expiry`` and ``due``, so its cost does not depend on the amount of
+live data. A message is removed under its queue's lock, and only if its expiry has not been extended.
 """
 
 import logging
@@ -26,30 +24,30 @@ from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import documents, due, layout, logs, stages
 from zq.storage.ordered.changes import Change
 from zq.storage.ordered.handle import Session, StoreHandle
-from zq.storage.ordered.reclaim import PendingDeletes, Tombstones, forget_hidden
+from zq.storage.ordered.reclaim import BatchReclaim, PendingDeletes, delete_unused_hidden
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
 LOG = logging.getLogger(__name__)
-# Number of items that active expiry removes in one write, which blocks every thread for about a millisecond.
+# Maximum number of items that active expiry removes in one write, which blocks all threads for about a millisecond.
 SLICE: Final = 100
-# Pause in seconds after each slice. Without it, a thread would wait up to five milliseconds for the GIL.
-BREATH: Final = 0.0001
-# Seconds after which active expiry reads the indexes from their beginnings again.
-AFRESH: Final = 3600.0
+# Pause in seconds after each slice. Without it, another thread would wait up to five milliseconds for the GIL.
+SLICE_PAUSE: Final = 0.0001
+# Seconds after which active expiry reads both indexes from the beginning again.
+RESCAN_INTERVAL: Final = 3600.0
 # Number of messages that lazy expiry removes in one write.
 BATCH: Final = 100
-# Pause of lazy expiry as a multiple of its working time, so that it works at most a fifth of the time.
-REST: Final = 4
+# Pause of lazy expiry as a multiple of the preceding working time, so that it works at most a fifth of the time.
+PAUSE_FACTOR: Final = 4
 # Maximum pause of lazy expiry in seconds.
-LONGEST: Final = 0.5
+MAX_PAUSE: Final = 0.5
 
-# A time by key in ``messages``: the message is removed only if its expiry, which may be extended, is not later.
+# Expiries by key in ``messages``. A message is not removed if its expiry has been extended in the meantime.
 Moments = dict[bytes, int]
 
 
 class ActiveExpiry:
-    """Active expiry in rounds; only one thread may run a round at a time."""
+    """Active expiry. Only one thread at a time may run a round."""
 
     def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
         self._handle = handle
@@ -58,31 +56,31 @@ class ActiveExpiry:
         self._due_position = b""
         """``position`` and ``_due_position`` are the keys in ``expiry`` and ``due`` from which the next round scans.
 
-        New entries are usually in the future and therefore above these keys. If a verb takes longer than the TTL of its
-        message, an entry is below them and is found when the indexes are read from the beginning again.
+        New entries expire in the future, so they are above these keys. An entry is below them only if the verb that
+        wrote it took longer than the TTL. Such an entry is found when the indexes are read from the beginning again.
         """
-        self._afresh = 0.0
+        self._rescan_at = 0.0
         self._first = 0
         self._pending_deletes = PendingDeletes()
-        self._tombstones = Tombstones()
-        self._keys_went = True
-        """Whether idempotency keys were removed, so that a hidden queue may have none left; True at the start."""
+        self._batch_reclaim = BatchReclaim()
+        self._keys_removed = True
+        """Whether a hidden queue may have no idempotency keys left, because keys were removed; True at the start."""
         self.removed = 0
 
     def sweep(self, now: int, pace: Pace) -> int:
         """Run one round and return the number of removed messages.
 
-        If the pace ends a round early, the next round begins with another kind of data, so that no kind starves.
+        If the pace ends a round early, the next round begins with another type of data, so that none starves.
         """
         before = self.removed
-        if time.monotonic() > self._afresh:
-            self._afresh = time.monotonic() + AFRESH
+        if time.monotonic() > self._rescan_at:
+            self._rescan_at = time.monotonic() + RESCAN_INTERVAL
             self.position = self._due_position = b""
         kinds: list[Callable[[Session, int], int]] = [
             lambda session, size: self._pending_deletes.clear_queues(session.store, size, pace),
             lambda session, size: self._clear_numbers(session, size, pace),
-            lambda session, size: self._tombstones.clear_trimmed(session, size, pace),
-            lambda session, size: self._tombstones.clear_purged(session, size, pace),
+            lambda session, size: self._batch_reclaim.clear_trimmed(session, size, pace),
+            lambda session, size: self._batch_reclaim.clear_purged(session, size, pace),
         ]
         if self._handle.context.expiry.sweep:
             kinds[:0] = (
@@ -90,12 +88,12 @@ class ActiveExpiry:
                 lambda session, size: self._remove_due(session.store, now, size, pace),
             )
         first = self._first % len(kinds)
-        ended = [self._by_steps(pace, kind) for kind in kinds[first:] + kinds[:first]]
+        ended = [self._repeat(pace, kind) for kind in kinds[first:] + kinds[:first]]
         self._first = 0 if all(ended) else first + 1
         return self.removed - before
 
-    def _by_steps(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
-        """Run the step until it finds less than its limit. Return False if the pace ended the round before that."""
+    def _repeat(self, pace: Pace, step: Callable[[Session, int], int]) -> bool:
+        """Repeat the step until no data is left. Return False if the pace ends the round before that."""
         while left := pace.step():
             while left:
                 asked = min(left, SLICE)
@@ -103,16 +101,16 @@ class ActiveExpiry:
                     try:
                         if step(session, asked) < asked:
                             return True
-                    except StoreDamaged:  # the store has recorded the damage; the other kinds continue
+                    except StoreDamaged:  # the store has recorded the damage; the round continues with other data
                         return True
                 left -= asked
-                time.sleep(BREATH)
+                time.sleep(SLICE_PAUSE)
         return False
 
     def _remove_expired(self, session: Session, now: int, size: int, pace: Pace) -> int:
         index = session.store.scan("expiry", self.position, layout.number.pack(now + 1), spare=True)
         entries = [key for key, _ in islice(index, size)]
-        for number, moments in by_queue((entry[8:], layout.number.unpack_from(entry)[0]) for entry in entries):
+        for number, moments in group_by_queue((entry[8:], layout.number.unpack_from(entry)[0]) for entry in entries):
             count, queue = remove_expired(session, number, moments, sweeping=True)
             if count:
                 self.removed += count
@@ -122,9 +120,9 @@ class ActiveExpiry:
         return len(entries)
 
     def _clear_numbers(self, session: Session, size: int, pace: Pace) -> int:
-        if self._keys_went:
-            self._keys_went = False
-            forget_hidden(session)
+        if self._keys_removed:
+            self._keys_removed = False
+            delete_unused_hidden(session)
         return self._pending_deletes.clear_numbers(session.store, size, pace)
 
     def _remove_due(self, store: Store, now: int, size: int, pace: Pace) -> int:
@@ -133,33 +131,33 @@ class ActiveExpiry:
         writes: list[Write] = []
         removed: Counter[bytes] = Counter()
         for entry, note in entries:
-            family, key = due.named(entry)
+            family, key = due.parse_entry(entry)
             gone: list[Write] = [("due", entry, None), (family, key, None)]
             if family in ("history", "keys"):
                 removed[key[:8]] += due.size_of(family, note)
             if family == "history":
                 gone += due.history_traces(key, note)
             elif family == "batches":
-                gone.append(logs.topic_delete(key, note))
+                gone.append(logs.topic_removal(key, note))
             elif family == "keys":
-                self._keys_went = True
+                self._keys_removed = True
             elif family == "stages":
-                with self._stripes.locked(stages.name(key[:-8])):  # because a commit may be reading the stage
+                with self._stripes.locked(stages.stage_lock(key[:-8])):  # because a commit may be reading the stage
                     store.write([*gone, ("default", layout.PENDING_NUMBER + note, b"")])
             elif family == "records":
-                with self._stripes.locked(documents.name(key)):  # because a verb may be extending the expiry
-                    store.write(gone if documents.expired(store, key, layout.number.unpack_from(entry)[0]) else [])
+                with self._stripes.locked(documents.lock_name(key)):  # because a verb may be extending the expiry
+                    store.write(gone if documents.has_expiry(store, key, layout.number.unpack_from(entry)[0]) else [])
                 continue
             writes += gone
         if entries:
-            store.write([*writes, *_counted(store, removed)])
+            store.write([*writes, *_counter_writes(store, removed)])
             pace.removed(len(entries))
             self._due_position = entries[-1][0] + b"\0"
         return len(entries)
 
 
-def _counted(store: Store, removed: Counter[bytes]) -> list[Write]:
-    """Return the writes that add the removed bytes to the counters under ``layout.REMOVED``, by history number.
+def _counter_writes(store: Store, removed: Counter[bytes]) -> list[Write]:
+    """Return the writes that add the removed bytes of each history to its counter under ``layout.REMOVED``.
 
     Only active expiry writes these counters, so no lock is needed.
     """
@@ -182,7 +180,7 @@ class LazyExpiry:
         self._thread.start()
 
     def close(self) -> None:
-        """Discard the queue and wait for the end of the current removal."""
+        """Discard the queued keys, and wait until the current removal ends."""
         self._queue.close()
         if self._thread.is_alive():
             self._thread.join()
@@ -191,12 +189,12 @@ class LazyExpiry:
         while self._queue.wait():
             began = time.monotonic()
             self._remove(self._queue.take(BATCH))
-            time.sleep(min(LONGEST, REST * (time.monotonic() - began)))
+            time.sleep(min(MAX_PAUSE, PAUSE_FACTOR * (time.monotonic() - began)))
 
     def _remove(self, expired: Moments) -> None:
         try:
             with self._handle as session:
-                for number, its in by_queue(expired.items()):
+                for number, its in group_by_queue(expired.items()):
                     self.removed += remove_expired(session, number, its, sweeping=False)[0]
         except Unavailable:
             pass  # active expiry will find these messages
@@ -204,8 +202,8 @@ class LazyExpiry:
             LOG.critical("Removal failed for a reason that was not foreseen; active expiry will do it.", exc_info=True)
 
 
-def by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
-    """Yield the expired messages grouped by queue number."""
+def group_by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moments]]:
+    """Group expired messages by queue number."""
     grouped: defaultdict[bytes, Moments] = defaultdict(dict)
     for key, moment in expired:
         grouped[key[:8]][key] = moment
@@ -213,10 +211,12 @@ def by_queue(expired: Iterable[tuple[bytes, int]]) -> Iterator[tuple[int, Moment
 
 
 def remove_expired(session: Session, number: int, moments: Moments, sweeping: bool) -> tuple[int, QueueRef | None]:
-    """Remove, in one step, the messages of one queue whose expiry is not later than the given time.
+    """Remove expired messages of one queue in one change, except for those whose expiry has been extended.
 
-    Return the number of removed messages, and the queue, or None if it does not exist. With ``sweeping``, the times
-    come from the index ``expiry``, and entries that do not match their message any more are removed too.
+    ``sweeping`` means that ``moments`` comes from the index ``expiry``. Index entries that no longer match their
+    messages are then removed too.
+
+    Return the number of removed messages, and the queue, or None for a missing queue.
     """
     with _locked(session, number) as state:
         if state is None:
@@ -232,15 +232,15 @@ def remove_expired(session: Session, number: int, moments: Moments, sweeping: bo
                 change.remove(state, layout.pair.unpack(key)[1], record)
                 count += 1
             elif sweeping:
-                change.also(("expiry", layout.number.pack(moment) + key, None))
+                change.add_writes(("expiry", layout.number.pack(moment) + key, None))
         change.commit()
         return count, state.ref
 
 
 @contextmanager
 def _locked(session: Session, number: int) -> Iterator[QueueState | None]:
-    """Lock the queue with this number; provide None if it does not exist."""
-    state = session.registry.by_number(number)
+    """Lock the queue with this number; a context manager that returns its state, or None for a missing queue."""
+    state = session.registry.find_by_number(number)
     if state is None:
         yield None
         return

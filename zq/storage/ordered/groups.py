@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for ready messages in grouped queues, line by line (decision 0129).
+"""The search for ready messages in grouped queues, one message group after another; see ``lines`` and decision 0129.
 
-``lines`` maintains the index entries. The caller of ``take`` holds the queue's lock.
+The caller of ``take`` holds the queue's lock.
 """
 
 from collections.abc import Iterator
@@ -11,53 +11,54 @@ from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED, Grouping, Ready, State
 from zq.model.stats import Depth
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import Change, Taken, bodies
+from zq.storage.ordered.changes import Change, ReadyMessage, read_bodies
 from zq.storage.ordered.layout import Found, StoredMessage
-from zq.storage.ordered.lines import LINE, PATIENCE, Met
+from zq.storage.ordered.lines import LINE, PATIENCE, ScannedRecords
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 
 
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
-) -> list[Taken]:
-    """Return up to ``limit`` ready messages, line by line. The caller must claim or remove all of them in ``change``.
+) -> list[ReadyMessage]:
+    """Return up to ``limit`` ready messages, which the caller must claim or remove in ``change``.
 
-    Their bodies have up to ``most_bytes`` bytes in total, except for a single message.
+    The search takes as many messages as possible from a group before it proceeds to the next group. It ends before the
+    bodies exceed ``most_bytes`` in total, but it returns at least one message if it can.
     """
-    taken: list[Taken] = []
-    walk = Walk(store, state, now)
+    taken: list[ReadyMessage] = []
+    scan = LineScan(store, state, now)
     cursor = state.ready_cursor.head
-    for key, line, head in walk.entries():
-        size, met = len(taken), Met(head)
-        found = walk.ready(line, met, limit - len(taken))
-        for sequence, record, body in _contents(store, state, found, limit - len(taken)):
+    for key, line, head in scan.entries():
+        size, scanned = len(taken), ScannedRecords(head)
+        found = scan.ready(line, scanned, limit - len(taken))
+        for sequence, record, body in _read_contents(store, state, found, limit - len(taken)):
             most_bytes -= len(body)
             if most_bytes < 0 and taken:
                 break
-            taken.append(Taken(sequence, record, body))
-        if walk.steps >= PATIENCE or (most_bytes < 0 and len(taken) == size):
+            taken.append(ReadyMessage(sequence, record, body))
+        if scan.steps >= PATIENCE or (most_bytes < 0 and len(taken) == size):
             break
-        change.lines.walked(state, line, met)
+        change.lines.add_scanned(state, line, scanned)
         cursor = key + b"\0"
         if most_bytes < 0 or len(taken) == limit:
             break
     else:
         cursor = max(cursor, layout.pair.pack(state.number, now + 1))
-    if walk.expired:
-        state.context.lazy_queue.offer(walk.expired, now)
-    if walk.damaged and not taken:
+    if scan.expired:
+        state.context.lazy_queue.offer(scan.expired, now)
+    if scan.damaged and not taken:
         raise StoreDamaged(UNREADABLE)
     change.advance(state, cursor, 0)
     return taken
 
 
-def ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
+def count_ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
     """Count the ready messages and find the next delayed one; see ``QueueController.ready``."""
-    walk = Walk(store, state, now)
+    scan = LineScan(store, state, now)
     count = 0
-    for _, line, head in walk.entries() if most else ():
-        count += sum(1 for _ in islice(walk.ready(line, Met(head), most - count), most - count))
+    for _, line, head in scan.entries() if most else ():
+        count += sum(1 for _ in islice(scan.ready(line, ScannedRecords(head), most - count), most - count))
         if count == most:
             break
     later = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
@@ -65,28 +66,32 @@ def ready(store: Store, state: QueueState, most: int, now: int) -> Ready:
     return Ready(count, next((moment / 1000 for moment in moments), None))
 
 
-def depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
-    """Count the messages by state; see ``Storage.depth``. All messages after the first ``most`` count as ready."""
+def count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
+    """Count the messages by state; see ``Storage.depth``.
+
+    Only the first ``most`` messages are read. All later messages count as ready.
+    """
     counts = dict.fromkeys(State, 0)
-    oldest = met = 0
+    oldest = seen = 0
     for key, value in islice(store.scan("messages", *state.bounds(), spare=True), most):
         record = layout.decode_record(value)
-        met += 1
+        seen += 1
         if record.expires <= now:
             continue
-        is_held = record.held(now) or int.from_bytes(key[-8:]) in state.reserved
+        is_held = record.is_held(now) or int.from_bytes(key[-8:]) in state.reserved
         found = State.CLAIMED if is_held else State.DELAYED if record.available > now else State.READY
         counts[found] += 1
         if found is State.READY:
             oldest = min(oldest or record.available, record.available)
-    ready = counts[State.READY] + state.tally.count - met
+    ready = counts[State.READY] + state.tally.count - seen
     return Depth(ready, counts[State.DELAYED], counts[State.CLAIMED], expired, oldest / 1000 if oldest else None)
 
 
-class Walk:
-    """A walk over the lines that may have ready messages.
+class LineScan:
+    """A scan of the message groups that may have ready messages.
 
-    ``expired`` has the keys of expired messages. ``steps`` counts visited lines and skipped messages.
+    A *line* has the messages of one group; see ``lines``. ``expired`` has the keys of the expired messages that were
+    found. ``steps`` counts scanned lines and skipped messages.
     """
 
     def __init__(self, store: Store, state: QueueState, now: int) -> None:
@@ -96,7 +101,7 @@ class Walk:
         self.damaged = False
 
     def entries(self) -> Iterator[tuple[bytes, bytes, bytes]]:
-        """Yield entries of ``available`` with the key and head of their line, in claim order."""
+        """Yield the lines in claim order: the key of the entry in ``available``, and the line's key and head."""
         number, size = layout.number.pack(self._state.number), layout.number.size
         upper = layout.pair.pack(self._state.number, self._now + 1)
         for key, value in self._state.ready_cursor.entries(self._store, upper):
@@ -108,25 +113,25 @@ class Walk:
                 head = key[size : 2 * size] + bytes(size) + key[2 * size :]
             yield key, line, head
 
-    def ready(self, line: bytes, met: Met, want: int) -> Iterator[Found]:
-        """Yield the ready messages at the beginning of the line. The caller needs at most ``want`` of them.
+    def ready(self, line: bytes, scanned: ScannedRecords, want: int) -> Iterator[Found]:
+        """Yield the ready messages at the beginning of the line, and add each record that is read to ``scanned``.
 
-        The method adds each record that it reads to ``met``.
+        The caller uses at most ``want`` messages.
         """
         state, now = self._state, self._now
-        lower = line + (met.head[layout.number.size :] or b"\0")
-        places = self._store.scan("lines", lower, layout.after(line), spare=True)
-        while not met.is_all:
+        lower = line + (scanned.head[layout.number.size :] or b"\0")
+        places = self._store.scan("lines", lower, layout.prefix_end(line), spare=True)
+        while not scanned.is_all:
             some = [key for key, _ in islice(places, min(want + 1, AHEAD))]
             sequences = [int.from_bytes(place[-8:]) for place in some]
             keys = [layout.pair.pack(state.number, sequence) for sequence in sequences]
             values = self._store.get_many("messages", keys, spare=True)
             records = [layout.decode_record(value) if value else None for value in values]
             is_all = len(some) <= min(want, AHEAD - 1)
-            met.extend(zip((place[LINE:] for place in some), records, strict=True), is_all)
+            scanned.extend(zip((place[LINE:] for place in some), records, strict=True), is_all)
             for key, sequence, value, record in zip(keys, sequences, values, records, strict=True):
                 if record is None or record.expires <= now:
-                    self._step(key, damaged=value == b"")
+                    self._count_skipped(key, damaged=value == b"")
                 elif sequence in state.reserved and state.grouping == Grouping.FAIR:
                     self.steps += 1
                 elif sequence in state.reserved or record.available > now:
@@ -136,20 +141,20 @@ class Walk:
             if self.steps >= PATIENCE:
                 return
 
-    def _step(self, key: bytes, damaged: bool) -> None:
-        """Skip an expired or unreadable message."""
+    def _count_skipped(self, key: bytes, damaged: bool) -> None:
+        """Count an expired or unreadable message."""
         self.steps += 1
         self.damaged |= damaged
         if not damaged:
             self.expired.append(key)
 
 
-def _contents(
+def _read_contents(
     store: Store, state: QueueState, found: Iterator[Found], limit: int
 ) -> Iterator[tuple[int, StoredMessage, bytes]]:
-    """Yield up to ``limit`` messages with their bodies, read in small batches. Skip messages without a body."""
+    """Yield up to ``limit`` messages with their bodies. Skip messages without a readable body."""
     while limit > 0 and (some := list(islice(found, min(limit, AHEAD)))):
         limit -= len(some)
-        for (sequence, record), body in zip(some, bodies(store, state.number, some, spare=True), strict=True):
+        for (sequence, record), body in zip(some, read_bodies(store, state.number, some, spare=True), strict=True):
             if body:
                 yield sequence, record, body

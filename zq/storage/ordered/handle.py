@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handle through which every verb uses the open store. It reopens the store after a failed write.
 
-After a failed write, for example on a full disk, a store may refuse all writes until it is reopened, and counters in
-memory may differ from those on disk. Once no verb is running, the next verb therefore discards the state in memory and
-reopens the store, with at most one attempt per second. Until an attempt succeeds, every verb raises ``Unavailable``.
-The store is also reopened if new options require it; verbs wait meanwhile.
+After a failed write, for example on a full disk, a store may reject all writes until it is reopened, and counters in
+memory may differ from those on disk. Verbs then raise ``Unavailable`` until no verb is running. The next verb discards
+the state in memory and reopens the store. If that fails, the next attempt is made after at least a second.
+
+The store is also reopened if new options require it. Meanwhile, verbs wait.
 """
 
 import logging
@@ -20,7 +21,7 @@ from zq.storage.ordered.registry import EngineContext, Registry
 from zq.storage.ordered.store import Store
 
 LOG = logging.getLogger(__name__)
-# Seconds between two attempts to open a failed store.
+# Minimum seconds between two attempts to open a failed store.
 PAUSE: Final = 1.0
 
 
@@ -32,10 +33,10 @@ class Session(NamedTuple):
 
 
 class StoreHandle:
-    """The handle of the open store. Each verb runs within ``with handle as (store, registry):``."""
+    """A handle that reopens the store after failures. Each verb runs within ``with handle as (store, registry):``."""
 
     def __init__(self, open_store: Callable[[], Store], context: EngineContext, admit: Callable[[Store], None]) -> None:
-        """Open the store. ``admit`` checks it before any verb runs or any data is removed."""
+        """Open the store. ``admit`` checks it before any verb runs."""
         self._open_store = open_store
         self._gate = threading.Condition(threading.Lock())
         self._active = 0
@@ -68,12 +69,12 @@ class StoreHandle:
                 session.store.prove()
         finally:
             ticket = inline.current()
-            if ticket is None or not ticket.keep_open(self._leave):  # the store stays open until the ticket is settled
+            if ticket is None or not ticket.keep_open(self._leave):  # otherwise the ticket calls ``_leave`` later
                 self._leave()
 
     @property
     def prompt(self) -> bool:
-        """Return whether a verb that begins now waits for nothing but memory and the disk."""
+        """Whether a short verb may run on the event loop's thread; see ``Store.prompt``."""
         session = self._session
         return (
             session is not None
@@ -90,7 +91,10 @@ class StoreHandle:
                 self._gate.notify_all()
 
     def reopen(self) -> None:
-        """Close and reopen the store while no verb is running; new verbs wait. Must not be called within a verb."""
+        """Wait until no verb is running, then close and reopen the store. New verbs wait.
+
+        Must not be called within a verb.
+        """
         with self._gate:
             self._gate.wait_for(lambda: not self._reopening)
             self._reopening = True
@@ -106,7 +110,7 @@ class StoreHandle:
                 self._gate.notify_all()
 
     def close(self) -> None:
-        """Close the store after the running verbs end; later verbs raise ``Unavailable``."""
+        """Wait until no verb is running, then close the store. Later verbs raise ``Unavailable``."""
         with self._gate:
             self._closed = True
         while self._active:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hints in memory that make claims, listings and expiry faster. They may be dropped at any time but are never wrong.
+"""Hints in memory that speed up claims, listings and expiry. They are never wrong, and may be dropped at any time.
 
 - ``ReadyCursor``: the position from which claims search for ready messages.
 - ``VisibilityIndex``: the ranges of a queue without visible messages, which a listing can skip.
@@ -17,63 +17,63 @@ from zq.storage.ordered.store import Store
 
 
 class LazyExpiryQueue:
-    """A queue of the keys of expired messages that readers have found, without duplicates, for one removing thread."""
+    """A bounded queue of expired messages that readers have found, without duplicates. One thread removes them."""
 
     def __init__(self) -> None:
-        self._met: dict[bytes, int] = {}
+        self._keys: dict[bytes, int] = {}
         self._changed = threading.Condition(threading.Lock())
         self._closed = False
         self.capacity = 0
-        """Maximum number of waiting keys; 0 disables lazy expiry."""
+        """Maximum number of keys in the queue; 0 disables lazy expiry."""
         self.dropped = 0
 
     def __len__(self) -> int:
-        return len(self._met)
+        return len(self._keys)
 
     def resize(self, capacity: int) -> None:
-        """Change the capacity; waiting keys are kept."""
+        """Change the capacity. No keys are removed, even if the queue has more keys than the new capacity."""
         self.capacity = capacity
 
     def offer(self, keys: Iterable[bytes], now: int) -> None:
-        """Add the keys of messages that had expired at ``now``. If the queue is full, drop the keys."""
+        """Add the keys of messages that had expired by ``now``. Count and drop the keys that do not fit."""
         if not self.capacity:
             return
         with self._changed:
             for key in keys:
-                if len(self._met) < self.capacity:
-                    self._met.setdefault(key, now)
-                elif key not in self._met:
+                if len(self._keys) < self.capacity:
+                    self._keys.setdefault(key, now)
+                elif key not in self._keys:
                     self.dropped += 1
             self._changed.notify()
 
     def wait(self) -> bool:
-        """Wait for keys; return False after ``close``."""
+        """Wait until the queue has keys and return True, or return False after ``close``."""
         with self._changed:
-            self._changed.wait_for(lambda: self._met or self._closed)
+            self._changed.wait_for(lambda: self._keys or self._closed)
             return not self._closed
 
     def take(self, most: int) -> dict[bytes, int]:
-        """Remove and return the oldest keys, each with a time at which the message had expired."""
+        """Remove and return up to ``most`` of the oldest keys, each with a time at which its message had expired."""
         with self._changed:
-            taken = dict(islice(self._met.items(), most))
+            taken = dict(islice(self._keys.items(), most))
             for key in taken:
-                del self._met[key]
+                del self._keys[key]
         return taken
 
     def close(self) -> None:
-        """Discard all keys and end ``wait``."""
+        """Discard all keys and wake the thread in ``wait``."""
         with self._changed:
-            self._met.clear()
+            self._keys.clear()
             self._closed = True
             self._changed.notify()
 
 
 class ReadyCursor(NamedTuple):
-    """The position from which claims search for ready messages, so that no entry is read twice.
+    """The ranges of ``available`` in which claims search for ready messages, so that no entry is read twice.
 
-    In the index ``available``, only entries between ``head`` and ``low`` and from ``high`` on may be ready. Claims have
-    already passed the entries before ``head`` and those between ``low`` and ``high``; what is left there has expired.
-    The second range arises if claims have passed it and then a message becomes available before it.
+    Only entries between ``head`` and ``low`` and entries at or above ``high`` may be ready. Claims have already passed
+    all other entries, which can only be expired entries that are not removed yet. The range from ``low`` to ``high``
+    arises if a message becomes available before a range that claims have passed.
     """
 
     head: bytes
@@ -91,41 +91,42 @@ class ReadyCursor(NamedTuple):
         """Return whether any entry below the key ``upper`` may be ready."""
         return self.head < min(self.low, upper) or self.high < upper
 
-    def passed(self, head: bytes) -> "ReadyCursor":
-        """Return the cursor after a claim that read up to ``head``."""
+    def move_to(self, head: bytes) -> "ReadyCursor":
+        """Return the cursor after a claim that has read up to the key ``head``."""
         return (
             ReadyCursor(head, self.low, self.high) if head < self.low else ReadyCursor(head, head, max(head, self.high))
         )
 
-    def joined(self, keys: Sequence[bytes]) -> "ReadyCursor":
-        """Return the cursor with its ranges extended so that they include new entries."""
+    def extend(self, keys: Sequence[bytes]) -> "ReadyCursor":
+        """Return the cursor with its ranges extended to include new entries."""
         early = [key for key in keys if key < self.high]
         if not early:
             return self
         low = max(early) + b"\0"
-        if self.head >= self.low:  # the range before ``low`` has been passed too
+        if self.head >= self.low:  # claims have also passed the first range
             return ReadyCursor(min(early), low, self.high)
         return ReadyCursor(min(self.head, *early), max(self.low, low), self.high)
 
 
-# Number of sequences in a block. A listing reads the messages of a block one by one.
+# Number of sequences in a block of the lowest level.
 BLOCK: Final = 64
 # Number of blocks in the next larger block.
 FANOUT: Final = 64
 # Number of sequences in a block of each level.
 SIZES: Final = (BLOCK, BLOCK * FANOUT, BLOCK * FANOUT * FANOUT)
-# An upper bound of all times, in milliseconds.
+# A time in milliseconds above all others.
 NEVER: Final = 1 << 62
-# Maximum number of recorded blocks per level.
+# Maximum number of recorded blocks per level and filter.
 MAX_BLOCKS: Final = 1 << 18
 
-# Maximum number of clients per queue whose own messages have recorded blocks. ``CLIENTS_BLOCKS`` applies to each.
+# Maximum number of filters per queue that hide a client's messages.
 MAX_CLIENTS: Final = 16
+# Maximum number of recorded blocks per level for such a filter.
 CLIENTS_BLOCKS: Final = MAX_BLOCKS // MAX_CLIENTS
 
-# Times by block number, for each of ``SIZES``.
+# Times by block number, one table for each of ``SIZES``.
 Levels = tuple[dict[int, int], ...]
-# ``claimed`` and ``delayed`` of a ``ListFilter``, and the client whose messages are hidden ("": none are hidden).
+# ``claimed`` and ``delayed`` of a ``ListFilter``, and the client whose messages it hides ("" for no client).
 FilterKind = tuple[bool, bool, str]
 
 
@@ -133,11 +134,14 @@ class VisibilityIndex:
     """The blocks of one queue that have no visible message for some time, so that a listing can skip them.
 
     Without the index, a listing might read a million claimed or delayed messages to find the ten messages of a page.
-    Sequences are grouped into blocks, and blocks into larger blocks. For each kind of ``ListFilter``, a block may have
-    a time before which none of its messages becomes visible. Because a filter may hide a client's own messages, there
-    are additional times for some clients. A change that makes a message visible earlier discards its blocks' times,
-    and a walk that began before the change records nothing. The callers of ``record`` and ``invalidate`` hold the
-    queue's lock.
+
+    - Sequences are grouped into blocks, and blocks into larger blocks.
+    - For each kind of filter, a block may have a time before which none of its messages becomes visible. Filters that
+      hide a client's own messages have separate times.
+    - A change that makes a message visible earlier discards the times of its blocks. A scan that began before such a
+      change records nothing.
+
+    The callers of ``record`` and ``invalidate`` hold the queue's lock.
     """
 
     __slots__ = ("_clients", "_kinds", "invalidations")
@@ -145,12 +149,12 @@ class VisibilityIndex:
     def __init__(self) -> None:
         self._kinds: dict[FilterKind, Levels] = {}
         self._clients: deque[FilterKind] = deque()
-        """The kinds with a client, oldest first."""
+        """The kinds that have a client, oldest first."""
         self.invalidations = 0
-        """Number of calls of ``invalidate``, which a walk compares before it records blocks."""
+        """Number of calls of ``invalidate``. If it has changed since a scan began, the scan must not record blocks."""
 
     def skip(self, list_filter: ListFilter, sequence: int, now: int) -> int:
-        """Return the first sequence, not below ``sequence``, whose message may be visible."""
+        """Return the first sequence at or above ``sequence`` whose message may be visible."""
         if not self._kinds:
             return sequence
         kinds = ((list_filter.claimed, list_filter.delayed, client) for client in {"", list_filter.without})
@@ -165,10 +169,9 @@ class VisibilityIndex:
         return sequence
 
     def record(self, list_filter: ListFilter, moments: Mapping[int, int], own: Mapping[int, int]) -> None:
-        """Record the times of blocks, by block number, and update the larger blocks that contain them.
+        """Record the times of blocks, by block number. If there are too many, drop the oldest.
 
-        ``own`` has additional times for the client whose messages the filter hides. If there are too many times, the
-        oldest are dropped.
+        ``moments`` apply to every client, and ``own`` only to the client whose messages the filter hides.
         """
         if moments:
             self._note((list_filter.claimed, list_filter.delayed, ""), moments, MAX_BLOCKS)
@@ -195,7 +198,7 @@ class VisibilityIndex:
                     del blocks[block]
 
     def invalidate(self, sequences: Iterable[int]) -> None:
-        """Discard the times of these messages' blocks, because a message may become visible earlier."""
+        """Discard the times of the blocks with these messages, which may become visible earlier than recorded."""
         self.invalidations += 1
         for levels in self._kinds.values():
             for size, blocks in zip(SIZES, levels, strict=True):
@@ -204,7 +207,7 @@ class VisibilityIndex:
 
 
 def _skip(levels: Levels, sequence: int, now: int) -> int:
-    """Return the first sequence, not below ``sequence``, in a block without a recorded time after ``now``."""
+    """Return the first sequence at or above ``sequence`` that is in no block with a recorded time after ``now``."""
     while True:
         for size, blocks in zip(reversed(SIZES), reversed(levels), strict=True):
             if blocks.get(sequence // size, 0) > now:

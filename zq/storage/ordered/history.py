@@ -5,24 +5,24 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, portion
+from zq.model import UNBOUNDED, HistoryEntry, Outcome, Page, QueueRef, Seconds, Span, take_portion
 from zq.storage.ordered import due, layout
-from zq.storage.ordered.changes import bodies
+from zq.storage.ordered.changes import read_bodies
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.layout import StoredEntry
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, binary_search
 
-# An upper bound of all positions and sequences.
+# A position and sequence above all others.
 LAST: Final = 1 << 62
-# An upper bound of all times, in seconds.
+# A time in seconds above all others.
 FAR: Final = 1e12
-# Minimum number of entries that a listing of messages and history reads under one lock.
+# Minimum number of entries that a combined listing of messages and history reads per lock.
 STRETCH: Final = 256
 
 
 class HistoryController:
-    """``zq.storage.api.HistoryController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.HistoryController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -47,8 +47,8 @@ class HistoryController:
                 records = _newest(store, state, min(marker, LAST) or LAST, span, layout.ms(now))
             else:
                 start = _first_since(store, state, min(marker, LAST) + 1, span.since)
-                records = _records(store, state, start, span.until, layout.ms(now))
-            items = list(portion(islice(records, limit), most_bytes, _body))
+                records = _scan_entries(store, state, start, span.until, layout.ms(now))
+            items = list(take_portion(islice(records, limit), most_bytes, _body))
         return Page(items, str(items[-1].position) if items else None)
 
     def _list_all(self, queue: QueueRef, marker: int, limit: int, now: Seconds, most_bytes: int) -> Page[HistoryEntry]:
@@ -60,9 +60,9 @@ class HistoryController:
                     if state is None:
                         break
                     left = most_bytes - sum(len(_body(item)) for item in items)
-                    more, start = _stretch(store, state, start, limit - len(items), left, layout.ms(now))
+                    more, start = _read_stretch(store, state, start, limit - len(items), left, layout.ms(now))
                 found = [*items, *more]
-                items = list(portion(found, most_bytes, _body))
+                items = list(take_portion(found, most_bytes, _body))
                 if len(items) < len(found):
                     break
         return Page(items, str(items[-1].message.sequence) if items else None)
@@ -72,12 +72,12 @@ class HistoryController:
             state = registry.find(queue)
             if state is None:
                 return []
-            found = [_latest(store, state, message, layout.ms(now)) for message in dict.fromkeys(ids)]
+            found = [_find_latest(store, state, message, layout.ms(now)) for message in dict.fromkeys(ids)]
         return [item for item in found if item is not None]
 
 
-def _records(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
-    """Yield unexpired history entries, from position ``start`` on, of messages that finished before ``until``."""
+def _scan_entries(store: Store, state: QueueState, start: int, until: Seconds, now: int) -> Iterator[HistoryEntry]:
+    """Yield the unexpired history entries at or above the position ``start`` of messages finished before ``until``."""
     end = layout.ms(min(until, FAR))
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     for key, value in store.scan("history", lower, upper):
@@ -85,7 +85,7 @@ def _records(store: Store, state: QueueState, start: int, until: Seconds, now: i
         if kept.finished >= end:
             return
         if kept.expires > now:
-            yield _finished(key, kept)
+            yield _build_entry(key, kept)
 
 
 def _newest(store: Store, state: QueueState, end: int, span: Span, now: int) -> Iterator[HistoryEntry]:
@@ -96,11 +96,11 @@ def _newest(store: Store, state: QueueState, end: int, span: Span, now: int) -> 
     for key, value in store.scan("history", lower, upper, backwards=True):
         kept = layout.decode_entry(value)
         if kept.expires > now:
-            yield _finished(key, kept)
+            yield _build_entry(key, kept)
 
 
 def _first_since(store: Store, state: QueueState, start: int, since: Seconds) -> int:
-    """Return the position of the first history entry that finished at or after ``since``."""
+    """Return the position of the first history entry whose message finished at or after ``since``."""
     begin = layout.ms(min(since, FAR))
     end = state.tally.position + 1 if begin > 0 else start
     return binary_search(
@@ -108,23 +108,24 @@ def _first_since(store: Store, state: QueueState, start: int, since: Seconds) ->
     )
 
 
-def _stretch(
+def _read_stretch(
     store: Store, state: QueueState, start: int, want: int, most_bytes: int, now: int
 ) -> tuple[list[HistoryEntry], int]:
-    """Return live messages and history entries of a locked queue, and the sequence from which to continue.
+    """Return messages and history entries of a locked queue by sequence, and the sequence from which to continue.
 
-    The result has up to ``want`` items with up to ``most_bytes`` bytes of bodies, except for a single item.
+    The result has up to ``want`` items. It ends before the bodies exceed ``most_bytes`` in total, but it has at least
+    one item if there is any.
     """
     most = max(want, STRETCH)
     lower, upper = layout.pair.pack(state.history, start), layout.number.pack(state.history + 1)
     kept = list(islice(store.scan("sequences", lower, upper), most))
     living = list(islice(store.scan("messages", layout.pair.pack(state.number, start), state.bounds()[1]), most))
-    # There may be more entries of a kind beyond the last one that was read.
+    # Beyond the last entry of a full read, that family may have entries that were not read.
     reach = min(layout.pair.unpack(entries[-1][0])[1] if len(entries) == most else LAST for entries in (kept, living))
     items: list[HistoryEntry] = []
     left = most_bytes
-    found = {layout.pair.unpack(key)[1]: (_living, key, value) for key, value in living}
-    found |= {layout.pair.unpack(key)[1]: (_kept, key, value) for key, value in kept}
+    found = {layout.pair.unpack(key)[1]: (_read_message, key, value) for key, value in living}
+    found |= {layout.pair.unpack(key)[1]: (_read_entry, key, value) for key, value in kept}
     for sequence in sorted(found):
         if sequence > reach or len(items) == want:
             break
@@ -139,29 +140,29 @@ def _stretch(
     return items, (items[-1].message.sequence if len(items) == want else reach) + 1
 
 
-def _living(store: Store, state: QueueState, key: bytes, value: bytes, now: int) -> HistoryEntry | None:
-    """Return a live message from its entry in ``messages``, or None if it has expired."""
+def _read_message(store: Store, state: QueueState, key: bytes, value: bytes, now: int) -> HistoryEntry | None:
+    """Build a message from its entry in ``messages``, or return None if it has expired."""
     record = layout.decode_record(value)
     if record.expires <= now:
         state.context.lazy_queue.offer([key], now)
         return None
     sequence = layout.pair.unpack(key)[1]
-    [body] = bodies(store, state.number, [(sequence, record)])
-    return None if body is None else HistoryEntry(layout.message(sequence, record, body, now))
+    [body] = read_bodies(store, state.number, [(sequence, record)])
+    return None if body is None else HistoryEntry(layout.build_message(sequence, record, body, now))
 
 
-def _kept(store: Store, state: QueueState, key: bytes, position: bytes, now: int) -> HistoryEntry | None:
-    """Return an unexpired history entry, or None. ``key`` begins with the number of the history."""
+def _read_entry(store: Store, state: QueueState, key: bytes, position: bytes, now: int) -> HistoryEntry | None:
+    """Return the unexpired history entry at a position, or None. ``key`` begins with the number of the history."""
     place = key[:8] + position
     value = store.get("history", place)
     kept = None if value is None else layout.decode_entry(value)
-    return _finished(place, kept) if kept is not None and kept.expires > now else None
+    return _build_entry(place, kept) if kept is not None and kept.expires > now else None
 
 
-def _latest(store: Store, state: QueueState, message: str, now: int) -> HistoryEntry | None:
+def _find_latest(store: Store, state: QueueState, message: str, now: int) -> HistoryEntry | None:
     prefix = due.ending_prefix(state.history, message)
-    for key, _ in store.scan("endings", prefix, layout.after(prefix), backwards=True):
-        item = _kept(store, state, key, key[-8:], now)
+    for key, _ in store.scan("endings", prefix, layout.prefix_end(prefix), backwards=True):
+        item = _read_entry(store, state, key, key[-8:], now)
         if item is not None:
             return item
     return None
@@ -171,7 +172,7 @@ def _body(item: HistoryEntry) -> bytes:
     return item.message.body
 
 
-def _finished(key: bytes, kept: StoredEntry) -> HistoryEntry:
+def _build_entry(key: bytes, kept: StoredEntry) -> HistoryEntry:
     position = layout.pair.unpack(key)[1]
-    message = layout.message(kept.sequence, kept.record, kept.body, kept.finished)
+    message = layout.build_message(kept.sequence, kept.record, kept.body, kept.finished)
     return HistoryEntry(message, Outcome(kept.outcome), kept.finished / 1000, position)

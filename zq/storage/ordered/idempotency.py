@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Idempotency keys of queues and logs. Each is written with its answer in the same step as the request's effect."""
+"""Idempotency keys of queues and logs. A key and the request's result are written atomically with its effect."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -15,29 +15,40 @@ from zq.storage.ordered.store import Store, Write
 
 
 class Owner(Protocol):
-    """The owner of idempotency keys, a queue or a log. The stored keys begin with the number ``history``."""
+    """The owner of idempotency keys: a queue or a log. The stored keys begin with the number ``history``."""
 
     @property
     def history(self) -> int: ...
 
 
 def check_key(store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, answer: Any, now: int) -> None:
-    """Raise ``Repeated`` or ``KeyReused`` if the owner has the key. ``answer`` is the type of the remembered answer."""
+    """Check that the owner does not have the key yet. ``answer`` is the type of the stored result.
+
+    Raises:
+        Repeated: The request was already applied. The error contains the request's result.
+        KeyReused: The key belongs to a different request.
+    """
     if idempotency_key is None or owner is None:
         return
-    found = due.living(store, "keys", _key_prefix(owner, idempotency_key), now)
+    found = due.find_live(store, "keys", _key_prefix(owner, idempotency_key), now)
     if found is not None:
         known = layout.decode_known(found[1])
         if known.digest != idempotency_key.digest:
             raise KeyReused
-        store.wait_durable()  # the first request may not be durable yet, but its repeated answer says that it is
+        store.wait_durable()  # the first request may not be durable yet, and its result promises that it is
         raise Repeated(msgpack.decode(known.answer, type=answer), known.last)
 
 
 def check_keys(
     store: Store, owner: Owner | None, idempotency_key: IdempotencyKey | None, drafts: Sequence[Draft], now: int
 ) -> None:
-    """Check the keys of a post and of its drafts. Raises ``Repeated``, ``KeyReused`` or ``DraftsRepeated``."""
+    """Check that the owner does not have the keys of a post and of its drafts yet.
+
+    Raises:
+        Repeated: The post was already applied. The error contains its result.
+        DraftsRepeated: Some drafts were already posted. The error contains their results.
+        KeyReused: A key belongs to a different request.
+    """
     check_key(store, owner, idempotency_key, list[str], now)
     first: dict[str, Repeated] = {}
     for draft in drafts:
@@ -54,9 +65,9 @@ def check_keys(
 def key_writes(
     owner: Owner, idempotency_key: IdempotencyKey, answer: Any, now: int, counts: bool = True, last: int = 0
 ) -> tuple[list[Write], int]:
-    """Return the writes that store a key with its answer, and the size that counts towards the quota.
+    """Return the writes that store a key with the request's result, and the size that counts towards the quota.
 
-    ``counts``: whether the answer counts towards the quota. For ``last`` see ``Known``.
+    If ``counts`` is false, the returned size is 0. See ``Known`` for ``last``.
     """
     encoded = layout.encode(answer)
     size = len(encoded) + OVERHEAD if counts else 0
@@ -67,4 +78,4 @@ def key_writes(
 
 
 def _key_prefix(owner: Owner, idempotency_key: IdempotencyKey) -> bytes:
-    return layout.ended(layout.number.pack(owner.history), idempotency_key.key)
+    return layout.name_prefix(layout.number.pack(owner.history), idempotency_key.key)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integrity check of a store, which compares records and index entries with each other in both directions.
+"""The integrity check of a store: each record must have its index entries, and each index entry its record.
 
 The check reads each family once in key order and looks up the related entries, so its memory grows only with the
-number of queues. Pending deletes of purged and deleted queues are counted separately.
+number of queues. The data of purged and deleted queues is only counted.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ from zq.storage.ordered.store import TOP, Readable, Write
 
 
 class Integrity(Findings):
-    """One check of an open store without writers; ``now`` is the machine's clock in milliseconds."""
+    """The integrity check of a store that has no writers during the check."""
 
     def __init__(self, store: Readable, now: int) -> None:
         super().__init__(store)
@@ -29,16 +29,16 @@ class Integrity(Findings):
         self._lines = LineIntegrity(self, self._records)
         self._histories: set[bytes] = set()
         self._keepers: dict[bytes, bytes] = {}
-        """The number of the tally that counts history entries and answers, by history number."""
+        """The number of the tally that counts a history, by history number."""
         self._kept: Counter[bytes] = Counter()
-        """Bytes of history entries and answers, by history number."""
-        self._pending_queues = self.noted(layout.PENDING_QUEUE)
-        self._pending_numbers = self.noted(layout.PENDING_NUMBER)
+        """Bytes of history entries and idempotency results, by history number."""
+        self._pending_queues = self.read_numbers(layout.PENDING_QUEUE)
+        self._pending_numbers = self.read_numbers(layout.PENDING_NUMBER)
         self._staged: Counter[bytes] = Counter()
         self._logs = LogIntegrity(self)
 
     def report(self) -> Report:
-        """Run all checks and return the report."""
+        """Check the whole store and return the report."""
         self._check_queues()
         self._check_messages()
         for family, message_of in MESSAGE_OF.items():
@@ -60,32 +60,32 @@ class Integrity(Findings):
         last = int.from_bytes(self.store.get("default", b"numbers") or b"")
         for family in ("queues", "hidden"):
             for key, value in self.entries(family):
-                record = self.decoded(layout.decode_queue, family, key, value)
+                record = self.decode(layout.decode_queue, family, key, value)
                 if record is not None:
                     self._check_queue(family, key, record, last)
         for family in ("numbers", "tallies"):
             for key, value in self.entries(family):
                 if key not in self._queues and not (family == "tallies" and self._keepers.get(key) == key):
-                    self.found(f"{family}: {key.hex()} is no queue's number")
+                    self.contradict(f"{family}: {key.hex()} is no queue's number")
                 elif family == "numbers" and value != self._queues[key]:
-                    self.found(f"numbers: {key.hex()} names another queue than the one that has it")
+                    self.contradict(f"numbers: {key.hex()} names another queue than the one that has it")
 
     def _check_queue(self, family: str, key: bytes, record: QueueRecord, last: int) -> None:
         number = layout.number.pack(record.number)
         if max(record.number, record.history) > last:
-            self.found(f"{family}: {key!r} has a number above the last one given")
+            self.contradict(f"{family}: {key!r} has a number above the last one given")
         if layout.number.pack(record.history) in self._histories:
-            self.found(f"{family}: {key!r} shares its history with another queue")
+            self.contradict(f"{family}: {key!r} shares its history with another queue")
         self._histories.add(layout.number.pack(record.history))
         self._keepers[layout.number.pack(record.history)] = number
         if family == "queues":
             if number in self._queues:
-                self.found(f"queues: {key!r} shares its number with another queue")
+                self.contradict(f"queues: {key!r} shares its number with another queue")
             self._queues[number] = key
             self._records[number] = record
             for place in ("numbers", "tallies"):
                 if self.store.get(place, number) is None:
-                    self.found(f"{place}: nothing of the queue {key!r}")
+                    self.contradict(f"{place}: nothing of the queue {key!r}")
 
     def _check_messages(self) -> None:
         counts: defaultdict[bytes, int] = defaultdict(int)
@@ -94,11 +94,11 @@ class Integrity(Findings):
         fresh: defaultdict[bytes, list[int]] = defaultdict(list)
         for key, value in self.entries("messages"):
             number = key[:8]
-            record = self.decoded(layout.decode_record, "messages", key, value)
+            record = self.decode(layout.decode_record, "messages", key, value)
             if record is None or self._is_pending_queue(number, "messages"):
                 continue
             if number not in self._queues:
-                self.found(f"messages: {key.hex()} is of no queue")
+                self.contradict(f"messages: {key.hex()} is of no queue")
                 continue
             counts[number] += 1
             sizes[number] += record.size
@@ -116,43 +116,45 @@ class Integrity(Findings):
             tally = layout.decode_tally(self.store.get("tallies", number) or layout.encode(layout.Tally()))
             if (tally.count, tally.bytes) != (counts[number], sizes[number]) or tally.sequence < last[number]:
                 has = f"{counts[number]} messages of {sizes[number]} bytes"
-                self.found(f"tallies: {tally} of {queue!r}, which has {has}")
+                self.contradict(f"tallies: {tally} of {queue!r}, which has {has}")
             if any(not tally.fresh_head < sequence <= tally.fresh_tail for sequence in fresh[number]):
-                self.found(f"tallies: {tally} of {queue!r}, with fresh messages from {fresh[number]}")
+                self.contradict(f"tallies: {tally} of {queue!r}, with fresh messages from {fresh[number]}")
 
     def _check_body(self, key: bytes, record: StoredMessage) -> None:
         body = self.store.get("bodies", key)
         if record.body is not None:
             if body is not None:
-                self.found(f"bodies: {key.hex()} is of a message whose record has a body")
+                self.contradict(f"bodies: {key.hex()} is of a message whose record has a body")
         elif body is None:
             if record.expires > self._now:
-                self.found(f"bodies: nothing of the living message {key.hex()}")
+                self.contradict(f"bodies: nothing of the living message {key.hex()}")
             else:
                 self.counted["expired messages whose body the filter took"] += 1
-        elif len(body) < layout.stamp.size or _stamp(body) < _stamp(layout.sealed(b"", record.expires, 0)):
-            self.found(f"bodies: {key.hex()} is stamped to go before its message expires")
+        elif len(body) < layout.stamp.size or _stamp(body) < _stamp(layout.seal_body(b"", record.expires, 0)):
+            self.contradict(f"bodies: {key.hex()} is stamped to go before its message expires")
 
     def _check_claimed(self, key: bytes, record: StoredMessage) -> None:
-        """Check that the group of a claimed message lists the message."""
+        """Check that the claim group of a message lists the message."""
         number, sequence = layout.pair.unpack(key)
         value = self.store.get("claims", layout.claim_key(number, record.claim, record.group))
-        if sequence not in _listed(value or b"", record.until):
-            self.found(f"claims: the group of {record.claim!r} does not list the message {key.hex()} as its record is")
+        if sequence not in _decode_group(value or b"", record.until):
+            self.contradict(
+                f"claims: the group of {record.claim!r} does not list the message {key.hex()} as its record is"
+            )
 
     def _check_claims(self) -> None:
-        """Check that each message that a claim group lists is in that group according to its record."""
+        """Check that the records of all messages in a claim group name the group."""
         for key, value in self.entries("claims"):
             if self._is_pending_queue(key[:8], "claims"):
                 continue
-            for sequence in _listed(value) or [0]:
+            for sequence in _decode_group(value) or [0]:
                 message = key[:8] + layout.number.pack(sequence)
                 stored = self.store.get("messages", message)
-                record = None if stored is None else self.decoded(layout.decode_record, "messages", message, stored)
+                record = None if stored is None else self.decode(layout.decode_record, "messages", message, stored)
                 if record is None or key != layout.claim_key(
                     layout.number.unpack_from(key)[0], record.claim, record.group
                 ):
-                    self.found(f"claims: {key.hex()} lists {sequence}, which is no message of that group")
+                    self.contradict(f"claims: {key.hex()} lists {sequence}, which is no message of that group")
 
     def _check_index(self, family: str, message_of: Callable[[bytes, bytes], bytes]) -> None:
         """Check that each entry of an index family belongs to a message."""
@@ -164,15 +166,15 @@ class Integrity(Findings):
                 self._lines.check_entry(key, value)
                 continue
             stored = self.store.get("messages", message)
-            record = None if stored is None else self.decoded(layout.decode_record, "messages", message, stored)
+            record = None if stored is None else self.decode(layout.decode_record, "messages", message, stored)
             if record is None:
-                self.found(f"{family}: {key.hex()} points at no message")
+                self.contradict(f"{family}: {key.hex()} points at no message")
             elif family != "bodies" and (family, key, value) not in self._index_entries(message, record):
-                self.found(f"{family}: {key.hex()} is not what the message it points at says")
+                self.contradict(f"{family}: {key.hex()} is not what the message it points at says")
 
     def _check_history(self) -> None:
         for key, value in self.entries("history"):
-            kept = self.decoded(layout.decode_entry, "history", key, value)
+            kept = self.decode(layout.decode_entry, "history", key, value)
             if kept is not None and not self._is_pending_number(key[:8], "history"):
                 self._kept[key[:8]] += kept.size
                 self.check_wanted("history", key, record_entries("history", key, value))
@@ -184,48 +186,47 @@ class Integrity(Findings):
                 continue
             stored = self.store.get("history", place)
             if stored is None or (family, key, value) not in self.record_entries("history", place, stored):
-                self.found(f"{family}: {key.hex()} points at no history entry that says so")
+                self.contradict(f"{family}: {key.hex()} points at no history entry that says so")
 
     def _check_staged(self) -> None:
-        """Check that staged messages belong to a stage, and that the stage has their number and size."""
+        """Check that staged messages belong to a stage or an open commit, and that stages have the right totals."""
         for key, _ in self.entries("staged"):
             if not self._is_pending_number(key[:8], "staged", any_number=True):
                 self._staged[key[:8]] += 1
         for key, value in self.entries("stages"):
-            stage = self.decoded(layout.decode_stage, "stages", key, value)
+            stage = self.decode(layout.decode_stage, "stages", key, value)
             if stage is not None:
                 items = list(stages.messages(self.store, stage))
                 size = sum(item.draft.size for item in items)
                 if (stage.count, stage.size) != (len(items), size):
                     self._look("staged", (layout.pair.pack(stage.number, at) for at in range(stage.count)))
-                    self.found(f"stages: {key!r} says {stage.count} messages and has {len(items)}, {size} bytes")
+                    self.contradict(f"stages: {key!r} says {stage.count} messages and has {len(items)}, {size} bytes")
                 self._staged.pop(layout.number.pack(stage.number), None)
                 self.check_wanted("stages", key, record_entries("stages", key, value))
         self._check_open()
         for number in self._staged:
             self._look("default", (layout.COMMIT + key[:-8] for key, _ in self.store.scan("producers", b"", TOP)))
-            self.found(f"staged: {number.hex()} is no stage's number")
+            self.contradict(f"staged: {number.hex()} is no stage's number")
 
     def _check_open(self) -> None:
         """Check the stages and the reserved messages of open commits."""
-        for producer, value in stages.every_commit(self.store):
+        for producer, value in stages.scan_commits(self.store):
             last = int.from_bytes(self.store.get("default", b"numbers") or b"")
-            commit = self.decoded(stages.decode_commit, "default", layout.COMMIT + producer, value)
+            commit = self.decode(stages.decode_commit, "default", layout.COMMIT + producer, value)
             if commit is not None and any(part.number > last for part in commit.reserved):
-                self.found(f"default: {producer!r} deletes from a queue whose number is above the last one given")
+                self.contradict(f"default: {producer!r} deletes from a queue whose number is above the last one given")
             for rest in commit.rests if commit is not None else ():
                 count = self._staged.pop(layout.number.pack(rest.number), 0)
                 if count != rest.end - rest.at:
                     self._look("staged", (layout.pair.pack(rest.number, at) for at in range(rest.at, rest.end)))
-                    self.found(
+                    self.contradict(
                         f"default: {producer!r} has {rest.end - rest.at} messages to publish, and {count} are there"
                     )
 
     def _look(self, family: str, keys: Iterable[bytes]) -> None:
-        """Read the keys until one is damaged.
+        """Read the keys until one is damaged, so that ``contradict`` attributes the next contradiction to the damage.
 
-        Scans skip damaged entries without an error. If this method finds one, ``found`` attributes the next
-        contradiction to the damage.
+        A scan does not report the damaged entries that it skips.
         """
         for key in keys:
             self.store.get(family, key)
@@ -235,47 +236,47 @@ class Integrity(Findings):
     def _check_logs(self) -> None:
         numbers = self._logs.check()
         for number in numbers & self._histories:
-            self.found(f"logs: {number.hex()} is a queue's history too")
+            self.contradict(f"logs: {number.hex()} is a queue's history too")
         self._histories |= numbers
 
     def _check_ends(self) -> None:
-        """Check the ``due`` entries of producers and idempotency keys, whose keys end with the expiry."""
+        """Check that producers and idempotency keys have entries in ``due``."""
         for key, value in self.entries("producers"):
             self.check_wanted("producers", key, record_entries("producers", key, value))
         for key, value in self.entries("keys"):
-            known = self.decoded(layout.decode_known, "keys", key, value)
+            known = self.decode(layout.decode_known, "keys", key, value)
             if known is not None and not self._is_pending_number(key[:8], "keys"):
                 self._kept[key[:8]] += known.size
                 self.check_wanted("keys", key, record_entries("keys", key, value))
 
     def _check_kept(self) -> None:
-        """Check the byte counters of history entries and idempotency answers."""
+        """Check the byte counters of history entries and idempotency results."""
         for history, owner in self._keepers.items():
             tally = layout.decode_tally(self.store.get("tallies", owner) or layout.encode(layout.Tally()))
             removed = int.from_bytes(self.store.get("default", layout.REMOVED + history) or b"")
             if tally.kept - removed != self._kept[history]:
-                self._look("history", (history + position for _, position in self._of(history, "sequences")))
+                self._look("history", (history + position for _, position in self._scan_number(history, "sequences")))
                 self._look("keys", (key for family, key in self._all_due() if family == "keys" and key[:8] == history))
                 has = f"{self._kept[history]} bytes of history and answers"
-                self.found(f"tallies: {tally.kept} kept and {removed} removed of {owner.hex()}, which has {has}")
+                self.contradict(f"tallies: {tally.kept} kept and {removed} removed of {owner.hex()}, which has {has}")
 
-    def _of(self, number: bytes, family: str) -> Iterator[tuple[bytes, bytes]]:
-        return self.store.scan(family, number, layout.after(number))
+    def _scan_number(self, number: bytes, family: str) -> Iterator[tuple[bytes, bytes]]:
+        return self.store.scan(family, number, layout.prefix_end(number))
 
     def _all_due(self) -> Iterator[tuple[str, bytes]]:
-        return (due.named(key) for key, _ in self.store.scan("due", b"", TOP))
+        return (due.parse_entry(key) for key, _ in self.store.scan("due", b"", TOP))
 
     def _check_due(self) -> None:
         for key, note in self.entries("due"):
-            family, entry = due.named(key)
+            family, entry = due.parse_entry(key)
             if family == "batches":
                 self._logs.check_due(key, note)
                 continue
             value = self.store.get(family, entry)
             if value is None:
-                self.found(f"due: {key.hex()} points at nothing in {family}")
+                self.contradict(f"due: {key.hex()} points at nothing in {family}")
             elif ("due", key, note) not in self.record_entries(family, entry, value):
-                self.found(f"due: {key.hex()} does not say what the entry in {family} does")
+                self.contradict(f"due: {key.hex()} does not say what the entry in {family} does")
 
     def _index_entries(self, key: bytes, record: StoredMessage) -> list[Write]:
         """Return the index entries that a message must have."""
@@ -290,17 +291,17 @@ class Integrity(Findings):
     def _is_pending_number(self, number: bytes, family: str, any_number: bool = False) -> bool:
         if number not in self._pending_numbers:
             if not any_number and number not in self._histories:
-                self.found(f"{family}: {number.hex()} is no queue's history")
+                self.contradict(f"{family}: {number.hex()} is no queue's history")
             return False
         self.counted[f"{family} of former owners"] += 1
         return True
 
 
-def _listed(value: bytes, ends: int | None = None) -> list[int]:
-    """Return the sequences that a group lists; none if the value is malformed or has another end than ``ends``."""
+def _decode_group(value: bytes, ends: int | None = None) -> list[int]:
+    """Return the sequences in a claim group, or an empty list if it is malformed or does not end at ``ends``."""
     if not value or len(value) % layout.number.size:
         return []
-    found, sequences = layout.group_of(value)
+    found, sequences = layout.decode_group(value)
     return sequences if ends in (None, found) else []
 
 

@@ -1,30 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layout of a store. Numbers are big-endian, times are in milliseconds, and q is a queue's 8-byte number.
+"""The keys and values of a store. Numbers are big-endian, times are in milliseconds, and q is a queue's 8-byte number.
 
 ========= ==================================== ======================================================================
 family    key                                  value
 ========= ==================================== ======================================================================
 default   "version" "clock" "numbers" "starts" schema version; largest time seen; last number issued; last start
-default   "doomed" q                           key in ``queues``: the former queue q awaits its removal
-default   "dropped" n                          empty: the history or stage n awaits its removal
-default   "removed" h                          bytes of history entries and answers of h that active expiry removed
+default   "doomed" q                           key in ``queues``: the data of the former queue q is to be removed
+default   "dropped" n                          empty: the data of the history or stage n is to be removed
+default   "removed" h                          bytes of history entries and results of h that active expiry removed
 default   "commit" len(project) project name 00 OpenCommit: a commit that is decided but not completed
-default   "fallen" n                           key in ``logs``: index entries of trimmed batches await their removal
+default   "fallen" n                           key in ``logs``: index entries of trimmed batches are to be removed
 default   "advanced" len(project) project name when the last epoch of the fence was issued
 queues    len(project) project name            QueueRecord: queue number, metadata, number h of the history
 hidden    len(project) project name            QueueRecord: h of a queue that does not exist, for idempotency keys
 numbers   q                                    key in ``queues``
 tallies   q                                    Tally: the queue's counters
-messages  q sequence                           StoredMessage, with a short body; the order of listings
-bodies    q sequence                           longer raw JSON body, followed by a 4-byte stamp, see ``sealed``
+messages  q sequence                           StoredMessage, including a short body; the order of listings
+bodies    q sequence                           longer raw JSON body, followed by a 4-byte stamp, see ``seal_body``
 available q available-at sequence              expires: the order of claims, of all messages except fresh ones;
                                                in a grouped queue a line's hash: one entry per line
 lines     q hash                               time, order, sequence: the head of a group's line, see ``lines``
 lines     q hash order sequence                empty: a message of the group, in a grouped queue
 expiry    expires q sequence                   empty: the order of active expiry
 ids       len(project) project id              q sequence
-claims    q claim id 00 group                  end, sequences, holder: messages of a claim, until another claim
-                                               takes them over
+claims    q claim id 00 group                  end, sequences, holder: messages of a claim, until they are claimed again
 history   h position                           StoredEntry: a finished message with its body
 sequences h sequence                           position: history entries in the order of sequences
 endings   h id 00 position                     empty: history entries of a message id
@@ -38,14 +37,15 @@ batches   n last                               Stored: messages published togeth
 topics    n len(topic) topic last              expires, first sequence, first expiry: the batches of a topic
 floors    n len(topic) topic                   sequence, key in ``logs``: the topic was purged up to this sequence
 documents len(project) project len(kind) ...   StoredDocument: a document; the key ends in kind and name
-due       expires kind key                     empty, or a size or place: the entry ``key`` of ``FAMILY_OF[kind]``
-                                               expires
+due       expires kind key                     a note, see ``due``: the entry ``key`` of ``FAMILY_OF[kind]`` expires
 ========= ==================================== ======================================================================
 
-Each message has one entry in each of messages, expiry and ids. It has an entry in bodies unless its record contains the
-body. While its record names a claim, it is listed in an entry in claims. In a queue without groups, it has an entry in
-available unless it is fresh. A message is fresh if it was posted without a delay and has not been claimed yet. Fresh
-messages are claimed in order of their sequences; the tally has the position before the first one.
+Each message has one entry in each of messages, expiry and ids. A body that its record does not contain has an entry in
+bodies. A claimed message is listed in an entry in claims.
+
+A message is fresh if it was posted without a delay and has not been claimed yet. Fresh messages are claimed in order of
+their sequences; the tally has the sequence before the first one. In a queue without groups, all other messages have an
+entry in available.
 
 The compaction filter drops a body some time after the message has expired. A message without any body has therefore
 expired. Purging or deleting a queue only records its number; active expiry removes its data later.
@@ -55,8 +55,8 @@ purge gives the queue a new number q but keeps h. A history entry has one entry 
 and due. Idempotency keys, stages and producers have one entry in their family and one in due. Their keys contain the
 expiry, so active expiry can remove them without further reads.
 
-A batch has one entry in each of batches, topics and due. A trim removes a whole range of batches at once; the other
-entries are removed later. The idempotency keys of a log have the log's number instead of h.
+A batch has one entry in each of batches, topics and due. A trim removes a range of batches in one write; active expiry
+removes their entries in topics and due later. The idempotency keys of a log have the log's number instead of h.
 """
 
 from collections.abc import Iterable
@@ -92,21 +92,22 @@ FAMILIES: Final = (
     "batches",
     "topics",
     "floors",
-    "records",  # documents, under the name that stores have for them
+    "records",  # documents
     "due",
 )
-# The family whose values end with the time from which the compaction filter may drop them; see ``sealed``.
+# The family with the compaction filter. Its values end with the time from which the filter may drop them.
 STAMPED: Final = "bodies"
 # The family from which large ranges are removed.
 TRIMMED: Final = "batches"
 VERSION: Final = b"5"
-# Maximum size in bytes of a body that is stored in the message's record. Each claim rewrites the record.
+# Maximum size in bytes of a body that is stored in the message's record. A longer one would make claims slow, because
+# each claim rewrites the record.
 SHORT: Final = 512
-# Maximum number of messages in one entry of ``claims``. The entry is rewritten when a message leaves the claim.
+# Maximum number of messages in one entry of ``claims``. The entry is rewritten whenever a message leaves the claim.
 GROUP: Final = 64
 # Size in bytes of the length field before a project.
 LENGTH: Final = 4
-# An upper bound of all keys that begin with the length of a project.
+# A key above all keys that begin with the length of a project.
 END: Final = b"\xff" * LENGTH
 PENDING_QUEUE: Final = b"doomed"
 PENDING_NUMBER: Final = b"dropped"
@@ -145,13 +146,13 @@ class Tally(Struct, array_like=True):
         count: The number of messages.
         position: The position of the last history entry.
         finished: The time of the last history entry.
-        start: The number of the start that wrote the counters; see ``startup.count_start``.
+        start: The boot epoch in which the counters were written; see ``startup.count_start``.
         bytes: The total size of the messages.
-        kept: The total size of all history entries and answers ever added. The current size is this minus the size of
-            the removed ones, which is stored under ``REMOVED``.
+        kept: The total size of all history entries and idempotency results ever added. Subtract the size stored under
+            ``REMOVED`` to get the current size.
         fresh_head: The sequence up to which claims have passed all fresh messages.
         fresh_tail: The sequence of the last fresh message.
-        fresh_gap: The number of other messages after the last fresh one.
+        fresh_gap: The number of messages that were appended after the last fresh message.
         group: The number of the last claim group.
     """
 
@@ -169,8 +170,8 @@ class Tally(Struct, array_like=True):
     group: int = 0
 
 
-class IndexPlace(NamedTuple):
-    """The fields that determine a message's index entries, apart from its sequence."""
+class IndexFields(NamedTuple):
+    """The fields of a record that determine the message's index entries."""
 
     indexed: bool
     available: int
@@ -184,12 +185,13 @@ class NewMessage(Struct, array_like=True):
     """The stored form of a new message without attributes or a group.
 
     Attributes:
-        claim: The claim, which is live until ``ends``.
+        claim: The id of the last claim, which is live until ``ends``.
         former: The available-at before the claim.
-        size: The size that was added to the tally.
+        count: The number of claims.
+        size: The size with which the message counts in the tally, in bytes.
         indexed: Whether the message has an entry in ``available``; fresh messages have none.
         body: The body, or None if it is stored in ``bodies``.
-        group: The claim group in ``claims``.
+        group: The number of the message's group in ``claims``.
     """
 
     id: str
@@ -215,24 +217,24 @@ class NewMessage(Struct, array_like=True):
 
     @property
     def until(self) -> int:
-        """The end of the claim, or the message's expiry if that is earlier."""
+        """The end of the claim or the message's expiry, whichever is earlier."""
         return self.ends if self.ends < self.expires else self.expires
 
-    def held(self, now: int) -> bool:
-        """Return whether the message has a live claim."""
+    def is_held(self, now: int) -> bool:
         return self.ends > now and self.expires > now and self.claim != ""
 
-    def index_place(self) -> IndexPlace:
-        """Return the fields that determine the message's index entries, to compare them before and after a change."""
+    def index_fields(self) -> IndexFields:
         ends, expires = self.ends, self.expires  # not ``until``: a property call is slow, and claims call this often
         until = ends if ends < expires else expires
-        return IndexPlace(self.indexed, self.available, expires, self.claim, until, self.group)
+        return IndexFields(self.indexed, self.available, expires, self.claim, until, self.group)
 
 
 class StoredMessage(NewMessage):
     """The stored form of any message.
 
-    ``first`` is the time of the first claim, or 0 if there was none. ``line`` is the message's group.
+    Attributes:
+        first: The time of the first claim, or 0 if there was none.
+        line: The name of the message's group.
     """
 
     first: int = 0
@@ -245,7 +247,7 @@ Found = tuple[int, StoredMessage]
 
 
 class StoredEntry(Struct, array_like=True):
-    """A history entry. ``size`` is the size that was added to the tally."""
+    """The stored form of a history entry. ``size`` is the number of bytes that the entry counts in the tally."""
 
     record: StoredMessage
     body: bytes
@@ -257,13 +259,13 @@ class StoredEntry(Struct, array_like=True):
 
 
 class Known(Struct, array_like=True):
-    """An idempotency key with the answer to its request.
+    """The stored form of an idempotency key.
 
     Attributes:
-        digest: The digest of the request, which a repeated request must match.
-        answer: The encoded answer.
-        size: The size that was added to the tally; 0 in a topic log, which has its own limit.
-        last: The sequence of the last message of a post; 0 if it is unknown.
+        digest: The digest of the first request, which a repeated request must match.
+        answer: The encoded result of the first request.
+        size: The number of bytes that the key counts in the tally; 0 in a topic log, which has its own limit.
+        last: For a post, the sequence of its last message; 0 if it is unknown.
     """
 
     digest: bytes
@@ -273,7 +275,7 @@ class Known(Struct, array_like=True):
 
 
 class Stage(Struct, array_like=True):
-    """A stage: its number in ``staged``, the number of its messages, and the total size of their bodies."""
+    """A stage: its number in ``staged``, its message count, and the total size of the bodies in bytes."""
 
     number: int
     count: int = 0
@@ -281,14 +283,14 @@ class Stage(Struct, array_like=True):
 
 
 class Staged(Struct, array_like=True):
-    """A message to be published, with its target queue."""
+    """A staged message with its target queue."""
 
     queue: str
     draft: Draft
 
 
 class Batch(Struct, array_like=True):
-    """A producer's last commit. ``decided`` is its time, or 0 if an earlier version wrote the record without it."""
+    """A producer's last commit. ``decided`` is the time of the commit; 0 in records of older versions of zq."""
 
     batch: int
     published: int
@@ -309,14 +311,14 @@ decode_batch = msgpack.Decoder(Batch).decode
 
 
 def ms(moment: Seconds) -> int:
-    """Convert seconds to stored milliseconds."""
+    """Convert a time in seconds to milliseconds."""
     return round(moment * 1000)
 
 
 def project_prefix(project: str) -> bytes:
-    """Return the key prefix of a project's queues.
+    """Return the key prefix of a project.
 
-    The prefix begins with the length of the project's name, so that no project's prefix is a prefix of another's.
+    The prefix begins with the length of the project's name. Without it, the prefix of ``a`` would also match ``ab``.
     """
     text = project.encode("utf-8", "surrogatepass")
     return len(text).to_bytes(LENGTH, "big") + text
@@ -326,66 +328,66 @@ def queue_key(ref: QueueRef) -> bytes:
     return project_prefix(ref.project) + ref.name.encode("utf-8", "surrogatepass")
 
 
-def queue_ref(key: bytes) -> QueueRef:
-    """Return the queue to which a key in ``queues`` belongs."""
+def decode_queue_key(key: bytes) -> QueueRef:
+    """Return the queue to which a key of ``queues`` belongs."""
     prefix = prefix_of(key)
     return QueueRef(*(part.decode("utf-8", "surrogatepass") for part in (prefix[LENGTH:], key[len(prefix) :])))
 
 
 def id_key(project: bytes, message: str) -> bytes:
-    """Return the key of a message id in ``ids``; ``project`` is a ``project_prefix``."""
+    """Return the key of a message id in ``ids``. ``project`` is the ``project_prefix``."""
     return project + message.encode("utf-8", "surrogatepass")
 
 
-def project_of(key: bytes) -> str:
-    """Return the project from its ``project_prefix``."""
+def decode_project(key: bytes) -> str:
+    """Return the name of the project from its ``project_prefix``."""
     return key[LENGTH:].decode("utf-8", "surrogatepass")
 
 
 def prefix_of(key: bytes) -> bytes:
-    """Return the ``project_prefix`` of a queue's key."""
+    """Return the ``project_prefix`` at the beginning of a key."""
     return key[: LENGTH + int.from_bytes(key[:LENGTH])]
 
 
-def ended(prefix: bytes, name: str) -> bytes:
-    """Return the key prefix of a name's entries.
+def name_prefix(prefix: bytes, name: str) -> bytes:
+    """Return the key prefix for a name that contains no zero byte.
 
-    The prefix ends with a zero byte, which no such name contains, so it matches only entries of this name.
+    The prefix ends with a zero byte, so it does not match longer names.
     """
     return prefix + name.encode("utf-8", "surrogatepass") + b"\0"
 
 
 def claim_prefix(queue: int, claim: str) -> bytes:
     """Return the key prefix of a claim's entries in ``claims``."""
-    return ended(number.pack(queue), claim)
+    return name_prefix(number.pack(queue), claim)
 
 
 def claim_key(queue: int, claim: str, group: int) -> bytes:
-    """Return the key of a claim group, which lists messages of one claim that have the same end."""
+    """Return the key of a claim group: messages of one claim that have the same end."""
     return claim_prefix(queue, claim) + number.pack(group)
 
 
-# The high bit of the last number of a group's value. If it is set, the number is not a sequence, which is never so
-# large: its low bits are the length of the holder, which precedes the number.
+# A flag in the last number of a group's value. If it is set, the low bits are the length of the holder, which precedes
+# the number. Otherwise the number is a sequence; sequences are never this large.
 HELD: Final = 1 << 63
 
 
-def group_value(ends: int, sequences: Iterable[int], holder: bytes = b"") -> bytes:
-    """Return the value of a claim group; ``holder`` is b"" if the holder is unknown."""
+def encode_group(ends: int, sequences: Iterable[int], holder: bytes = b"") -> bytes:
+    """Encode a claim group. ``holder`` is b"" if the holder is unknown."""
     listed = b"".join(map(number.pack, (ends, *sorted(sequences))))
     return listed + holder + bytes(-len(holder) % number.size) + number.pack(HELD | len(holder)) if holder else listed
 
 
-def group_of(value: bytes) -> tuple[int, list[int]]:
-    """Return the end and the sequences of a claim group."""
+def decode_group(value: bytes) -> tuple[int, list[int]]:
+    """Decode the end and the sequences of a claim group."""
     ends, *sequences = Packing(f">{len(value) // number.size}Q").unpack(value)
     if sequences and sequences[-1] >= HELD:
         del sequences[-1 - -(-(sequences[-1] - HELD) // number.size) :]
     return ends, sequences
 
 
-def holder_of(value: bytes) -> bytes:
-    """Return the holder of a claim group, or b"" if the holder is unknown."""
+def decode_group_holder(value: bytes) -> bytes:
+    """Decode the holder of a claim group. Return b"" if the holder is unknown."""
     last = number.unpack(value[-number.size :])[0]
     if last < HELD:
         return b""
@@ -395,25 +397,25 @@ def holder_of(value: bytes) -> bytes:
     return value[start : start + length]
 
 
-def after(prefix: bytes) -> bytes:
-    """Return the smallest key that is greater than every key with this prefix."""
+def prefix_end(prefix: bytes) -> bytes:
+    """Return the smallest key above all keys with this prefix."""
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes([trimmed[-1] + 1])
 
 
-def sealed(body: bytes, expires: int, grace: int) -> bytes:
-    """Return the stored form of a body, which the compaction filter may drop ``grace`` seconds after the expiry."""
+def seal_body(body: bytes, expires: int, grace: int) -> bytes:
+    """Encode a body for ``bodies``. The compaction filter may drop the entry ``grace`` seconds after ``expires``."""
     seconds = -(-expires // 1000) + grace - 1
     return body + stamp.pack(min(max(seconds, 0), LATEST_STAMP))
 
 
-def unsealed(value: bytes) -> bytes:
-    """Return the body from its stored form."""
+def unseal_body(value: bytes) -> bytes:
+    """Decode a value of ``bodies``."""
     return value[: -stamp.size]
 
 
-def message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Message:
-    """Build the message from its record and body, as of the time ``now``."""
+def build_message(sequence: int, record: StoredMessage, body: bytes, now: int) -> Message:
+    """Build a message from its record and body. ``now`` determines whether its claim is live."""
     return Message(  # positional arguments, because keywords would take three times as long
         record.id,
         body,

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The integrity check of the lines of grouped queues, and the reconstruction of lines by a salvage."""
+"""The integrity check and the salvage of grouped queues. Each message group has a *line*; see ``lines``."""
 
 from collections.abc import Callable, Iterator, Mapping
 
 from zq.model import Grouping
 from zq.storage.ordered import layout
 from zq.storage.ordered.layout import QueueRecord, StoredMessage
-from zq.storage.ordered.lines import LINE, entry_of, line_of, slot_of
+from zq.storage.ordered.lines import LINE, line_entry, line_key, slot_of
 from zq.storage.ordered.log_integrity import Findings
 from zq.storage.ordered.store import Write
 
 
 def slot(grouping: Grouping, key: bytes, record: StoredMessage) -> bytes:
-    """Return the key in ``lines`` of a message of a grouped queue. ``key`` is its key in ``messages``."""
+    """Return a message's key in ``lines``, given its key in ``messages``."""
     number, sequence = layout.pair.unpack(key)
-    return line_of(number, record.line) + slot_of(grouping, record.available, sequence)
+    return line_key(number, record.line) + slot_of(grouping, record.available, sequence)
 
 
 def grouping_of(key: bytes) -> Grouping:
-    """Return the grouping of a queue, determined from the key of one of its messages in ``lines``."""
+    """Determine the grouping of a queue from the key of one of its messages in ``lines``."""
     return Grouping.FAIR if layout.pair.unpack(key[LINE:])[0] else Grouping.ORDERED
 
 
 class LineIntegrity:
-    """The check of lines. ``queues``: the record of each queue, by number."""
+    """The integrity check of lines. ``queues`` maps queue numbers to queue records."""
 
     def __init__(self, findings: Findings, queues: Mapping[bytes, QueueRecord]) -> None:
         self._findings = findings
@@ -31,57 +31,56 @@ class LineIntegrity:
         self._queues = queues
 
     def grouping(self, number: bytes) -> Grouping:
-        """Return the grouping of a queue, by its number."""
         record = self._queues.get(number)
         return Grouping.NONE if record is None else record.grouping
 
     def check(self) -> None:
-        """Check that each place belongs to a message, and that each line has a valid head and its entry."""
+        """Check that each slot has a message, and that each line has a valid head and an entry in ``available``."""
         line = head = b""
         for key, value in self._findings.entries("lines"):
             if not self.grouping(key[: layout.number.size]):
                 self._check_former(key)
             elif len(key) == LINE:
                 line, head = key, value
-                if self._store.get("available", entry_of(key, value)[0]) != entry_of(key, value)[1]:
-                    self._findings.found(f"available: nothing of the line {key.hex()}")
+                if self._store.get("available", line_entry(key, value)[0]) != line_entry(key, value)[1]:
+                    self._findings.contradict(f"available: nothing of the line {key.hex()}")
                 if self._store.get("lines", key + value[layout.number.size :]) is None:
-                    self._findings.found(f"lines: the head of {key.hex()} stands nowhere in it")
+                    self._findings.contradict(f"lines: the head of {key.hex()} stands nowhere in it")
             else:
                 self._check_place(key, has_head=bool(head) and key.startswith(line))
 
     def check_entry(self, key: bytes, value: bytes) -> None:
-        """Check that an entry in ``available`` belongs to a line."""
+        """Check that an entry in ``available`` matches the head of its line."""
         line = key[: layout.number.size] + value
         head = self._store.get("lines", line) or b""
-        if len(head) != layout.triple.size or entry_of(line, head)[0] != key:
-            self._findings.found(f"available: {key.hex()} is no line's entry")
+        if len(head) != layout.triple.size or line_entry(line, head)[0] != key:
+            self._findings.contradict(f"available: {key.hex()} is no line's entry")
 
     def _check_place(self, key: bytes, has_head: bool) -> None:
         number = key[: layout.number.size]
         message = number + key[-layout.number.size :]
         stored = self._store.get("messages", message)
         if stored is None or slot(self.grouping(number), message, layout.decode_record(stored)) != key:
-            self._findings.found(f"lines: {key.hex()} is no message's place")
+            self._findings.contradict(f"lines: {key.hex()} is no message's place")
         elif not has_head:
-            self._findings.found(f"lines: {key.hex()} stands in a line without a head")
+            self._findings.contradict(f"lines: {key.hex()} stands in a line without a head")
 
     def _check_former(self, key: bytes) -> None:
         number = key[: layout.number.size]
         if self._store.get("default", layout.PENDING_QUEUE + number) is None:
-            self._findings.found(f"lines: {key.hex()} is of no grouped queue")
+            self._findings.contradict(f"lines: {key.hex()} is of no grouped queue")
 
 
-class NewLines:
-    """Lines that are rebuilt from messages; the first message becomes the head."""
+class RebuiltLines:
+    """Lines that a salvage rebuilds from their messages."""
 
     def __init__(self, former: Callable[[bytes], bytes]) -> None:
-        """Initialize; ``former`` returns the stored head of a line, or b"" if it is not known."""
+        """Initialize. ``former`` returns the head of a line in the damaged store, or b"" if it is unknown."""
         self._former = former
         self._heads: dict[bytes, tuple[bytes, int]] = {}
 
     def join(self, grouping: Grouping, key: bytes, record: StoredMessage) -> Write:
-        """Return the write that adds a message to its line, and record the message if it comes first in the line."""
+        """Add a message to its line, and return the write that stores the message's slot."""
         where = slot(grouping, key, record)
         line, within = where[:LINE], where[LINE:]
         if line not in self._heads or within < self._heads[line][0]:
@@ -89,10 +88,10 @@ class NewLines:
         return "lines", where, b""
 
     def heads(self) -> Iterator[Write]:
-        """Yield the heads of all lines and their entries."""
+        """Yield the writes that store the head of each line and its entry in ``available``."""
         for line, (within, available) in self._heads.items():
             head = self._former(line)
             if head[layout.number.size :] != within:
                 head = layout.number.pack(available) + within
             yield "lines", line, head
-            yield "available", *entry_of(line, head)
+            yield "available", *line_entry(line, head)

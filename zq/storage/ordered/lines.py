@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The lines of grouped queues, and their entries in the claim index (decision 0129).
+"""The lines of grouped queues, and their entries in the index ``available``; see decision 0129.
 
-A line is the sequence of messages of one group. Its key consists of the queue number and the group's hash. A line with
-live messages has one entry in ``available`` and a *head*: the time of that entry and the place of the first message. A
-place is (order, sequence). The order is 0 in an ordered queue, and the message's available-at in a fair queue.
-``groups`` searches the lines for ready messages.
+A *line* has the messages of one group in claim order. Its key consists of the queue number and the group's hash. The
+position of a message in its line is its *slot* (order, sequence). The order is 0 in an ordered queue, and the message's
+available-at in a fair queue.
+
+A line with live messages has one entry in ``available``, and a *head*: the time of that entry and the slot of the first
+message. ``groups`` searches the lines for ready messages.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,35 +20,35 @@ from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store, Write
 
-# Size in bytes of a line's key, which consists of queue number and hash.
+# Size in bytes of a line's key.
 LINE: Final = 16
-# Maximum number of expired or unreadable messages that are skipped to find the head of a line.
+# Maximum number of expired or unreadable messages that a change skips to find the head of a line.
 MAX_GONE: Final = 64
-# Maximum number of such messages if a claim has read the line.
+# Maximum number of such messages that a claim skips, and that a change skips after its claim has read the line.
 PATIENCE: Final = 4096
 
 
-def line_of(queue: int, group: str) -> bytes:
+def line_key(queue: int, group: str) -> bytes:
     """Return the key of a group's line."""
     name = group.encode("utf-8", "surrogatepass")
     return layout.number.pack(queue) + blake2b(name, digest_size=LINE - layout.number.size).digest()
 
 
 def slot_of(grouping: Grouping, available: int, sequence: int) -> bytes:
-    """Return the place of a message in its line."""
+    """Return the slot of a message in its line."""
     return layout.pair.pack(available if grouping == Grouping.FAIR else 0, sequence)
 
 
-def entry_of(line: bytes, head: bytes) -> tuple[bytes, bytes]:
-    """Return the entry in ``available`` of a line with this head."""
+def line_entry(line: bytes, head: bytes) -> tuple[bytes, bytes]:
+    """Return the entry (key, value) in ``available`` of a line with this head."""
     moment, _, sequence = layout.triple.unpack(head)
     return line[: layout.number.size] + layout.pair.pack(moment, sequence), line[layout.number.size :]
 
 
-class Met:
-    """The records of a line that a claim has read, by place in ascending order.
+class ScannedRecords:
+    """The records of a line that a claim has read, by slot in ascending order.
 
-    A record is None if the message was removed or is unreadable. ``is_all``: whether the claim has read the whole line.
+    A record is None if the message was removed or is unreadable. ``is_all`` is true if the whole line was read.
     """
 
     __slots__ = ("head", "is_all", "records")
@@ -57,91 +59,91 @@ class Met:
         self.is_all = False
 
     def extend(self, records: Iterable[tuple[bytes, StoredMessage | None]], is_all: bool) -> None:
-        """Add the next records by place. ``is_all``: whether the line has no further messages."""
+        """Add the next records of the line. ``is_all`` means that the line has no further records."""
         self.records.update(records)
         self.is_all = is_all
 
 
-class _Line:
+class _LineChange:
     """The changes to one line.
 
     Attributes:
-        slots: The new record by place; None for a place that a message leaves.
-        stored: The places in ``slots`` that exist in the store.
+        slots: The new records by slot; None for a slot that a message leaves.
+        stored: The slots in ``slots`` that the store already has.
     """
 
-    __slots__ = ("key", "met", "slots", "state", "stored")
+    __slots__ = ("key", "scanned", "slots", "state", "stored")
 
     def __init__(self, state: QueueState, key: bytes) -> None:
         self.state, self.key = state, key
         self.slots: dict[bytes, StoredMessage | None] = {}
         self.stored: set[bytes] = set()
-        self.met: Met | None = None
+        self.scanned: ScannedRecords | None = None
         """The records that the current claim has read."""
 
 
-class Lines:
+class LineChanges:
     """The changes to lines within one ``Change``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._lines: dict[bytes, _Line] = {}
-        self._groups: dict[tuple[int, str], _Line] = {}
-        """Lines by queue number and group."""
+        self._lines: dict[bytes, _LineChange] = {}
+        self._groups: dict[tuple[int, str], _LineChange] = {}
+        """LineChanges by queue number and group."""
 
     def join(self, state: QueueState, sequence: int, record: StoredMessage) -> None:
-        """Add a message at the place in its record."""
+        """Add a message to its line."""
         self._line(state, record.line).slots[slot_of(state.grouping, record.available, sequence)] = record
 
     def leave(self, state: QueueState, sequence: int, group: str, available: int) -> None:
-        """Remove a message from the place that it had with this available-at."""
+        """Remove a message from its line. ``available`` is its stored available-at."""
         _leave(self._line(state, group), slot_of(state.grouping, available, sequence))
 
     def shift(self, state: QueueState, sequence: int, record: StoredMessage, available: int) -> None:
-        """Move a message from its former available-at to the place in its record."""
+        """Move a message within its line. ``available`` is its stored available-at."""
         line, grouping = self._line(state, record.line), state.grouping
         _leave(line, slot_of(grouping, available, sequence))
         line.slots[slot_of(grouping, record.available, sequence)] = record
 
-    def walked(self, state: QueueState, key: bytes, met: Met) -> None:
-        """Record what a claim has read of a line, so that the line gets a new head if its head is gone."""
-        self._lines.setdefault(key, _Line(state, key)).met = met
+    def add_scanned(self, state: QueueState, key: bytes, scanned: ScannedRecords) -> None:
+        """Add the records that a claim has read, so that the line gets a new head if its head was removed."""
+        self._lines.setdefault(key, _LineChange(state, key)).scanned = scanned
 
     def writes(self, now: int) -> Iterator[tuple[QueueState, list[Write], bytes]]:
-        """Yield, for each line, its queue, its writes, and the key of its new entry in ``available`` or b""."""
+        """Yield each line's queue, its writes, and its new key in ``available`` (b"" if this key is unchanged)."""
         for key, line in self._lines.items():
             writes: list[Write] = [
                 ("lines", key + slot, None if record is None else b"")
                 for slot, record in line.slots.items()
                 if record is None or slot not in line.stored
             ]
-            head = line.met.head if line.met else self._store.get("lines", key) or b""
+            head = line.scanned.head if line.scanned else self._store.get("lines", key) or b""
             new = self._head(line, head, now)
             entry = b""
             if new != head:
                 if head:
-                    writes.append(("available", entry_of(key, head)[0], None))
+                    writes.append(("available", line_entry(key, head)[0], None))
                 if new:
-                    entry, hashed = entry_of(key, new)
+                    entry, hashed = line_entry(key, new)
                     writes.append(("available", entry, hashed))
                 writes.append(("lines", key, new or None))
             yield line.state, writes, entry
 
-    def _head(self, line: _Line, head: bytes, now: int) -> bytes:
+    def _head(self, line: _LineChange, head: bytes, now: int) -> bytes:
         """Return the head of the line after the change, or b"" if the line has no live messages.
 
-        ``head`` is the old head. The store has no messages of the line before it.
+        ``head`` is the old head. No stored message of the line precedes it.
         """
-        kept, met = head[layout.number.size :], line.met
+        kept, scanned = head[layout.number.size :], line.scanned
         joined = sorted(slot for slot, record in line.slots.items() if record is not None)
         if joined and (not head or joined[0] <= kept):
             first = line.slots[joined[0]]
             if first is not None and first.expires > now:
                 return layout.number.pack(max(now, first.available)) + joined[0]
-        elif head and met is None and kept not in line.slots:
+        elif head and scanned is None and kept not in line.slots:
             return head
-        most = MAX_GONE if met is None else PATIENCE
-        slots = (slot for slot in self._places(line, kept) if slot not in line.slots) if head else ()
+        most = MAX_GONE if scanned is None else PATIENCE
+        slots = (slot for slot in self._stored_slots(line, kept) if slot not in line.slots) if head else ()
         for slot in merge(joined, slots):
             record = line.slots.get(slot) or self._record(line, slot)
             if record is None or record.expires <= now:
@@ -153,34 +155,34 @@ class Lines:
             return layout.number.pack(now if record is None else max(now, record.available)) + slot
         return b""
 
-    def _line(self, state: QueueState, group: str) -> _Line:
+    def _line(self, state: QueueState, group: str) -> _LineChange:
         line = self._groups.get((state.number, group))
         if line is None:
-            key = line_of(state.number, group)
-            line = self._groups[state.number, group] = self._lines.setdefault(key, _Line(state, key))
+            key = line_key(state.number, group)
+            line = self._groups[state.number, group] = self._lines.setdefault(key, _LineChange(state, key))
         return line
 
-    def _places(self, line: _Line, kept: bytes) -> Iterator[bytes]:
-        """Yield the places of the line from ``kept`` on: those that the claim has read, then those in the store."""
+    def _stored_slots(self, line: _LineChange, kept: bytes) -> Iterator[bytes]:
+        """Yield the stored slots of the line at or above the slot ``kept``."""
         lower = line.key + kept
-        if line.met:
-            yield from line.met.records
-            if line.met.is_all:
+        if line.scanned:
+            yield from line.scanned.records
+            if line.scanned.is_all:
                 return
-            lower = line.key + next(reversed(line.met.records), kept) + b"\0"
-        for key, _ in self._store.scan("lines", lower, layout.after(line.key), spare=True):
+            lower = line.key + next(reversed(line.scanned.records), kept) + b"\0"
+        for key, _ in self._store.scan("lines", lower, layout.prefix_end(line.key), spare=True):
             yield key[LINE:]
 
-    def _record(self, line: _Line, slot: bytes) -> StoredMessage | None:
-        """Return the record of the message at this place, or None if it is missing or unreadable."""
-        if line.met and slot in line.met.records:
-            return line.met.records[slot]
+    def _record(self, line: _LineChange, slot: bytes) -> StoredMessage | None:
+        """Return the record of the message in a slot, or None if it is missing or unreadable."""
+        if line.scanned and slot in line.scanned.records:
+            return line.scanned.records[slot]
         key = line.key[: layout.number.size] + slot[layout.number.size :]
         [value] = self._store.get_many("messages", [key], spare=True)
         return layout.decode_record(value) if value else None
 
 
-def _leave(line: _Line, slot: bytes) -> None:
+def _leave(line: _LineChange, slot: bytes) -> None:
     if slot not in line.slots:
         line.stored.add(slot)
     line.slots[slot] = None

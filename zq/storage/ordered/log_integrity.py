@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings of an integrity check, and the checks of topic logs and documents."""
+"""The findings of an integrity check, and the checks of topic logs and documents."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -14,13 +14,13 @@ from zq.storage.ordered.logs import LogRecord
 from zq.storage.ordered.store import TOP, Readable, Write
 
 T = TypeVar("T")
-# Maximum number of contradictions that a report contains as examples.
+# Maximum number of contradictions that a report describes.
 EXAMPLES: Final = 20
-NOWHERE: Final = LogRecord(0)
+NO_LOG: Final = LogRecord(0)
 
 
-class _Lenient:
-    """A store that treats damaged entries as absent and then sets ``missed``."""
+class _LenientStore:
+    """A store in which damaged values are absent. Reading a damaged value sets ``missed``."""
 
     def __init__(self, store: Readable) -> None:
         self._store = store
@@ -36,15 +36,15 @@ class _Lenient:
 
 
 class Findings:
-    """The findings of one check of an open store without writers."""
+    """The findings of one integrity check."""
 
     def __init__(self, store: Readable) -> None:
-        self.store = _Lenient(store)
+        self.store = _LenientStore(store)
         self.counted: Counter[str] = Counter()
         self._contradictions = 0
         self._examples: list[str] = []
 
-    def found(self, sentence: str) -> None:
+    def contradict(self, sentence: str) -> None:
         """Report a contradiction, unless it may be caused by a damaged entry."""
         if self.store.missed:
             self.store.missed = False
@@ -60,78 +60,81 @@ class Findings:
             self.counted[family] += 1
             yield item
 
-    def decoded(self, decode: Callable[[bytes], T], family: str, key: bytes, value: bytes) -> T | None:
-        """Return the decoded value. If it is damaged, report it and return ``None``."""
+    def decode(self, decode: Callable[[bytes], T], family: str, key: bytes, value: bytes) -> T | None:
+        """Decode a value. If it is damaged, report it and return ``None``."""
         try:
             return decode(value)
         except (MsgspecError, ValueError):
-            self.found(f"{family}: {key.hex()} cannot be read")
+            self.contradict(f"{family}: {key.hex()} cannot be read")
             return None
 
     def check_wanted(self, family: str, key: bytes, wanted: Sequence[Write]) -> None:
-        """Check that the store has the wanted entries of the record with ``key`` in ``family``."""
+        """Report each missing entry. ``wanted`` has the entries that the record ``key`` in ``family`` must have."""
         for other, place, value in wanted:
             stored = self.store.get(other, place)
             if stored is None:
-                self.found(f"{other}: nothing that leads to {key.hex()} of {family}")
+                self.contradict(f"{other}: nothing that leads to {key.hex()} of {family}")
             elif stored != value:
-                self.found(f"{other}: {place.hex()} does not say what {key.hex()} of {family} does")
+                self.contradict(f"{other}: {place.hex()} does not say what {key.hex()} of {family} does")
 
     def record_entries(self, family: str, key: bytes, value: bytes) -> list[Write]:
-        """Return all entries of a record. If the value is damaged, report it and return an empty list."""
-        return self.decoded(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
+        """Return the writes that store a record and its index entries; see ``entries.record_entries``.
 
-    def noted(self, kind: bytes) -> set[bytes]:
-        """Return the numbers in the keys of ``default`` that begin with ``kind``."""
-        return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.after(kind))}
+        If the value is damaged, report a contradiction and return an empty list.
+        """
+        return self.decode(lambda stored: entries.record_entries(family, key, stored), family, key, value) or []
+
+    def read_numbers(self, kind: bytes) -> set[bytes]:
+        """Return the numbers that follow the prefix ``kind`` in the keys of ``default``."""
+        return {key[len(kind) :] for key, _ in self.store.scan("default", kind, layout.prefix_end(kind))}
 
     def report(self) -> Report:
-        """Return the report of the findings. Its list of damage is empty."""
+        """Return the findings as a report. Its list of damage is empty, for the driver to fill."""
         return Report(dict(sorted(self.counted.items())), self._contradictions, self._examples, [])
 
 
 class LogIntegrity:
-    """The check of topic logs. Index entries of trimmed batches are counted separately."""
+    """The integrity check of topic logs. Index entries of trimmed batches are only counted."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings
         self._logs: dict[bytes, LogRecord] = {}
         self._keys: dict[bytes, bytes] = {}
         """The key in ``logs``, by log number."""
-        self._trimmed_entries = findings.noted(layout.TRIMMED_LOG)
+        self._trimmed_entries = findings.read_numbers(layout.TRIMMED_LOG)
 
     def check(self) -> set[bytes]:
-        """Run all integrity checks on the logs and return the numbers of the logs found."""
+        """Check all logs and return their numbers."""
         last = int.from_bytes(self._findings.store.get("default", b"numbers") or b"")
         for key, value in self._findings.entries("logs"):
-            record = self._findings.decoded(logs.decode_log, "logs", key, value)
+            record = self._findings.decode(logs.decode_log, "logs", key, value)
             if record is not None:
                 self._check_log(key, record, last)
         self._check_batches()
         self._check_topics()
         for key, value in self._findings.entries("floors"):
-            log = self._logs.get(key[:8], NOWHERE)
+            log = self._logs.get(key[:8], NO_LOG)
             if value[8:] != self._keys.get(key[:8]) or layout.number.unpack_from(value)[0] > log.last:
-                self._findings.found(f"floors: {key.hex()} is of no log, or above its end")
+                self._findings.contradict(f"floors: {key.hex()} is of no log, or above its end")
         for number in self._trimmed_entries - self._logs.keys():
-            self._findings.found(f"default: {number.hex()}, of which batches were trimmed, is no log's number")
+            self._findings.contradict(f"default: {number.hex()}, of which batches were trimmed, is no log's number")
         return set(self._logs)
 
     def check_due(self, key: bytes, note: bytes) -> None:
-        """Check that a batch's entry in ``due`` agrees with ``topics``, and that the batch exists or was trimmed."""
-        batch = due.named(key)[1]
-        value = self._findings.store.get(*logs.topic_delete(batch, note)[:2])
+        """Check that a batch exists or was trimmed, and that its entries in ``due`` and ``topics`` match."""
+        batch = due.parse_entry(key)[1]
+        value = self._findings.store.get(*logs.topic_removal(batch, note)[:2])
         if value is None or value[:8] != key[:8]:
-            self._findings.found(f"due: {key.hex()} is not what topics says of the batch")
+            self._findings.contradict(f"due: {key.hex()} is not what topics says of the batch")
         elif self._findings.store.get("batches", batch) is None and not self._is_trimmed(batch):
-            self._findings.found(f"due: {key.hex()} points at no batch")
+            self._findings.contradict(f"due: {key.hex()} points at no batch")
 
     def _check_log(self, key: bytes, record: LogRecord, last: int) -> None:
         number = layout.number.pack(record.number)
         if record.number > last or number in self._logs:
-            self._findings.found(f"logs: {key!r} has a number of another log, or above the last one given")
+            self._findings.contradict(f"logs: {key!r} has a number of another log, or above the last one given")
         if record.dropped > record.last or record.gone_size > record.size or record.gone_messages > record.messages:
-            self._findings.found(f"logs: more of {key!r} was trimmed than there was")
+            self._findings.contradict(f"logs: more of {key!r} was trimmed than there was")
         self._logs[number] = record
         self._keys[number] = key
 
@@ -141,18 +144,18 @@ class LogIntegrity:
             wanted = self._wanted(key, value)
             if not wanted:
                 continue
-            log, stored = self._logs.get(key[:8], NOWHERE), logs.decode_stored(value)
+            log, stored = self._logs.get(key[:8], NO_LOG), logs.decode_stored(value)
             self._findings.check_wanted("batches", key, wanted)
             if not log.dropped < layout.pair.unpack(key)[1] <= log.last:
-                self._findings.found(f"batches: {key.hex()} is of no log, was trimmed, or is above its end")
+                self._findings.contradict(f"batches: {key.hex()} is of no log, was trimmed, or is above its end")
             size, messages = reached.get(key[:8], (0, 0))
             if stored.size < size or stored.messages < messages:
-                self._findings.found(f"batches: {key.hex()} has smaller totals than those before it")
+                self._findings.contradict(f"batches: {key.hex()} has smaller totals than those before it")
             reached[key[:8]] = stored.size + stored.batch.size, stored.messages + len(stored.batch.entries)
         for number, (size, messages) in reached.items():
-            log = self._logs.get(number, NOWHERE)
+            log = self._logs.get(number, NO_LOG)
             if size > log.size or messages > log.messages:
-                self._findings.found(f"logs: {number.hex()} has smaller totals than its batches")
+                self._findings.contradict(f"logs: {number.hex()} has smaller totals than its batches")
 
     def _check_topics(self) -> None:
         for key, value in self._findings.entries("topics"):
@@ -163,17 +166,17 @@ class LogIntegrity:
                 continue
             stored = self._findings.store.get("batches", batch)
             if stored is None or ("topics", key, value) not in self._wanted(batch, stored):
-                self._findings.found(f"topics: {key.hex()} points at no batch that says so")
+                self._findings.contradict(f"topics: {key.hex()} points at no batch that says so")
 
     def _is_trimmed(self, batch: bytes) -> bool:
         number, last = batch[:8], layout.number.unpack(batch[8:])[0]
-        return number in self._trimmed_entries and last <= self._logs.get(number, NOWHERE).dropped
+        return number in self._trimmed_entries and last <= self._logs.get(number, NO_LOG).dropped
 
     def _wanted(self, key: bytes, value: bytes) -> list[Write]:
         return self._findings.record_entries("batches", key, value)
 
 
 def check_documents(findings: Findings) -> None:
-    """Check that each document has its entries."""
+    """Check that each document has its index entries."""
     for key, value in findings.entries("records"):
         findings.check_wanted("records", key, findings.record_entries("records", key, value))

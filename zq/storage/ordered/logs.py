@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logs of topics: the stored batches of published messages, and the state of each log in memory.
 
-Publishing and purging hold the log's lock from the first read to the write. Readers take no lock: ``Log.view`` is
-replaced as a whole after the write, so it never refers to data that the store does not have yet. There are two
-exceptions: new floors are added to the current view, and ``Log.dropped`` includes a trim before the trim is written.
+Publishing and purging hold the log's lock from the first read to the write. Readers need no lock, because ``Log.view``
+is replaced as a whole after the write. Two changes become visible in another way:
+
+- A purge adds a floor to the current view.
+- ``Log.dropped`` includes a trim before the trim is written.
 """
 
 import threading
@@ -23,9 +25,14 @@ from zq.storage.ordered.store import Range, Store, Write, binary_search
 class LogRecord(Struct, array_like=True, frozen=True):
     """A log's entry in ``logs``.
 
-    ``size`` and ``messages`` are the totals of all batches ever published to the log; ``gone_size`` and
-    ``gone_messages`` are those of the trimmed batches. ``dropped`` is the sequence up to which batches are trimmed.
-    ``start`` is the number of the start that wrote the entry; see ``startup.count_start``.
+    Attributes:
+        last: The last sequence.
+        size: The total size of all batches ever published to the log, in bytes.
+        messages: The number of all messages ever published to the log.
+        dropped: The sequence up to which batches are trimmed.
+        gone_size: The part of ``size`` that was trimmed.
+        gone_messages: The part of ``messages`` that was trimmed.
+        start: The boot epoch in which the entry was written; see ``startup.count_start``.
     """
 
     number: int
@@ -39,10 +46,10 @@ class LogRecord(Struct, array_like=True, frozen=True):
 
 
 class Header(Struct, array_like=True):
-    """The fields of a stored batch before its entries.
+    """The fields that precede the entries of a stored batch.
 
-    ``size`` and ``messages`` are the totals of the log before this batch. ``topic`` is bytes, because msgpack cannot
-    encode surrogates in text.
+    ``size`` and ``messages`` are the log's totals before this batch. ``topic`` is bytes, because msgpack cannot encode
+    surrogates in text.
     """
 
     topic: bytes
@@ -52,8 +59,8 @@ class Header(Struct, array_like=True):
     messages: int
 
 
-class Stored(Header, array_like=True):
-    """A stored batch; its entries are decoded only on demand."""
+class StoredBatch(Header, array_like=True):
+    """A stored batch. Its entries are decoded on demand."""
 
     entries: Raw
 
@@ -66,63 +73,63 @@ class Stored(Header, array_like=True):
 
 decode_log = msgpack.Decoder(LogRecord).decode
 decode_header = msgpack.Decoder(Header).decode
-decode_stored = msgpack.Decoder(Stored).decode
+decode_stored = msgpack.Decoder(StoredBatch).decode
 decode_entries = msgpack.Decoder(list[Entry]).decode
 
 
-def key_of(number: int, topic: str) -> bytes:
+def topic_key(number: int, topic: str) -> bytes:
     """Return the key prefix of a topic's batches in ``topics``, which is also its key in ``floors``."""
     return layout.number.pack(number) + layout.project_prefix(topic)
 
 
-def topic_of(key: bytes) -> str:
-    """Return the topic from the key of a topic; see ``key_of``."""
-    return layout.project_of(key[layout.number.size :])
+def decode_topic(key: bytes) -> str:
+    """Return the topic of a key that ``topic_key`` has built."""
+    return layout.decode_project(key[layout.number.size :])
 
 
 def batch_writes(batch: Batch, before: LogRecord) -> list[Write]:
-    """Return the writes of a batch and its index entries."""
+    """Return the writes that store a batch and its index entries. ``before`` is the log's record without the batch."""
     topic = batch.topic.encode("utf-8", "surrogatepass")
     entries = Raw(layout.encode(batch.entries))
     created = layout.ms(batch.created)
-    stored = Stored(topic, batch.sequence, created, before.size, before.messages, entries)
+    stored = StoredBatch(topic, batch.sequence, created, before.size, before.messages, entries)
     lives = [entry.ttl * 1000 for entry in batch.entries]
     expires, key = created + max(lives), layout.pair.pack(before.number, batch.last)
-    index = key_of(before.number, batch.topic)
+    index = topic_key(before.number, batch.topic)
     return [
         *due.writes("batches", key, layout.encode(stored), expires, index[8:]),
         ("topics", index + key[8:], layout.triple.pack(expires, batch.sequence, created + min(lives))),
     ]
 
 
-def entries_of(key: bytes, value: bytes) -> list[Write]:
-    """Return the writes of a batch and its index entries, from the batch's entry in ``batches``."""
+def batch_entries(key: bytes, value: bytes) -> list[Write]:
+    """Return the writes that store a batch and its index entries, given its entry in ``batches``."""
     stored = decode_stored(value)
     before = LogRecord(layout.pair.unpack(key)[0], size=stored.size, messages=stored.messages)
     return batch_writes(stored.batch, before)
 
 
-def batch_deletes(key: bytes, value: bytes) -> list[Write]:
-    """Return the writes that remove a batch, from its entry in ``topics``."""
+def batch_removal(key: bytes, value: bytes) -> list[Write]:
+    """Return the writes that remove a batch, given its entry in ``topics``."""
     batch = key[:8] + key[-8:]
-    return [("topics", key, None), *due.traces("batches", batch, layout.number.unpack_from(value)[0])]
+    return [("topics", key, None), *due.removals("batches", batch, layout.number.unpack_from(value)[0])]
 
 
-def topic_delete(batch: bytes, note: bytes) -> Write:
-    """Return the write that removes a batch's entry in ``topics``, from the batch's key and its note in ``due``."""
+def topic_removal(batch: bytes, note: bytes) -> Write:
+    """Return the write that removes a batch's entry in ``topics``, given the batch's key and its note in ``due``."""
     return ("topics", batch[:8] + note + batch[8:], None)
 
 
-# Maximum number of topics per log for which ``Log.head`` is cached.
-MOST_HEADS: Final = 10_000
+# Maximum number of topics per log with a cached ``Log.head``.
+MAX_HEADS: Final = 10_000
 # Minimum number of bytes in a trimmed range that the store compacts on request.
-MUCH: Final = 8 << 20
+MIN_COMPACTED: Final = 8 << 20
 
 
 class LogView(NamedTuple):
-    """An immutable view of a log at one time.
+    """The state of a log that readers use.
 
-    ``floors`` has the last purged sequence of each topic, and may include later purges.
+    ``floors`` has the last purged sequence of each topic. Unlike ``record``, it may change.
     """
 
     record: LogRecord
@@ -132,15 +139,15 @@ class LogView(NamedTuple):
 class Log:
     """The log of a project.
 
-    ``pending`` has the notifications for subscribers, each with the sequence that must be durable before it is sent.
-    ``notifying`` is locked while notifications are sent.
+    ``pending`` has notifications for subscribers, each with the sequence that must be durable before it is sent. A
+    thread that sends notifications holds the lock ``notifying``.
     """
 
     __slots__ = (
         "_compacted",
         "_forgotten",
         "_heads",
-        "_learning",
+        "_heads_lock",
         "_seen",
         "_trimming",
         "history",
@@ -161,36 +168,39 @@ class Log:
         self.lock = threading.Lock()
         self.notifying = threading.Lock()
         self.pending: deque[tuple[int, Batch | None]] = deque()
-        self._heads: FIFOCache[str | None, int] = FIFOCache(MOST_HEADS)
-        self._learning = threading.Lock()
+        self._heads: FIFOCache[str | None, int] = FIFOCache(MAX_HEADS)
+        self._heads_lock = threading.Lock()
         self._trimming = 0
         self._forgotten: set[str] = set()
         self._compacted = self._seen = LogRecord(self.history)
 
     @property
     def dropped(self) -> int:
-        """The sequence up to which batches are trimmed or being trimmed. Read it after a scan to notice every trim."""
+        """The sequence up to which batches are trimmed or being trimmed.
+
+        A reader that reads this value after a scan notices every trim that the scan may have missed.
+        """
         return max(self._trimming, self.view.record.dropped)
 
-    def learn(self, topic: str | None, head: int) -> None:
-        """Record that a reader has found no batches of a topic (None: of any topic) up to ``head``."""
-        with self._learning:
+    def cache_head(self, topic: str | None, head: int) -> None:
+        """Record that a topic has no batches up to the sequence ``head``. The topic None stands for the whole log."""
+        with self._heads_lock:
             self._heads[topic] = head
 
     def head(self, topic: str | None) -> int:
-        """Return the sequence up to which readers have found no batches of a topic (None: of any topic)."""
+        """Return the last sequence that was passed to ``cache_head`` for a topic or the whole log (None), or 0."""
         try:  # not a check followed by a read, because another thread may remove the entry in between
             return self._heads[topic]
         except KeyError:
             return 0
 
     def append(self, store: Store, batch: Batch, keep: Retention, also: Sequence[Write]) -> None:
-        """In one step, store the batch, apply the writes ``also``, and trim the log to ``keep``."""
+        """Store a batch, apply the writes ``also``, and trim the log to the retention ``keep``, all in one write."""
         old, floors = self.view
         grown = structs.replace(
             old, last=batch.last, size=old.size + batch.size, messages=old.messages + len(batch.entries)
         )
-        record = _less_trimmed(store, grown, old, keep)
+        record = _trim(store, grown, old, keep)
         writes = [("logs", self.key, layout.encode(record)), *batch_writes(batch, old), *also]
         gone: list[Range] = []
         if record.dropped > old.dropped:
@@ -205,14 +215,14 @@ class Log:
         self.view = LogView(record, floors)
 
     def trimmed(self) -> Range | None:
-        """Return the range of batches that was trimmed since the range that was returned last, to be compacted.
+        """Return the range of batches that were trimmed since the last returned range, for a compaction.
 
-        Return None if the range is small, or if the log was trimmed since the last call, because stores then compact it
-        by themselves. One thread calls this method regularly.
+        Return None if the range is small or if the log was trimmed since the last call: while trims continue, the store
+        compacts the ranges by itself. Not thread-safe.
         """
         record, seen, former = self.view.record, self._seen, self._compacted
         self._seen = record
-        if record.dropped != seen.dropped or record.gone_size - former.gone_size < MUCH:
+        if record.dropped != seen.dropped or record.gone_size - former.gone_size < MIN_COMPACTED:
             return None
         self._compacted = record
         return self._range(former.dropped, record.dropped)
@@ -223,16 +233,16 @@ class Log:
 
     def set_floor(self, store: Store, topic: str, floor: int) -> None:
         """Hide the topic's messages up to the sequence ``floor`` from readers."""
-        key = key_of(self.history, topic)
+        key = topic_key(self.history, topic)
         store.write([("floors", key, layout.number.pack(floor) + self.key)])
         self.view.floors[topic] = floor
         self._forgotten.discard(topic)
 
-    def forget_floor(self, topic: str) -> None:
-        """Discard the floor of a topic that has no batches left below the floor.
+    def discard_floor(self, topic: str) -> None:
+        """Discard the floor of a topic whose batches up to the floor are removed.
 
-        Floors are discarded in groups by replacing the whole table, because concurrent readers may still use the old
-        one.
+        Because concurrent readers may use the mapping of floors, it is replaced and not changed. To avoid a copy for
+        each topic, one replacement discards many floors.
         """
         self._forgotten.add(topic)
         floors = self.view.floors
@@ -243,7 +253,7 @@ class Log:
 
 
 class Logs:
-    """The logs of an open store; their states are created on first use."""
+    """The logs of an open store, loaded on first use."""
 
     def __init__(self, store: Store, new_number: Callable[[], int], start: int) -> None:
         self._store = store
@@ -254,8 +264,8 @@ class Logs:
 
     @property
     def origin(self) -> int:
-        """The sequence from which a new log counts, above all that earlier starts may have issued and then lost."""
-        return startup.origin(self._start)
+        """The sequence that precedes a new log's first sequence; see ``startup.initial_value``."""
+        return startup.initial_value(self._start)
 
     def find(self, project: str) -> Log | None:
         """Return the project's log, or None if nothing was ever published to it."""
@@ -263,11 +273,11 @@ class Logs:
         return self.ensure(project) if known else None
 
     def trimmed(self) -> Iterator[Range]:
-        """Yield the trimmed range of each log in memory that has one; see ``Log.trimmed``."""
+        """Yield the ranges of trimmed batches for compactions; see ``Log.trimmed``."""
         return filter(None, (log.trimmed() for log in list(self._logs.values())))
 
     def ensure(self, project: str) -> Log:
-        """Return the project's log; create it in memory if it is missing. It is stored with its first batch."""
+        """Return the project's log. A missing log is created in memory and stored with its first batch."""
         log = self._logs.get(project)
         if log is None:
             with self._lock:
@@ -279,20 +289,23 @@ class Logs:
     def _load(self, project: str) -> LogView:
         stored = self._store.get("logs", layout.project_prefix(project))
         if stored is None:
-            return LogView(LogRecord(self._new_number(), startup.origin(self._start), start=self._start), {})
+            return LogView(LogRecord(self._new_number(), startup.initial_value(self._start), start=self._start), {})
         record = decode_log(stored)
         prefix = layout.number.pack(record.number)
-        floors = self._store.scan("floors", prefix, layout.after(prefix))
+        floors = self._store.scan("floors", prefix, layout.prefix_end(prefix))
         return LogView(
-            structs.replace(record, last=record.last + startup.skipped(record.start, self._start), start=self._start),
-            {topic_of(key): layout.number.unpack_from(value)[0] for key, value in floors},
+            structs.replace(
+                record, last=record.last + startup.epoch_growth(record.start, self._start), start=self._start
+            ),
+            {decode_topic(key): layout.number.unpack_from(value)[0] for key, value in floors},
         )
 
 
-def _less_trimmed(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
-    """Return the record ``grown`` after trimming the log to ``keep``. ``grown`` includes a batch not yet stored.
+def _trim(store: Store, grown: LogRecord, old: LogRecord, keep: Retention) -> LogRecord:
+    """Return the log record after a trim to the retention ``keep``. Nothing is written.
 
-    The log is trimmed only when it exceeds its limit by an eighth, so that one removal covers many batches.
+    ``grown`` is the record with the new batch, and ``old`` is the record without it. The log is trimmed only when it
+    exceeds its limit by an eighth, so that one range removal covers many batches.
     """
     size, messages = grown.size - old.gone_size, grown.messages - old.gone_messages
     if 8 * size <= 9 * keep.size and 8 * messages <= 9 * keep.messages:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from zq.errors import ClaimNotHeld, MessageClaimed, OtherMetadata, QueueNotFound
 from zq.model import (
     UNBOUNDED,
-    Browsed,
+    BrowsePage,
     Copies,
     Draft,
     IdempotencyKey,
@@ -23,7 +23,7 @@ from zq.model import (
 )
 from zq.storage import browsing as inherited
 from zq.storage.ordered import browsing, layout, scans
-from zq.storage.ordered.changes import Change, End, Routes, bodies, by_name, targets
+from zq.storage.ordered.changes import Change, Completion, Routes, map_states, read_bodies, target_queues
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.idempotency import check_keys
 from zq.storage.ordered.layout import Found
@@ -33,7 +33,7 @@ from zq.storage.ordered.scans import locate
 
 
 class MessageController:
-    """``zq.storage.api.MessageController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.MessageController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -55,7 +55,7 @@ class MessageController:
             while not posted:
                 with registry.locked(*queues) as states:
                     state = states[0]
-                    check_keys(store, state or registry.hidden(queue), idempotency_key, drafts, moment)
+                    check_keys(store, state or registry.find_hidden(queue), idempotency_key, drafts, moment)
                     if state is None and not create:
                         raise QueueNotFound
                     metadata = NO_METADATA if state is None else state.metadata
@@ -84,9 +84,9 @@ class MessageController:
             if state is None:
                 return []
             found = locate(store, state, ids, moment)
-            texts = bodies(store, state.number, found)
+            texts = read_bodies(store, state.number, found)
         return [
-            layout.message(sequence, record, body, moment)
+            layout.build_message(sequence, record, body, moment)
             for (sequence, record), body in zip(found, texts, strict=True)
             if body is not None
         ]
@@ -113,12 +113,12 @@ class MessageController:
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Browsed:
+    ) -> BrowsePage:
         with self._handle as (store, registry):
             found = registry.find(queue)
             if found is None:
-                return Browsed([], None)
-            if found.grouping:  # in a grouped queue, the index ``available`` has lines instead of messages
+                return BrowsePage([], None)
+            if found.grouping:  # in a grouped queue, ``available`` has one entry per group, not per message
                 return inherited.browse(self, queue, state, after, limit, now, most_bytes)
             return browsing.page(store, found, state, after, limit, layout.ms(now), most_bytes)
 
@@ -133,7 +133,7 @@ class MessageController:
                     return
                 if claims is not None:
                     _check_holders(state, found, claims, moment)
-                change, end = Change(store, moment), End(Outcome.DELETED, history, moment)
+                change, end = Change(store, moment), Completion(Outcome.DELETED, history, moment)
                 for sequence, record in found:
                     change.finish(state, sequence, record, end)
                 change.commit()
@@ -155,31 +155,31 @@ class MessageController:
                     return []
                 if expected not in (None, state.metadata):
                     raise OtherMetadata(state.metadata)
-                change, end = Change(store, moment), End(Outcome.POPPED, history, moment)
+                change, end = Change(store, moment), Completion(Outcome.POPPED, history, moment)
                 taken = take(store, state, limit, moment, change, most_bytes)
                 for sequence, record, _ in taken:
                     change.finish(state, sequence, record, end)
                 change.commit()
             if taken:
                 store.wait_durable()
-        return [layout.message(sequence, record, body, moment) for sequence, record, body in taken]
+        return [layout.build_message(sequence, record, body, moment) for sequence, record, body in taken]
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         moment = layout.ms(now)
-        refs = targets(queue, moves)
+        refs = target_queues(queue, moves)
         with self._handle as (store, registry):
             while True:
                 with registry.locked(queue, *refs) as (state, *others):
                     found = locate(store, state, [move.id for move in moves], moment) if state is not None else []
-                    ready = {f[1].id: f for f in found if not f[1].held(moment) and f[1].available <= moment}
+                    ready = {f[1].id: f for f in found if not f[1].is_held(moment) and f[1].available <= moment}
                     if state is None or not ready:
                         return []
                     chosen = list({move.id: move for move in moves if move.id in ready}.values())
-                    routes = Routes(state, by_name(refs, others), history, moment)
+                    routes = Routes(state, map_states(refs, others), history, moment)
                     missing = routes.missing(chosen)
                     if not missing:
                         change = Change(store, moment)
-                        chosen = routes.carry_all(store, change, ready, chosen)
+                        chosen = routes.move_all(store, change, ready, chosen)
                         change.commit()
                         break
                 for ref in missing:
@@ -189,12 +189,12 @@ class MessageController:
 
 
 def _check_holders(state: QueueState, found: Sequence[Found], claims: Sequence[str], now: int) -> None:
-    """Check the claims of messages to be deleted; see ``MessageController.delete`` in ``zq.storage.api``.
+    """Check that the claims allow the deletion of the messages; see ``zq.storage.api.MessageController.delete``.
 
-    Messages that a commit has reserved are held by none of the caller's claims.
+    A message that a commit has reserved counts as claimed by another consumer.
     """
     for sequence, record in found:
-        if not record.held(now):
+        if not record.is_held(now):
             if claims:
                 raise ClaimNotHeld
         elif record.claim not in claims or sequence in state.reserved:

@@ -6,13 +6,13 @@ from itertools import islice, takewhile
 from zq.model import Edge, Grouping, Page, Queue, QueueRef, Ready, Seconds, Stats
 from zq.storage.ordered import groups, layout, scans, startup
 from zq.storage.ordered.handle import StoreHandle
-from zq.storage.ordered.ready import fresh_moments
+from zq.storage.ordered.ready import scan_fresh_times
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import Store
 
 
 class QueueController:
-    """``zq.storage.api.QueueController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.QueueController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -43,7 +43,7 @@ class QueueController:
         start = layout.queue_key(QueueRef(project, after)) + b"\0" if after else prefix
         with self._handle as (store, _):
             queues: list[Queue] = []
-            for key, value in store.scan("queues", start, layout.after(prefix)):
+            for key, value in store.scan("queues", start, layout.prefix_end(prefix)):
                 name = key[len(prefix) :].decode("utf-8", "surrogatepass")
                 record = layout.decode_queue(value)
                 queues.append(Queue(QueueRef(project, name), record.metadata, record.grouping))
@@ -54,14 +54,14 @@ class QueueController:
     def count(self, project: str) -> int:
         prefix = layout.project_prefix(project)
         with self._handle as (store, _):
-            return sum(1 for _ in store.scan("queues", prefix, layout.after(prefix)))
+            return sum(1 for _ in store.scan("queues", prefix, layout.prefix_end(prefix)))
 
     def delete(self, queue: QueueRef) -> None:
         with self._handle as (store, registry):
             with registry.locked_or_hidden(queue) as state:
                 if state is None:
                     return
-                registry.drop(state)
+                registry.delete(state)
             store.wait_durable()
 
     def purge(self, queue: QueueRef) -> None:
@@ -69,7 +69,7 @@ class QueueController:
             with registry.locked(queue) as (state,):
                 if state is None:
                     return
-                registry.replace(state)
+                registry.purge(state)
             store.wait_durable()
 
     def stats(self, queue: QueueRef, now: Seconds) -> Stats:
@@ -77,11 +77,13 @@ class QueueController:
         with self._handle as (store, registry), registry.locked(queue) as (state,):
             if state is None:
                 return Stats()
-            total = state.tally.count - _expired(store, state, moment)
-            claimed = _claimed(store, state, moment)
-            ends = [scans.edge(store, state, moment, newest) if total else None for newest in (False, True)]
+            total = state.tally.count - _count_expired(store, state, moment)
+            claimed = _count_claimed(store, state, moment)
+            ends = [scans.find_edge(store, state, moment, newest) if total else None for newest in (False, True)]
         oldest, newest = (edge and Edge(edge[1].id, edge[1].created / 1000, edge[0]) for edge in ends)
-        return Stats(claimed, total - claimed, oldest, newest, state.tally.sequence - startup.origin(state.tally.start))
+        return Stats(
+            claimed, total - claimed, oldest, newest, state.tally.sequence - startup.initial_value(state.tally.start)
+        )
 
     def ready(self, queue: QueueRef, most: int, now: Seconds) -> Ready:
         moment = layout.ms(now)
@@ -91,14 +93,14 @@ class QueueController:
                 return Ready()
             if state.grouping:
                 with registry.locked(queue):
-                    return groups.ready(store, state, most, moment)
+                    return groups.count_ready(store, state, most, moment)
             present = layout.pair.pack(state.number, moment + 1)
             came = state.ready_cursor.entries(store, present) if most else iter(())
             ready = (
-                1 for key, expires in came if _moment(expires) > moment and _moment(key[-8:]) not in state.reserved
+                1 for key, expires in came if _decode(expires) > moment and _decode(key[-8:]) not in state.reserved
             )
             count = sum(1 for _ in islice(ready, most))
-            fresh = fresh_moments(store, state, moment)
+            fresh = scan_fresh_times(store, state, moment)
             count += sum(1 for _ in islice(takewhile(lambda available: available <= moment, fresh), most - count))
             later = next(store.scan("available", present, state.bounds()[1], spare=True), None)
             moments = [] if later is None else [layout.triple.unpack(later[0])[1]]
@@ -106,26 +108,26 @@ class QueueController:
         return Ready(count, min(moments) / 1000 if moments else None)
 
 
-def _expired(store: Store, state: QueueState, now: int) -> int:
+def _count_expired(store: Store, state: QueueState, now: int) -> int:
     """Count the queue's expired messages that are not removed yet.
 
-    The cost is proportional to the number of such messages in all queues.
+    The cost grows with the number of unremoved expired messages in the whole store.
     """
     due = store.scan("expiry", layout.number.pack(0), layout.number.pack(now + 1), spare=True)
     number = layout.number.pack(state.number)
     return sum(1 for key, _ in due if key[8:16] == number)
 
 
-def _claimed(store: Store, state: QueueState, now: int) -> int:
+def _count_claimed(store: Store, state: QueueState, now: int) -> int:
     """Count the messages that have a live claim or are reserved by a commit.
 
-    The cost is proportional to the number of claimed messages, including those of expired claims.
+    The cost grows with the number of messages in the claim index, which includes expired claims.
     """
-    groups = (layout.group_of(value) for _, value in store.scan("claims", *state.bounds(), spare=True))
+    groups = (layout.decode_group(value) for _, value in store.scan("claims", *state.bounds(), spare=True))
     return sum(
         len(sequences) if ends > now else len(state.reserved.intersection(sequences)) for ends, sequences in groups
     )
 
 
-def _moment(value: bytes) -> int:
+def _decode(value: bytes) -> int:
     return int.from_bytes(value)

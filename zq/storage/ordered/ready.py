@@ -2,10 +2,11 @@
 """The search for ready messages in claim order, for claims and pops.
 
 A message is ready if available <= now < expires and no commit has reserved it. The available-at of a claimed message is
-the end of the claim plus the redelivery delay, so messages of a lapsed claim become ready again without any work.
+the end of the claim plus the redelivery delay. When a claim lapses, its messages therefore become ready without a
+write.
 
-Fresh messages are not indexed, because their available-at already increases with their sequences. The search merges
-their records with the index ``available``, which has all other messages. The caller of ``take`` holds the queue's lock.
+Fresh messages need no index, because their available-at increases with their sequences. The search merges them with the
+index ``available``, which has all other messages. The caller of ``take`` holds the queue's lock.
 """
 
 import heapq
@@ -17,38 +18,40 @@ from typing import Final
 from zq.errors import StoreDamaged
 from zq.model import UNBOUNDED
 from zq.storage.ordered import groups, layout
-from zq.storage.ordered.changes import Change, Taken, bodies
+from zq.storage.ordered.changes import Change, ReadyMessage, read_bodies
 from zq.storage.ordered.hints import NEVER
 from zq.storage.ordered.layout import StoredMessage
 from zq.storage.ordered.registry import QueueState
 from zq.storage.ordered.store import AHEAD, UNREADABLE, Store
 
-# Number of entries that a claim may read per requested message.
+# A claim reads at most ``EXTRA_STEPS`` entries and ``STEPS_PER_MESSAGE`` more per requested message.
 STEPS_PER_MESSAGE = 4
-# Number of entries that a claim may read in addition.
 EXTRA_STEPS = 4096
-# Maximum number of scans with only unreadable messages after which a claim fails.
+# Number of scans after which a claim fails if each of them has found only unreadable messages.
 MAX_DAMAGED = 64
-# Milliseconds ahead of now up to which a claim reads the index. If it finds nothing, the next claims need not read it.
+# Milliseconds beyond the present up to which a claim scans the index. If this range is empty, the claims of the next
+# second need not scan the index.
 HORIZON: Final = 1000
 # Number of sequences that are read one by one after a scan of fresh messages has found damage.
 PROBED: Final = 256
 
 
-# A message in claim order: (available-at, sequence, expires, whether it is indexed, record). The record is None for
-# indexed messages, which are read later, and for unreadable ones.
+# (available-at, sequence, expires, whether the message is indexed, record). The record is None if the message is
+# unreadable, or indexed and not read yet.
 Candidate = tuple[int, int, int, bool, StoredMessage | None]
 
 
 def take(
     store: Store, state: QueueState, limit: int, now: int, change: Change, most_bytes: int = UNBOUNDED
-) -> list[Taken]:
-    """Return up to ``limit`` ready messages, in order of (available, sequence).
+) -> list[ReadyMessage]:
+    """Return up to ``limit`` ready messages in claim order. The caller must claim or remove all of them in ``change``.
 
-    The caller must claim or remove all of them in ``change``. Their bodies have up to ``most_bytes`` bytes in total,
-    except for a single message. A bounded number of expired messages is skipped (L10) and offered to lazy expiry.
-    Unreadable messages are skipped, so that a damaged block does not stop the queue. Raises ``StoreDamaged`` if there
-    are unreadable messages and no readable ones.
+    - The search ends before the bodies exceed ``most_bytes`` in total, but it returns at least one message if it can.
+    - A bounded number of expired messages is skipped (L10) and offered to lazy expiry.
+    - Unreadable messages are skipped, so that a damaged block does not stop the queue.
+
+    Raises:
+        StoreDamaged: There are unreadable messages and no readable ones.
     """
     if state.grouping:
         return groups.take(store, state, limit, now, change, most_bytes)
@@ -57,7 +60,7 @@ def take(
         scan = _Scan(store, state, limit, now)
         if scan.expired:
             state.context.lazy_queue.offer(scan.expired, now)
-        ready, unread, read = _read(store, state, scan.live, most_bytes)
+        ready, unread, read = _read_messages(store, state, scan.live, most_bytes)
         scan.go_back(scan.live[read:])
         change.advance(state, scan.head, scan.fresh_head)
         if ready or not unread:
@@ -70,30 +73,30 @@ def take(
     return ready
 
 
-def _read(
+def _read_messages(
     store: Store, state: QueueState, candidates: Sequence[Candidate], most_bytes: int
-) -> tuple[list[Taken], int, int]:
-    """Return the readable messages, the number of unreadable ones, and the number of candidates that were processed.
+) -> tuple[list[ReadyMessage], int, int]:
+    """Read the candidates until the bodies would exceed ``most_bytes`` in total.
 
-    The function stops before the bodies exceed ``most_bytes``.
+    Return the readable messages, the number of unreadable messages, and the number of processed candidates.
     """
-    ready: list[Taken] = []
+    ready: list[ReadyMessage] = []
     unread, left = 0, most_bytes
-    for at, (sequence, record, body) in enumerate(_contents(store, state.number, candidates)):
+    for at, (sequence, record, body) in enumerate(_read_contents(store, state.number, candidates)):
         if record is not None and body is not None:
             left -= len(body)
             if left < 0 and ready:
                 return ready, unread, at
-            ready.append(Taken(sequence, record, body))
+            ready.append(ReadyMessage(sequence, record, body))
         elif body is not None:
             unread += 1
     return ready, unread, len(candidates)
 
 
-def _contents(
+def _read_contents(
     store: Store, queue: int, candidates: Sequence[Candidate]
 ) -> Iterator[tuple[int, StoredMessage | None, bytes | None]]:
-    """Yield the sequence, record and body of each candidate, read in small batches.
+    """Yield the sequence, record and body of each candidate.
 
     The body of a removed message is None. The record of an unreadable message is None.
     """
@@ -105,17 +108,22 @@ def _contents(
         for _, sequence, _, _, record in some:
             value = next(values) if record is None else None
             read.append((sequence, layout.decode_record(value) if value else record, value))
-        texts = iter(bodies(store, queue, [(item[0], item[1]) for item in read if item[1] is not None], spare=True))
+        texts = iter(
+            read_bodies(store, queue, [(item[0], item[1]) for item in read if item[1] is not None], spare=True)
+        )
         for sequence, record, value in read:
             body = value if record is None else next(texts)
             yield sequence, record if record is None or body or record.body is not None else None, body
 
 
 class _Scan:
-    """One scan in claim order. ``live`` has up to ``limit`` ready messages.
+    """One scan in claim order.
 
-    ``expired`` has the keys of the expired messages that the scan has skipped. ``head`` and ``fresh_head`` are the
-    cursors from which the next scan continues.
+    Attributes:
+        live: Up to ``limit`` ready messages.
+        expired: The keys of the expired messages that were skipped.
+        head: The ready cursor after the scan.
+        fresh_head: The fresh cursor after the scan.
     """
 
     def __init__(self, store: Store, state: QueueState, limit: int, now: int) -> None:
@@ -130,7 +138,7 @@ class _Scan:
         self._run(limit)
 
     def go_back(self, candidates: Sequence[Candidate]) -> None:
-        """Set the cursors back to the first of these candidates, because they will not be claimed."""
+        """Move the cursors back, so that they precede these candidates, which will not be claimed."""
         for available, sequence, _, indexed, _ in reversed(candidates):
             if indexed:
                 self.head = layout.triple.pack(self._state.number, available, sequence)
@@ -158,19 +166,19 @@ class _Scan:
                 expired.append(layout.pair.pack(number, sequence))
             if len(live) == limit or len(live) + len(expired) + steps >= patience:
                 return
-        # All available messages have been scanned, so the next scan can begin behind them.
+        # There are no further messages up to the horizon, so the next scan can begin there.
         self.head, self.fresh_head = max(self.head, self._horizon), max(self.fresh_head, self._state.tally.fresh_tail)
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Return the indexed messages up to the horizon and the fresh messages, merged in claim order."""
+        """Yield the fresh messages and the indexed messages below the key ``_horizon``, merged in claim order."""
         indexed, tally = self._indexed(), self._state.tally
         if tally.fresh_head >= tally.fresh_tail:
             return indexed
         first = next(indexed, None)
         if first is None:
-            self.head = max(self.head, self._horizon)  # the next claims can skip this range
-            return fresh(self._store, self._state)
-        return heapq.merge(chain((first,), indexed), fresh(self._store, self._state), key=itemgetter(0, 1))
+            self.head = max(self.head, self._horizon)  # the next claims can skip the index up to there
+            return scan_fresh(self._store, self._state)
+        return heapq.merge(chain((first,), indexed), scan_fresh(self._store, self._state), key=itemgetter(0, 1))
 
     def _indexed(self) -> Iterator[Candidate]:
         for key, value in self._state.ready_cursor.entries(self._store, self._horizon):
@@ -178,8 +186,8 @@ class _Scan:
             yield available, sequence, layout.number.unpack(value)[0], True, None
 
 
-def fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
-    """Yield all fresh messages above the sequence ``after``, in order. Unreadable messages have no record."""
+def scan_fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate]:
+    """Yield the fresh messages above the sequence ``after`` by sequence. Unreadable messages have no record."""
     tally, pack, decode, available = state.tally, layout.pair.pack, layout.decode_record, 0
     at, last = max(tally.fresh_head, after) + 1, tally.fresh_tail
     while at <= last:
@@ -203,6 +211,6 @@ def fresh(store: Store, state: QueueState, after: int = 0) -> Iterator[Candidate
         at += PROBED
 
 
-def fresh_moments(store: Store, state: QueueState, now: int) -> Iterator[int]:
-    """Yield the available-at of unexpired fresh messages, in order."""
-    return (available for available, _, expires, _, record in fresh(store, state) if record and expires > now)
+def scan_fresh_times(store: Store, state: QueueState, now: int) -> Iterator[int]:
+    """Yield the available-at of each unexpired fresh message, in ascending order."""
+    return (available for available, _, expires, _, record in scan_fresh(store, state) if record and expires > now)

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removal of data that no verb can reach any more: pending deletes, and index entries of trimmed and purged batches.
+"""The removal of data that no verb can reach any more.
 
-Pending deletes are the data of purged and deleted queues, of their histories, and of removed stages. Trims leave
-entries in ``topics`` and ``due``, and purges of topics leave whole batches. All are removed in steps. Each step begins
-where the last one ended, so that it does not read the store's tombstones of earlier removals.
+- Pending deletes: the data of purged and deleted queues, of their histories, and of removed stages.
+- Entries in ``topics`` and ``due`` of trimmed batches.
+- The batches of purged topics.
+
+The data is removed in steps. Each step begins at the key where the last one ended, because a scan from the beginning
+would read the store's tombstones of earlier steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,16 +14,16 @@ from itertools import chain, islice
 from typing import NamedTuple
 
 from zq.model.expiry import Pace
-from zq.storage.ordered import layout, logs
+from zq.storage.ordered import due, layout, logs
 from zq.storage.ordered.entries import message_removal, record_entries, removal
 from zq.storage.ordered.handle import Session
-from zq.storage.ordered.lines import entry_of
+from zq.storage.ordered.lines import line_entry
 from zq.storage.ordered.logs import Log
 from zq.storage.ordered.store import Store, Write
 
 
 class Removal(NamedTuple):
-    """The writes that remove the record with ``key`` in ``family`` and its index entries."""
+    """The writes that remove one record and its index entries."""
 
     family: str
     key: bytes
@@ -28,19 +31,19 @@ class Removal(NamedTuple):
 
 
 class PendingDeletes:
-    """The stepwise removal of the data of purged and deleted queues, of histories, and of stages."""
+    """The removal of purged and deleted queues, of histories, and of stages."""
 
     def __init__(self) -> None:
-        self._begin: dict[tuple[str, bytes], bytes] = {}
+        self._next_keys: dict[tuple[str, bytes], bytes] = {}
         """The first remaining key, by family and number."""
 
     def clear_queues(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` messages of purged and deleted queues; return the number of steps taken."""
+        """Remove up to ``size`` messages of purged and deleted queues. Return the number of steps."""
         return self._clear(store, layout.PENDING_QUEUE, self._messages, size, pace)
 
     def clear_numbers(self, store: Store, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` records of removed histories and stages; return the number of steps taken."""
-        return self._clear(store, layout.PENDING_NUMBER, self._entries_left, size, pace)
+        """Remove up to ``size`` records of removed histories and stages. Return the number of steps."""
+        return self._clear(store, layout.PENDING_NUMBER, self._records, size, pace)
 
     def _clear(
         self,
@@ -51,7 +54,7 @@ class PendingDeletes:
         pace: Pace,
     ) -> int:
         found = 0
-        for note, value in store.scan("default", kind, layout.after(kind)):
+        for note, value in store.scan("default", kind, layout.prefix_end(kind)):
             number = note[len(kind) :]
             batch = list(islice(removals(store, number, value), size - found))
             writes = [*chain.from_iterable(each.writes for each in batch)]
@@ -63,9 +66,9 @@ class PendingDeletes:
             store.write(writes)
             if batch:
                 pace.removed(len(batch))
-            self._begin |= {(each.family, number): each.key + b"\0" for each in batch}
+            self._next_keys |= {(each.family, number): each.key + b"\0" for each in batch}
             if last:
-                self._begin = {place: key for place, key in self._begin.items() if place[1] != number}
+                self._next_keys = {place: key for place, key in self._next_keys.items() if place[1] != number}
             found += len(batch) or 1
             if found >= size:
                 break
@@ -81,74 +84,75 @@ class PendingDeletes:
                 writes.append(("claims", layout.claim_key(queue, record.claim, record.group), None))
             yield Removal("messages", key, writes)
         for key, head in self._rest(store, "lines", number):
-            entry: list[Write] = [("available", entry_of(key, head)[0], None)] if head else []
+            entry: list[Write] = [("available", line_entry(key, head)[0], None)] if head else []
             yield Removal("lines", key, [*entry, ("lines", key, None)])
 
-    def _entries_left(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:
-        for family in ("history", "keys"):
-            for key, value in self._rest(store, family, number):
-                yield Removal(family, key, removal(record_entries(family, key, value)))
+    def _records(self, store: Store, number: bytes, _: bytes) -> Iterator[Removal]:
+        for key, value in self._rest(store, "history", number):
+            yield Removal("history", key, removal(record_entries("history", key, value)))
+        for key, _ in self._rest(store, "keys", number):
+            yield Removal("keys", key, due.removals("keys", key, due.expiry_of(key)))
         for key, _ in self._rest(store, "staged", number):
             yield Removal("staged", key, [("staged", key, None)])
 
     def _rest(self, store: Store, family: str, number: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return store.scan(family, self._begin.get((family, number), number), layout.after(number))
+        return store.scan(family, self._next_keys.get((family, number), number), layout.prefix_end(number))
 
 
-def forget_hidden(session: Session) -> None:
-    """Discard hidden queues without idempotency keys."""
+def delete_unused_hidden(session: Session) -> None:
+    """Delete the hidden states that no longer have idempotency keys."""
     for key, _ in session.store.scan("hidden", b"", layout.END):
-        ref = layout.queue_ref(key)
+        ref = layout.decode_queue_key(key)
         with session.registry.locked_or_hidden(ref) as state:
-            if state is not None and state is session.registry.hidden(ref):
+            if state is not None and state is session.registry.find_hidden(ref):
                 numbers = (layout.number.pack(state.history), layout.number.pack(state.history + 1))
                 if next(session.store.scan("keys", *numbers), None) is None:
-                    session.registry.drop(state)
+                    session.registry.delete(state)
 
 
 # (key in ``topics`` from which a scan continues, removals before that key)
 Steps = Iterator[tuple[bytes, list[Write]]]
 
 
-class Tombstones:
-    """The stepwise removal of index entries of trimmed batches, and of purged batches. Not thread-safe."""
+class BatchReclaim:
+    """The removal of purged batches and of the index entries of trimmed batches. Not thread-safe."""
 
     def __init__(self) -> None:
         self._passes: dict[bytes, tuple[int, bytes]] = {}
-        """The progress of the pass over each log: the trimmed sequence at its beginning, and the next key."""
-        self._turn = layout.TRIMMED_LOG
-        """The note, in ``default``, of the log that was handled last."""
-        self._served: set[bytes] = set()
-        """Notes of the logs whose pass ended in this round."""
-        self._begin: dict[bytes, bytes] = {}
-        """The first remaining key of a purged topic, by the topic's key."""
+        """The pass over each log: the trimmed sequence when it began, and the next key."""
+        self._last_note = layout.TRIMMED_LOG
+        """The key in ``default`` of the log that was processed last."""
+        self._done_notes: set[bytes] = set()
+        """The keys in ``default`` of the logs whose pass has ended in this round."""
+        self._next_keys: dict[bytes, bytes] = {}
+        """The first remaining key of each purged topic, by the topic's key."""
 
     def clear_trimmed(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove index entries of trimmed batches in up to ``size`` steps; return the number of steps.
+        """Remove index entries of trimmed batches in up to ``size`` steps. Return the number of steps.
 
-        Some steps remove nothing and only proceed to the next topic. Logs therefore take turns, and each log is read
+        A step removes the entries of one batch or proceeds to the next topic. The logs take turns, and each log is read
         once per round.
         """
-        scan, middle = session.store.scan, self._turn + b"\0"
+        scan, middle = session.store.scan, self._last_note + b"\0"
         notes = chain(
-            scan("default", middle, layout.after(layout.TRIMMED_LOG)), scan("default", layout.TRIMMED_LOG, middle)
+            scan("default", middle, layout.prefix_end(layout.TRIMMED_LOG)), scan("default", layout.TRIMMED_LOG, middle)
         )
         found = 0
         for note, key in notes:
-            log = None if note in self._served else session.registry.logs.find(layout.project_of(key))
+            log = None if note in self._done_notes else session.registry.logs.find(layout.decode_project(key))
             if log is not None:
-                self._turn = note
+                self._last_note = note
                 found += self._clear_log(session.store, log, note, size - found, pace) or 1
             if found >= size:
                 return found
-        self._served.clear()
+        self._done_notes.clear()
         return found
 
     def clear_purged(self, session: Session, size: int, pace: Pace) -> int:
-        """Remove up to ``size`` purged batches and return their number."""
+        """Remove up to ``size`` purged batches. Return the number of steps."""
         found = 0
         for key, value in session.store.scan("floors", b"", layout.END * 3):
-            log = session.registry.logs.find(layout.project_of(value[layout.number.size :]))
+            log = session.registry.logs.find(layout.decode_project(value[layout.number.size :]))
             if log is not None:
                 found += self._clear_topic(session.store, log, (key, value), size - found, pace) or 1
             if found >= size:
@@ -165,7 +169,7 @@ class Tombstones:
             self._passes[number] = dropped, steps[-1][0]
         else:
             self._passes.pop(number, None)
-            self._served.add(note)
+            self._done_notes.add(note)
             with log.lock:
                 if dropped == log.view.record.dropped:
                     store.write([("default", note, None)])
@@ -174,25 +178,25 @@ class Tombstones:
     def _clear_topic(self, store: Store, log: Log, floor: tuple[bytes, bytes], size: int, pace: Pace) -> int:
         prefix, value = floor
         end = prefix + layout.number.pack(layout.number.unpack_from(value)[0] + 1)
-        entries = list(islice(store.scan("topics", self._begin.get(prefix, prefix), end), size))
-        store.write([*chain.from_iterable(logs.batch_deletes(*entry) for entry in entries)])
+        entries = list(islice(store.scan("topics", self._next_keys.get(prefix, prefix), end), size))
+        store.write([*chain.from_iterable(logs.batch_removal(*entry) for entry in entries)])
         pace.removed(len(entries))
         if len(entries) == size:
-            self._begin[prefix] = entries[-1][0] + b"\0"
+            self._next_keys[prefix] = entries[-1][0] + b"\0"
         else:
-            self._begin.pop(prefix, None)
+            self._next_keys.pop(prefix, None)
             with log.lock:
                 if store.get("floors", prefix) == value:
                     store.write([("floors", prefix, None)])
-                    log.forget_floor(logs.topic_of(prefix))
+                    log.discard_floor(logs.decode_topic(prefix))
         return len(entries)
 
 
 def _trimmed_entries(store: Store, number: bytes, begin: bytes, dropped: int) -> Steps:
-    """Yield the steps that remove entries of trimmed batches. In each topic, these entries come first."""
-    while (entry := next(store.scan("topics", begin, layout.after(number)), None)) is not None:
+    """Yield the steps that remove entries of trimmed batches, which are the first entries of each topic."""
+    while (entry := next(store.scan("topics", begin, layout.prefix_end(number)), None)) is not None:
         topic = entry[0][:-8]
         for key, value in store.scan("topics", entry[0], topic + layout.number.pack(dropped + 1)):
-            yield key + b"\0", [write for write in logs.batch_deletes(key, value) if write[0] != "batches"]
-        begin = layout.after(topic)
+            yield key + b"\0", [write for write in logs.batch_removal(key, value) if write[0] != "batches"]
+        begin = layout.prefix_end(topic)
         yield begin, []

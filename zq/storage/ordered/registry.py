@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues of an open store in memory: numbers, counters, locks and hints.
+"""The queue states of an open store in memory: numbers, counters, locks and hints.
 
-A verb that changes a queue holds the queue's lock from the first read to the write. Several queue locks are acquired in
-the order of queue numbers, and the registry's lock last. A purge replaces the ``QueueState`` and a deletion drops it;
-the old state is then ``gone``, and a thread that waited for its lock looks up the queue again. Everything in a state
-can be restored from the store, or is a hint that may be dropped.
+- A verb that changes a queue holds the queue's lock from the first read to the write.
+- A thread acquires several queue locks in the order of the queue numbers, and the registry's lock last.
+- A purge or deletion marks the old ``QueueState`` as ``gone``. A thread that waited for its lock looks up the queue
+  again.
+- A state has no data of its own: it is loaded from the store, except for hints, which may be dropped.
 """
 
 import threading
@@ -24,32 +25,38 @@ from zq.storage.ordered.logs import Logs
 from zq.storage.ordered.store import Housekeeping, Store, Write
 
 NO_METADATA = b"{}"
-# The end of the claim that readers see on a message that a commit has reserved: a time in the far future.
+# The end of the claim that readers see on a message that a commit has reserved: later than any other time.
 RESERVED = 1 << 62
 
 
 class EngineContext:
-    """The options, the listener and the queue for lazy expiry that all queues share. It survives a reopened store."""
+    """The state that all queues share: expiry options, listener, and queue for lazy expiry.
+
+    The object is kept when the store is reopened.
+    """
 
     def __init__(self, expiry: Expiry, housekeeping: Housekeeping) -> None:
         self.lazy_queue = LazyExpiryQueue()
         self.housekeeping = housekeeping
         self.listener: Callable[[QueueRef], None] | None = None
-        """A function that is called with each queue that gains messages."""
+        """A function to call with each queue that has new messages."""
         self.configure(expiry)
 
     def configure(self, expiry: Expiry) -> None:
-        """Apply these expiry options from now on."""
+        """Replace the expiry options."""
         self.expiry = expiry
         self.lazy_queue.resize(expiry.delete_queue_size if expiry.delete_on_read else 0)
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:
-        """Call the listener with each queue that has new messages; it replaces an earlier listener."""
+        """Set the function to call with each queue that has new messages. It replaces the previous function."""
         self.listener = listener
 
 
 class QueueState:
-    """The state of one queue in memory. Claims use ``ready_cursor``; listings use ``visibility`` and ``walking``."""
+    """The state of one queue in memory.
+
+    Claims use ``ready_cursor``. Listings use ``visibility`` and, for long scans, the lock ``long_scan_lock``.
+    """
 
     __slots__ = (
         "context",
@@ -58,6 +65,7 @@ class QueueState:
         "history",
         "key",
         "lock",
+        "long_scan_lock",
         "metadata",
         "number",
         "project",
@@ -66,7 +74,6 @@ class QueueState:
         "reserved",
         "tally",
         "visibility",
-        "walking",
     )
 
     def __init__(self, ref: QueueRef, record: QueueRecord, tally: Tally, context: EngineContext) -> None:
@@ -83,38 +90,38 @@ class QueueState:
         self.gone = False
         self.ready_cursor = ReadyCursor(*[layout.number.pack(record.number)] * 3)
         self.visibility = VisibilityIndex()
-        self.walking = threading.Lock()
+        self.long_scan_lock = threading.Lock()
         self.reserved: set[int] = set()
-        """Sequences of messages that an open commit will delete. They stay claimed, and no other verb changes them."""
+        """Sequences of messages that an open commit will delete. No other verb changes these messages."""
 
     def advance(self, head: bytes) -> None:
-        """Move the ready cursor to ``head``: no message before it is ready."""
-        self.ready_cursor = self.ready_cursor.passed(head)
+        """Move the ready cursor to ``head``, because no message before it is ready."""
+        self.ready_cursor = self.ready_cursor.move_to(head)
 
     def skip_unreadable(self, head: bytes, fresh_head: int) -> None:
-        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``, past unreadable messages."""
+        """Move the ready cursor to ``head`` and the fresh cursor to ``fresh_head``, beyond unreadable messages."""
         self.advance(head)
         self.tally = structs.replace(self.tally, fresh_head=max(self.tally.fresh_head, fresh_head))
 
-    def apply(self, tally: Tally) -> bool:
-        """Adopt the counters of a committed change; return whether it added messages."""
+    def set_tally(self, tally: Tally) -> bool:
+        """Replace the counters after a commit. Return whether the commit added messages."""
         added = tally.sequence > self.tally.sequence
         self.tally = tally
         return added
 
     def join_available(self, keys: Sequence[bytes]) -> None:
-        """Extend the ready cursor so that claims find these new entries of ``available``."""
-        self.ready_cursor = self.ready_cursor.joined(keys)
+        """Extend the ready cursor to include new entries of ``available``."""
+        self.ready_cursor = self.ready_cursor.extend(keys)
 
     def bounds(self) -> tuple[bytes, bytes]:
-        """Return the range of this queue's keys in every family that begins with a queue number."""
+        """Return the range of this queue's keys (lower, upper) in families whose keys begin with the queue number."""
         return layout.number.pack(self.number), layout.number.pack(self.number + 1)
 
 
 class LockedQueues:
     """A context manager that locks the queues of a verb in the order of their numbers.
 
-    It is a class, because a generator would add several microseconds to each verb.
+    It is not a generator, because that would add several microseconds to each verb.
     """
 
     __slots__ = ("_find", "_locks", "_refs", "_states")
@@ -125,7 +132,7 @@ class LockedQueues:
         states: Mapping[QueueRef, QueueState],
         refs: Sequence[QueueRef],
     ) -> None:
-        """Initialize. ``states`` are the queues in memory, with which the found states are compared under the locks."""
+        """Initialize. After locking, the object compares the locked states with the current states in ``states``."""
         self._find = find
         self._states = states
         self._refs = refs
@@ -148,10 +155,10 @@ class LockedQueues:
 
 
 class Registry:
-    """The queues and topic logs of one open store; states are created on first use."""
+    """The queue states and topic logs of one open store, loaded on first use."""
 
     def __init__(self, store: Store, context: EngineContext, start: int) -> None:
-        """Initialize the registry. ``start`` is the number of this start; see ``startup.count_start``."""
+        """Initialize the registry. ``start`` is the boot epoch; see ``startup.count_start``."""
         self._store = store
         self._start = start
         self.context = context
@@ -160,10 +167,10 @@ class Registry:
         self._hidden: dict[QueueRef, QueueState] = {}
         self.logs = Logs(store, self.new_number, start)
         self._last_number = int.from_bytes(store.get("default", b"numbers") or b"")
-        self._reserved = stages.reserved_sequences(store)
-        """Reserved sequences of queues without a state in memory, by queue number."""
+        self._reserved = stages.find_reserved(store)
+        """Reserved sequences of queues that are not loaded yet, by queue number."""
         for key, value in store.scan("hidden", b"", layout.END, spare=True):
-            ref = layout.queue_ref(key)
+            ref = layout.decode_queue_key(key)
             record = layout.decode_queue(value)
             counted = store.get("tallies", layout.number.pack(record.number))
             self._hidden[ref] = QueueState(ref, record, layout.decode_tally(counted) if counted else Tally(), context)
@@ -172,25 +179,25 @@ class Registry:
         """Return the queue, or None if it does not exist."""
         return self._states.get(ref) or self._load(ref)
 
-    def hidden(self, ref: QueueRef) -> QueueState | None:
-        """Return the hidden state of a missing queue, or None. It owns idempotency keys and is never listed."""
+    def find_hidden(self, ref: QueueRef) -> QueueState | None:
+        """Return the hidden state of a missing queue, or None. A hidden state only owns idempotency keys."""
         return self._hidden.get(ref)
 
-    def by_number(self, number: int) -> QueueState | None:
-        """Return the queue with this number, or None if the queue was purged or deleted in the meantime."""
+    def find_by_number(self, number: int) -> QueueState | None:
+        """Return the queue with this number, or None if the queue was purged or deleted."""
         key = self._store.get("numbers", layout.number.pack(number))
         if not key:
             return None
-        state = self.find(layout.queue_ref(key))
+        state = self.find(layout.decode_queue_key(key))
         return state if state is not None and state.number == number else None
 
     def locked(self, *refs: QueueRef) -> "LockedQueues":
-        """Lock the queues; the context manager returns their states, with None for a queue that does not exist."""
+        """Lock the queues; a context manager that returns their states, with None for a missing queue."""
         return LockedQueues(self.find, self._states, refs)
 
     @contextmanager
     def locked_or_hidden(self, ref: QueueRef) -> Iterator[QueueState | None]:
-        """Lock the queue or, if it is missing, its hidden state; a context manager that returns the state or None."""
+        """Lock the queue or its hidden state; a context manager that returns the state, or None if there is neither."""
         while True:
             state = self.find(ref) or self._hidden.get(ref)
             with nullcontext() if state is None else state.lock:
@@ -199,7 +206,10 @@ class Registry:
                     return
 
     def ensure(self, ref: QueueRef, metadata: bytes = NO_METADATA, grouping: Grouping = Grouping.NONE) -> bool:
-        """Create the queue if it is missing, and return whether it was created. A hidden state becomes the queue."""
+        """Create the queue if it is missing, and return whether it was created.
+
+        If there is a hidden state of this name, the new queue gets its idempotency keys.
+        """
         while True:
             hidden = self._hidden.get(ref)
             with nullcontext() if hidden is None else hidden.lock, self._lock:
@@ -209,8 +219,8 @@ class Registry:
                     self._create(ref, metadata, hidden, grouping)
                     return True
 
-    def hide(self, ref: QueueRef) -> None:
-        """Create a hidden state for the idempotency keys of a missing queue. Do nothing if the queue exists."""
+    def create_hidden(self, ref: QueueRef) -> None:
+        """Create a hidden state for the idempotency keys of a missing queue, unless the queue exists."""
         with self._lock:
             if not (self._states.get(ref) or self._load_locked(ref) or self._hidden.get(ref)):
                 number = self._last_number + 1
@@ -220,32 +230,32 @@ class Registry:
                 self._last_number = number
                 self._hidden[ref] = QueueState(ref, record, Tally(), self.context)
 
-    def replace(self, state: QueueState) -> None:
-        """Purge a locked queue in one step, by giving it a new number without messages."""
+    def purge(self, state: QueueState) -> None:
+        """Purge a locked queue atomically: give it a new number, which has no messages."""
         with self._lock:
             record = QueueRecord(self._last_number + 1, state.metadata, state.history, state.grouping)
             empty = structs.replace(state.tally, count=0, bytes=0, fresh_head=state.tally.fresh_tail, fresh_gap=0)
             successor = QueueState(state.ref, record, empty, self.context)
-            self._store.write([*self._births(successor, record), *self._deaths(state)])
+            self._store.write([*self._creation_writes(successor, record), *self._removal_writes(state)])
             self._last_number = record.number
             self._states[state.ref] = successor
             state.gone = True
 
-    def drop(self, state: QueueState) -> None:
-        """Remove a locked queue or hidden state in one step."""
+    def delete(self, state: QueueState) -> None:
+        """Delete a locked queue or hidden state atomically."""
         with self._lock:
             dropped: Write = ("default", layout.PENDING_NUMBER + layout.number.pack(state.history), b"")
             family, states = ("hidden", self._hidden) if state.ref in self._hidden else ("queues", self._states)
-            self._store.write([(family, state.key, None), dropped, *self._deaths(state)])
+            self._store.write([(family, state.key, None), dropped, *self._removal_writes(state)])
             del states[state.ref]
             state.gone = True
 
     def usage(self, project: str) -> tuple[int, int]:
-        """Return the number of the project's messages, and the bytes of its messages, history entries and answers."""
+        """Return the project's message count and size in bytes, including history entries and idempotency results."""
         prefix, scan, get_many = layout.project_prefix(project), self._store.scan, self._store.get_many
-        found = chain.from_iterable(scan(family, prefix, layout.after(prefix)) for family in ("queues", "hidden"))
+        found = chain.from_iterable(scan(family, prefix, layout.prefix_end(prefix)) for family in ("queues", "hidden"))
         owners = [layout.decode_queue(value) for _, value in found]
-        # Removed bytes are read first, so that they never exceed the kept bytes.
+        # The removed bytes are read before the kept bytes, so that the difference is never negative.
         removed = get_many("default", [layout.REMOVED + layout.number.pack(owner.history) for owner in owners])
         values = get_many("tallies", [layout.number.pack(owner.number) for owner in owners])
         messages = size = 0
@@ -257,7 +267,7 @@ class Registry:
         return messages, size
 
     def new_number(self) -> int:
-        """Return a number that was never issued before."""
+        """Issue a new number for a log or stage."""
         with self._lock:
             self._store.write([("default", b"numbers", layout.number.pack(self._last_number + 1))])
             self._last_number += 1
@@ -282,7 +292,7 @@ class Registry:
         record = layout.decode_queue(stored)
         counted = self._store.get("tallies", layout.number.pack(record.number))
         tally = layout.decode_tally(counted) if counted else Tally()
-        skipped = startup.skipped(tally.start, self._start)
+        skipped = startup.epoch_growth(tally.start, self._start)
         tally.sequence += skipped
         tally.position += skipped
         tally.start = self._start
@@ -294,20 +304,20 @@ class Registry:
     def _create(self, ref: QueueRef, metadata: bytes, hidden: QueueState | None, grouping: Grouping) -> None:
         number = self._last_number + 1
         record = QueueRecord(number, metadata, number if hidden is None else hidden.history, grouping)
-        origin = startup.origin(self._start)
+        origin = startup.initial_value(self._start)
         tally, shown = Tally(origin, position=origin, start=self._start), list[Write]()
         if hidden is not None:
             tally.kept = hidden.tally.kept
             shown = [("hidden", hidden.key, None), ("tallies", layout.number.pack(hidden.number), None)]
         state = QueueState(ref, record, tally, self.context)
-        self._store.write([*self._births(state, record), *shown])
+        self._store.write([*self._creation_writes(state, record), *shown])
         self._last_number = number
         self._states[ref] = state
         if hidden is not None:
             del self._hidden[ref]
             hidden.gone = True
 
-    def _births(self, state: QueueState, record: QueueRecord) -> list[Write]:
+    def _creation_writes(self, state: QueueState, record: QueueRecord) -> list[Write]:
         number = layout.number.pack(record.number)
         return [
             ("default", b"numbers", number),
@@ -316,7 +326,7 @@ class Registry:
             ("tallies", number, layout.encode(state.tally)),
         ]
 
-    def _deaths(self, state: QueueState) -> list[Write]:
+    def _removal_writes(self, state: QueueState) -> list[Write]:
         number = layout.number.pack(state.number)
         return [
             ("default", layout.PENDING_QUEUE + number, state.key),

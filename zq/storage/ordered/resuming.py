@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The preparation of a store that was restored from a backup, before its first start.
 
-Data that has expired since the backup is lost, unless all expiries are extended by the time since the backup. New
-sequences are far above all sequences that the store issued after the backup, so that no reader's marker hides new
-messages.
+Data that has expired since the backup is lost, unless all expiries are extended by the age of the backup. The boot
+epoch is raised far above all epochs since the backup. New sequences therefore exceed all markers that readers may have.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,51 +15,59 @@ from msgspec import structs
 
 from zq.errors import StartRefused
 from zq.model import Seconds
-from zq.model.stats import Postpone, Restored
+from zq.model.stats import Postpone, RestoreResult
 from zq.storage.ordered import documents, due, layout, logs, startup
 from zq.storage.ordered.entries import difference, message_changes, record_entries
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.store import TOP, Store, Write
 
-# Maximum age of a backup in seconds at which the machine's clock is trusted.
-WITNESSED: Final = 30 * 86400.0
+# Maximum age of a backup in seconds. With an older one, the machine's clock may be wrong, and everything would expire.
+MAX_TRUSTED_AGE: Final = 30 * 86400.0
 # Assumed maximum number of starts since the backup.
 STARTS: Final = 1000
-# A function of a record's key, its value, and milliseconds. It returns the key and value with an expiry that is later
-# by these milliseconds, or ``None`` if the record does not change.
-Postponed = Callable[[bytes, bytes, int], tuple[bytes, bytes] | None]
+# A function (key, value, milliseconds) that extends the expiry of a record. It returns the new key and value, or
+# ``None`` if the record does not expire.
+Shift = Callable[[bytes, bytes, int], tuple[bytes, bytes] | None]
 # Maximum size of one write in bytes.
-FULL: Final = 4 << 20
+MAX_WRITE_BYTES: Final = 4 << 20
 
 
-def resume(store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool) -> Restored:
-    """Prepare the store for its next start. Raises ``StartRefused`` if the machine's clock is implausible.
+def resume(
+    store: Store, clock: StorageClock, moment: Seconds, shift: Postpone | None, force_clock: bool
+) -> RestoreResult:
+    """Prepare the store for its next start.
 
-    ``moment`` is the time of the backup. If ``shift`` is given, all expiries are extended by the time since the backup,
-    and ``shift`` returns the new value of each document.
+    Args:
+        moment: The time of the backup.
+        shift: If given, all expiries are extended by the age of the backup. For documents, this function computes the
+            new value.
+        force_clock: Whether to trust the machine's clock even if it is implausible.
+
+    Raises:
+        StartRefused: The machine's clock is implausible.
     """
     startup.check_readable(store)
     now = clock.now()
     if not force_clock:
         _check_clock(now, moment)
     if shift is not None:
-        _shift(store, max(0, layout.ms(now) - layout.ms(moment)), shift)
+        _shift_all(store, max(0, layout.ms(now) - layout.ms(moment)), shift)
     lower, upper = (layout.number.pack(layout.ms(end) + 1) for end in (min(moment, now), now))
     expired = sum(1 for _ in store.scan("expiry", lower, upper))
     starts = int.from_bytes(store.get("default", startup.STARTS) or b"") + STARTS
     store.write([("default", startup.STARTS, layout.number.pack(starts))])
     startup.record_clock(store, clock)
-    return Restored(
+    return RestoreResult(
         moment=moment, now=now, expired=expired, fences=sum(1 for _ in store.scan("fences", b"", TOP)), tokens=0
     )
 
 
-def _shift(store: Store, later: int, postpone: Postpone) -> None:
-    """Extend all expiries, including past ones, by ``later`` milliseconds. Claims and delays keep their ends."""
-    postponed: dict[str, Postponed] = {**_POSTPONED, "records": partial(_document, postpone)}
+def _shift_all(store: Store, later: int, postpone: Postpone) -> None:
+    """Extend all expiries, including past ones, by ``later`` milliseconds. Claims and delays are not extended."""
+    postponed: dict[str, Shift] = {**_SHIFTS, "records": partial(_shift_document, postpone)}
     found: Iterator[list[Write]] = chain(
-        (_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),
-        ([("bodies", key, _body(value, later))] for key, value in store.scan("bodies", b"", TOP)),
+        (_shift_message(key, value, later) for key, value in store.scan("messages", b"", TOP)),
+        ([("bodies", key, _shift_body(value, later))] for key, value in store.scan("bodies", b"", TOP)),
         (
             difference(record_entries(family, key, value), record_entries(family, *new))
             for family, each in postponed.items()
@@ -73,52 +80,52 @@ def _shift(store: Store, later: int, postpone: Postpone) -> None:
     for some in found:
         writes += some
         size += sum(len(place) + len(new or b"") for _, place, new in some)
-        if size > FULL:
+        if size > MAX_WRITE_BYTES:
             store.write(writes)
             writes, size = [], 0
     store.write(writes)
 
 
-def _message(key: bytes, value: bytes, later: int) -> list[Write]:
+def _shift_message(key: bytes, value: bytes, later: int) -> list[Write]:
     record = layout.decode_record(value)
     new = structs.replace(record, expires=record.expires + later)
-    return [("messages", key, layout.encode(new)), *message_changes(key, record.index_place(), new)]
+    return [("messages", key, layout.encode(new)), *message_changes(key, record.index_fields(), new)]
 
 
-def _body(value: bytes, later: int) -> bytes:
+def _shift_body(value: bytes, later: int) -> bytes:
     stamp = layout.stamp.unpack(value[-layout.stamp.size :])[0] + -(-later // 1000)
-    return layout.unsealed(value) + layout.stamp.pack(min(stamp, layout.LATEST_STAMP))
+    return layout.unseal_body(value) + layout.stamp.pack(min(stamp, layout.LATEST_STAMP))
 
 
-def _history_entry(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
+def _shift_history(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
     kept = layout.decode_entry(value)
     return key, layout.encode(structs.replace(kept, expires=kept.expires + later))
 
 
-def _ending(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
-    """Postpone a record whose key ends with its expiry."""
-    return key[:-8] + layout.number.pack(due.end_of(key) + later), value
+def _shift_key(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
+    """Extend the expiry of a record whose key ends with the expiry."""
+    return key[:-8] + layout.number.pack(due.expiry_of(key) + later), value
 
 
-def _batch(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
+def _shift_batch(key: bytes, value: bytes, later: int) -> tuple[bytes, bytes]:
     stored = logs.decode_stored(value)
     return key, layout.encode(structs.replace(stored, created=stored.created + later))
 
 
-def _document(postpone: Postpone, key: bytes, value: bytes, later: int) -> tuple[bytes, bytes] | None:
+def _shift_document(postpone: Postpone, key: bytes, value: bytes, later: int) -> tuple[bytes, bytes] | None:
     document = documents.decode(value)
-    kind = layout.project_of(layout.prefix_of(key[len(layout.prefix_of(key)) :]))
+    kind = layout.decode_project(layout.prefix_of(key[len(layout.prefix_of(key)) :]))
     if document.expires is None or (new := postpone(kind, document.value, later / 1000)) is None:
         return None
     return key, layout.encode(structs.replace(document, value=new, expires=document.expires + later))
 
 
-_POSTPONED: Final[dict[str, Postponed]] = {
-    "history": _history_entry,
-    "keys": _ending,
-    "stages": _ending,
-    "producers": _ending,
-    "batches": _batch,
+_SHIFTS: Final[dict[str, Shift]] = {
+    "history": _shift_history,
+    "keys": _shift_key,
+    "stages": _shift_key,
+    "producers": _shift_key,
+    "batches": _shift_batch,
 }
 
 
@@ -129,7 +136,7 @@ def _check_clock(now: Seconds, moment: Seconds) -> None:
             f"This machine's clock says {today}, and the backup was made at {then}. Set the clock, or restore with "
             "--force-clock."
         )
-    if now > moment + WITNESSED:
+    if now > moment + MAX_TRUSTED_AGE:
         raise StartRefused(
             f"This machine's clock says {today}, {timedelta(seconds=now - moment).days} days after the backup was made "
             f"({then}): what expired since would be gone. If that is right, restore with --force-clock; with "

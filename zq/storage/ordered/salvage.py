@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The salvage of a damaged store, which copies all readable data to a new store and lists the losses.
+"""The salvage of a damaged store: it copies all readable data to a new store and lists the losses.
 
-The salvage copies records and rebuilds their index entries, so that the new store is consistent. It does not copy
-pending deletes of purged and deleted queues. Counters never decrease.
+A salvage copies records and rebuilds their index entries, so that the new store is consistent. It does not copy the
+data of purged and deleted queues. Counters never decrease.
 """
 
 from collections import Counter
@@ -14,29 +14,29 @@ from msgspec import structs
 from zq.storage.ordered import layout, logs, startup
 from zq.storage.ordered.entries import record_entries
 from zq.storage.ordered.logs import LogRecord
-from zq.storage.ordered.salvage_commits import NamedThings, OpenCommits
-from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy, Wreck
-from zq.storage.ordered.salvage_queues import Queues
+from zq.storage.ordered.salvage_commits import CommitSalvage, NamedRecordSalvage
+from zq.storage.ordered.salvage_copy import LOST_COUNTER, DamagedStore, SalvageState
+from zq.storage.ordered.salvage_queues import QueueSalvage
 from zq.storage.ordered.store import TOP
 
-# Distance of the next number from the largest known one if the counter of numbers is lost.
+# Gap between the largest known number and the next one if the counter of numbers is lost.
 LOST_NUMBERS: Final = 1_000_000
 
 
-class Salvage(Copy):
-    """A salvage of a whole store. Its results are ``saved`` and ``lost``."""
+class Salvage(SalvageState):
+    """The salvage of a whole store. Its results are ``saved`` and ``lost``."""
 
     def run(self) -> None:
         """Copy all readable data to the new store."""
-        startup.check_readable(self.rescue)
-        starts, numbers, clock = (self.noted(key) for key in (b"starts", b"numbers", b"clock"))
-        logs_part = Logs(self)
-        self.starts = starts if starts is not None else _latest_start(self.rescue)
-        commits = OpenCommits(self)
-        queues = Queues(self, commits.reserved)
+        startup.check_readable(self.source)
+        starts, numbers, clock = (self.read_number(key) for key in (b"starts", b"numbers", b"clock"))
+        logs_part = LogSalvage(self)
+        self.starts = starts if starts is not None else _latest_start(self.source)
+        commits = CommitSalvage(self)
+        queues = QueueSalvage(self, commits.reserved)
         queues.run()
         logs_part.run()
-        named = NamedThings(self, queues.histories | logs_part.numbers, commits)
+        named = NamedRecordSalvage(self, queues.histories | logs_part.numbers, commits)
         named.run()
         queues.write_tallies(named.kept)
         commits.copy(queues.numbers, named.producers)
@@ -52,22 +52,22 @@ class Salvage(Copy):
         self.flush()
 
 
-def _latest_start(rescue: Wreck) -> int:
-    """Return one more than the largest start found in a counter."""
-    tallies = (layout.decode_tally(value).start for _, value in rescue.entries("tallies") if value is not None)
-    records = (logs.decode_log(value).start for _, value in rescue.entries("logs") if value is not None)
+def _latest_start(source: DamagedStore) -> int:
+    """Return one more than the largest boot epoch in a readable counter."""
+    tallies = (layout.decode_tally(value).start for _, value in source.entries("tallies") if value is not None)
+    records = (logs.decode_log(value).start for _, value in source.entries("logs") if value is not None)
     return max([0, *tallies, *records]) + 1
 
 
-class Logs:
-    """The salvage of topic logs. ``numbers`` has the numbers of all logs, which may own idempotency keys."""
+class LogSalvage:
+    """The salvage of topic logs. ``numbers`` has the numbers of all logs in the new store."""
 
-    def __init__(self, salvage: Copy) -> None:
+    def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
-        self._rescue = salvage.rescue
+        self._source = salvage.source
         self._logs: dict[bytes, tuple[bytes, LogRecord]] = {}
         """The key and the record of each log, by log number."""
-        self._strangers: Counter[bytes] = Counter()
+        self._unknown_logs: Counter[bytes] = Counter()
 
     @property
     def numbers(self) -> set[bytes]:
@@ -75,34 +75,34 @@ class Logs:
 
     def run(self) -> None:
         names = self._names()
-        for key, value in self._rescue.entries("logs", lambda: names):
-            record = logs.decode_log(value) if value is not None else self._estimated(key, names[key])
+        for key, value in self._source.entries("logs", lambda: names):
+            record = logs.decode_log(value) if value is not None else self._estimate_record(key, names[key])
             self._logs[layout.number.pack(record.number)] = key, record
             self._salvage.raise_top(record.number)
-        for key, value in self._rescue.entries("batches", self._batch_keys):
+        for key, value in self._source.entries("batches", self._batch_keys):
             self._copy_batch(key, value)
-        for key, value in self._rescue.entries("floors"):
+        for key, value in self._source.entries("floors"):
             if value is not None and key[:8] in self._logs:
                 self._salvage.save("purged topics", [("floors", key, value)])
         for number, (key, record) in self._logs.items():
-            self._salvage.save("logs of topics", [("logs", key, layout.encode(self._raised(number, record)))])
-        for number, count in self._strangers.items():
+            self._salvage.save("logs of topics", [("logs", key, layout.encode(self._raise_totals(number, record)))])
+        for number, count in self._unknown_logs.items():
             log = layout.number.unpack(number)[0]
             self._salvage.lost.append(f"{count} batches of topics, in log {log} of which the project is not known")
             self._salvage.raise_top(log)
 
     def _names(self) -> dict[bytes, bytes]:
-        """Return the numbers of logs, by key in ``logs``, that other families contain."""
-        floors = {value[8:]: key[:8] for key, value in self._rescue.scan("floors", b"", TOP)}
-        notes = self._rescue.scan("default", layout.TRIMMED_LOG, layout.after(layout.TRIMMED_LOG))
+        """Return a mapping from keys in ``logs`` to log numbers, read from other families."""
+        floors = {value[8:]: key[:8] for key, value in self._source.scan("floors", b"", TOP)}
+        notes = self._source.scan("default", layout.TRIMMED_LOG, layout.prefix_end(layout.TRIMMED_LOG))
         return floors | {value: key[len(layout.TRIMMED_LOG) :] for key, value in notes}
 
-    def _estimated(self, key: bytes, number: bytes) -> LogRecord:
-        """Estimate a lost log record from the batches of the log, and report the loss."""
-        self._salvage.lost.append(f"The counters of the topics of project {layout.project_of(key)!r}")
+    def _estimate_record(self, key: bytes, number: bytes) -> LogRecord:
+        """Estimate a lost log record from the log's batches, and report the loss."""
+        self._salvage.lost.append(f"The counters of the topics of project {layout.decode_project(key)!r}")
         start = self._salvage.starts
-        record = LogRecord(layout.number.unpack(number)[0], startup.origin(start) + LOST_COUNTER, start=start)
-        first = next(self._rescue.scan("batches", number, layout.after(number)), None)
+        record = LogRecord(layout.number.unpack(number)[0], startup.initial_value(start) + LOST_COUNTER, start=start)
+        first = next(self._source.scan("batches", number, layout.prefix_end(number)), None)
         if first is None:
             return record
         header = logs.decode_header(first[1])
@@ -111,16 +111,16 @@ class Logs:
         )
 
     def _batch_keys(self) -> Iterator[bytes]:
-        for key, _ in self._rescue.scan("topics", b"", TOP):
+        for key, _ in self._source.scan("topics", b"", TOP):
             yield key[:8] + key[-8:]
 
     def _copy_batch(self, key: bytes, value: bytes | None) -> None:
         found = self._logs.get(key[:8])
         last = layout.pair.unpack(key)[1]
         if found is None:
-            self._strangers[key[:8]] += 1
+            self._unknown_logs[key[:8]] += 1
         elif last > found[1].dropped and value is None:
-            project = layout.project_of(found[0])
+            project = layout.decode_project(found[0])
             self._salvage.lost.append(f"The batch of topics of project {project!r} that ends at sequence {last}")
         elif last > found[1].dropped and value is not None:
             stored = logs.decode_stored(value)
@@ -137,9 +137,9 @@ class Logs:
             )
             self._salvage.save("batches", record_entries("batches", key, value))
 
-    def _raised(self, number: bytes, record: LogRecord) -> LogRecord:
-        """Return the record with its last sequence and totals raised to at least those of its floors and trims."""
-        floors = self._rescue.scan("floors", number, layout.after(number))
+    def _raise_totals(self, number: bytes, record: LogRecord) -> LogRecord:
+        """Return the record with a last sequence and totals that are consistent with the log's floors and trims."""
+        floors = self._source.scan("floors", number, layout.prefix_end(number))
         last = max([record.last, *(layout.number.unpack_from(value)[0] for _, value in floors)])
         return structs.replace(
             record,

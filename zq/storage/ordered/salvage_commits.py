@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The salvage of open commits, stages, producers and fences, and of idempotency keys and documents.
+"""The salvage of open commits, stages, producers, fences, idempotency keys and documents.
 
-A slice of a commit publishes messages and removes them from the stage in the same write, so the messages in a stage are
-always unpublished. Messages that a commit will delete stay reserved, so that they are not delivered again.
+The messages in a stage are never published yet, because a commit publishes a message and removes it from the stage in
+one write. Messages that an open commit will delete stay reserved, so that they are not delivered again.
 """
 
 from collections import Counter, defaultdict
@@ -12,13 +12,13 @@ from typing import Final
 from zq.storage.ordered import due, layout, stages
 from zq.storage.ordered.entries import record_entries
 from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch
-from zq.storage.ordered.salvage_copy import Copy
+from zq.storage.ordered.salvage_copy import SalvageState
 from zq.storage.ordered.stages import OpenCommit, StageRest
 from zq.storage.ordered.store import TOP
 
-# Milliseconds for which a producer is kept if only its open commit could be read: the default of ``producer_ttl``.
+# TTL in milliseconds of a producer whose record is lost: the default of ``producer_ttl``.
 REMEMBERED: Final = 30 * 86_400_000
-# Maximum number of queues that one sentence names.
+# Maximum number of queues that one entry of the list of losses names.
 SHOWN: Final = 5
 UNKNOWN: Final = (
     "Commits that were open, if there were any: what they were to delete is handed out again, and what they were to "
@@ -26,22 +26,22 @@ UNKNOWN: Final = (
 )
 
 
-def described(producer: bytes) -> str:
+def describe_producer(producer: bytes) -> str:
     """Return the producer's name and project for the list of losses."""
     prefix = layout.prefix_of(producer)
-    return f"{producer[len(prefix) : -1].decode('utf-8', 'replace')} of project {layout.project_of(prefix)!r}"
+    return f"{producer[len(prefix) : -1].decode('utf-8', 'replace')} of project {layout.decode_project(prefix)!r}"
 
 
-class OpenCommits:
-    """The salvage of open commits. ``reserved`` has the sequences that they will delete, by queue number."""
+class CommitSalvage:
+    """The salvage of open commits. ``reserved`` maps queue numbers to the sequences that open commits will delete."""
 
-    def __init__(self, salvage: Copy) -> None:
+    def __init__(self, salvage: SalvageState) -> None:
         self._salvage = salvage
-        self._rescue = salvage.rescue
+        self._source = salvage.source
         self._open: dict[bytes, OpenCommit] = {}
         """The open commits, by producer key."""
         self.reserved: defaultdict[int, set[int]] = defaultdict(set)
-        for key, value in salvage.rescue.entries("default"):
+        for key, value in salvage.source.entries("default"):
             if value is not None and key.startswith(COMMIT):
                 self._open[key[len(COMMIT) :]] = stages.decode_commit(value)
         for commit in self._open.values():
@@ -53,12 +53,15 @@ class OpenCommits:
         """The numbers of the stages that open commits own."""
 
     def batch(self, producer: bytes) -> Batch | None:
-        """Return the producer's last batch from its open commit; ``None`` without an open commit."""
+        """Return the producer's last batch from its open commit, or ``None`` without an open commit."""
         commit = self._open.get(producer)
         return None if commit is None else Batch(commit.batch, commit.published, commit.deleted)
 
     def copy(self, queues: set[bytes], producers: set[bytes]) -> None:
-        """Copy the open commits. ``queues`` and ``producers``: queue numbers and producer keys in the new store."""
+        """Copy the open commits.
+
+        ``queues`` has the numbers of the queues in the new store, ``producers`` the key prefixes of its producers.
+        """
         for producer, commit in self._open.items():
             commit.reserved = [part for part in commit.reserved if layout.number.pack(part.number) in queues]
             rests = (self._copy_rest(producer, rest) for rest in commit.rests)
@@ -66,21 +69,24 @@ class OpenCommits:
             family, key, value = stages.commit_write(producer, commit)
             if value is not None:
                 self._salvage.save("open commits", [(family, key, value)])
-            if producer not in producers and self._rescue.gaps("producers"):
+            if producer not in producers and self._source.gaps("producers"):
                 self._remember(producer)
-        if producers and self._rescue.gaps("default").overlap(COMMIT, layout.after(COMMIT)):
+        if producers and self._source.gaps("default").overlap(COMMIT, layout.prefix_end(COMMIT)):
             self._salvage.lost.append(UNKNOWN)
             self._report_orphans()
 
     def _copy_rest(self, producer: bytes, rest: StageRest) -> StageRest:
-        """Copy the remaining messages of a stage without gaps, and return their new indexes, which end as before."""
+        """Copy the readable messages of a partly published stage and return their new range.
+
+        The messages get consecutive indexes that end at the same index as before.
+        """
         number = layout.number.pack(rest.number)
         indexes = [layout.pair.unpack(key)[1] for key, _ in self._staged(number)]
         missing = sorted(set(range(rest.at, rest.end)).difference(indexes))
         if missing:
             self._salvage.lost.append(
-                f"{len(missing)} messages that producer {described(producer)} has committed and nobody had seen yet: "
-                f"of {rest.end} in a stage numbers {_ranges(missing)}, from 0"
+                f"{len(missing)} messages that producer {describe_producer(producer)} has committed and nobody had "
+                f"seen yet: of {rest.end} in a stage numbers {_ranges(missing)}, from 0"
             )
         begin = max(0, rest.end - len(indexes))
         size = 0
@@ -90,16 +96,16 @@ class OpenCommits:
         return StageRest(rest.number, begin, begin + len(indexes), size)
 
     def _remember(self, producer: bytes) -> None:
-        """Write the producer's last batch to the new store, so that a repeated commit has no effect."""
+        """Restore the record of a producer from its open commit, so that a repeated commit has no effect."""
         expires = self._salvage.now + REMEMBERED
         key, value = producer + layout.number.pack(expires), layout.encode(self.batch(producer))
         self._salvage.save("producers", record_entries("producers", key, value))
 
     def _report_orphans(self) -> None:
-        """Report staged messages that belong to no known stage or commit."""
+        """Report staged messages that belong to no readable stage or commit."""
         owned = {layout.number.pack(number) for number in self.stages} | self._salvage.dropped
         owned |= {layout.number.pack(layout.decode_stage(value).number) for _, value in self._scan("stages")}
-        owned |= {note for key, note in self._scan("due") if due.named(key)[0] == "stages"}
+        owned |= {note for key, note in self._scan("due") if due.parse_entry(key)[0] == "stages"}
         orphans: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
         for key, value in self._scan("staged"):
             if key[:8] not in owned:
@@ -112,10 +118,10 @@ class OpenCommits:
             )
 
     def _scan(self, family: str) -> Iterator[tuple[bytes, bytes]]:
-        return self._rescue.scan(family, b"", TOP)
+        return self._source.scan(family, b"", TOP)
 
     def _staged(self, number: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return self._rescue.scan("staged", number, layout.after(number))
+        return self._source.scan("staged", number, layout.prefix_end(number))
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -129,57 +135,57 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def named(key: bytes) -> str:
-    """Return the name in a key of ``stages`` or ``producers``, for the list of losses."""
+def describe_key(key: bytes) -> str:
+    """Return the name and project of a key of ``stages`` or ``producers`` for the list of losses."""
     prefix = layout.prefix_of(key)
     name = key[len(prefix) : -9].decode("utf-8", "replace")
-    return f"{name} of project {layout.project_of(prefix)!r}"
+    return f"{name} of project {layout.decode_project(prefix)!r}"
 
 
-class NamedThings:
-    """The salvage of keys, stages, producers, fences and documents.
+class NamedRecordSalvage:
+    """The salvage of idempotency keys, stages, producers, fences and documents.
 
-    ``owners`` has the numbers of the histories and logs that own idempotency keys. ``producers`` has the keys of the
+    ``owners`` has the numbers of the histories and logs in the new store. ``producers`` has the key prefixes of the
     copied producers.
     """
 
-    def __init__(self, salvage: Copy, owners: set[bytes], commits: OpenCommits) -> None:
+    def __init__(self, salvage: SalvageState, owners: set[bytes], commits: CommitSalvage) -> None:
         self._salvage = salvage
-        self._rescue = salvage.rescue
+        self._source = salvage.source
         self._owners = owners
         self._commits = commits
         self.producers: set[bytes] = set()
         self.kept: Counter[bytes] = Counter()
-        """The bytes of idempotency answers, by owner number."""
+        """The bytes of idempotency results, by the number of the owner."""
 
     def run(self) -> None:
         self._copy_keys()
         self._copy_stages()
         self._copy_producers()
-        for key, value in self._rescue.entries("fences"):
+        for key, value in self._source.entries("fences"):
             if value is not None:
                 self._salvage.save("fences", [("fences", key, value)])
-        advanced = self._rescue.scan("default", ADVANCED, layout.after(ADVANCED))
+        advanced = self._source.scan("default", ADVANCED, layout.prefix_end(ADVANCED))
         self._salvage.write(("default", key, value) for key, value in advanced)
-        for key, value in self._rescue.entries("records", self._due("records")):
+        for key, value in self._source.entries("records", self._due("records")):
             if value is None:
                 self._salvage.lost.append(f"The document {key!r}")
             else:
                 self._salvage.save("records", record_entries("records", key, value))
 
     def _due(self, family: str) -> Callable[[], Iterator[bytes]]:
-        """Return a function that yields the keys of a family that the index ``due`` contains."""
+        """Return a function that yields the keys of a family from the index ``due``."""
 
         def keys() -> Iterator[bytes]:
-            for entry, _ in self._rescue.scan("due", b"", TOP):
-                kind, key = due.named(entry)
+            for entry, _ in self._source.scan("due", b"", TOP):
+                kind, key = due.parse_entry(entry)
                 if kind == family:
                     yield key
 
         return keys
 
     def _copy_keys(self) -> None:
-        for key, value in self._rescue.entries("keys", self._due("keys")):
+        for key, value in self._source.entries("keys", self._due("keys")):
             if key[:8] in self._salvage.dropped:
                 continue
             if key[:8] not in self._owners:
@@ -192,23 +198,25 @@ class NamedThings:
                 self._salvage.save("keys", record_entries("keys", key, value))
 
     def _copy_producers(self) -> None:
-        """Copy producers. A lost batch is taken from the producer's open commit, if there is one."""
-        for key, value in self._rescue.entries("producers", self._due("producers")):
+        """Copy producers. Restore a lost record from the producer's open commit, if there is one."""
+        for key, value in self._source.entries("producers", self._due("producers")):
             batch = self._commits.batch(key[:-8])
             if value is None and batch is not None:
                 value = layout.encode(batch)
             if value is None:
-                self._salvage.lost.append(f"The last batch of producer {named(key)}: a repeat would be done again")
+                self._salvage.lost.append(
+                    f"The last batch of producer {describe_key(key)}: a repeat would be done again"
+                )
             else:
                 self.producers.add(key[:-8])
                 self._salvage.save("producers", record_entries("producers", key, value))
 
     def _copy_stages(self) -> None:
-        """Copy the complete stages. Incomplete stages are lost, because a commit would publish them as if complete.
+        """Copy the complete stages. Drop incomplete stages, because a commit would publish them as if complete.
 
-        If the write-ahead log is damaged, the entry of a stage that an open commit owns may still exist. It is skipped.
+        A stage that belongs to an open commit is skipped: after damage to the write-ahead log, its entry may reappear.
         """
-        for key, value in self._rescue.entries("stages", self._due("stages")):
+        for key, value in self._source.entries("stages", self._due("stages")):
             stage = None if value is None else layout.decode_stage(value)
             if stage is not None and value is not None:
                 if stage.number in self._commits.stages:
@@ -220,7 +228,7 @@ class NamedThings:
                     for place, staged in self._staged(number):
                         self._salvage.save("staged messages", [("staged", place, staged)])
                     continue
-            self._salvage.lost.append(f"The stage {named(key)}, which must be staged again")
+            self._salvage.lost.append(f"The stage {describe_key(key)}, which must be staged again")
 
     def _staged(self, number: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return self._rescue.scan("staged", number, layout.after(number))
+        return self._source.scan("staged", number, layout.prefix_end(number))

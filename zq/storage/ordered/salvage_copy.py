@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The state that the steps of a salvage share: the damaged store, the new store, and the losses."""
+"""The shared state of a salvage: the damaged store, the new store, and the losses."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -9,18 +9,16 @@ from zq.errors import StoreDamaged
 from zq.storage.ordered import layout, startup
 from zq.storage.ordered.store import Readable, Store, Write
 
-# Distance of a lost counter from the largest value that is known to have been issued.
+# Gap between the largest known value and the next one if another counter is lost.
 LOST_COUNTER: Final = 1000 * startup.EPOCH_STRIDE
 # Maximum size in bytes of one write to the new store.
-FULL: Final = 4 << 20
+MAX_WRITE_BYTES: Final = 4 << 20
 
 
 class Gaps(Protocol):
     """The unreadable key ranges of a family."""
 
-    def __bool__(self) -> bool:
-        """Return whether any range is unreadable."""
-        ...
+    def __bool__(self) -> bool: ...
 
     def __contains__(self, key: bytes) -> bool: ...
 
@@ -29,55 +27,56 @@ class Gaps(Protocol):
         ...
 
 
-class Wreck(Readable, Protocol):
+class DamagedStore(Readable, Protocol):
     """The readable part of a damaged store. ``scan`` skips damaged ranges; ``get`` raises ``StoreDamaged``."""
 
     def gaps(self, family: str) -> Gaps:
-        """Return the key ranges of a family that ``scan`` cannot read."""
+        """Return the ranges of a family that ``scan`` cannot read."""
         ...
 
     def entries(self, family: str, *known: Callable[[], Iterable[bytes]]) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield all entries that can be read by a scan or by one of the ``known`` keys.
+        """Yield all readable entries of a family, and each key of an unreadable entry with the value None.
 
-        An entry that exists according to its ``known`` key but cannot be read has the value None.
+        The functions ``known`` return keys of existing entries from other sources, for example from an index. Other
+        unreadable entries are missing from the result.
         """
         ...
 
 
-class Copy:
+class SalvageState:
     """The state of a running salvage."""
 
-    def __init__(self, rescue: Wreck, store: Store, now: int) -> None:
-        self.rescue = rescue
+    def __init__(self, source: DamagedStore, store: Store, now: int) -> None:
+        self.source = source
         self.now = now
         self.saved: Counter[str] = Counter()
         self.lost: list[str] = []
         self.top = 0
-        """The largest number of a queue, history, log or stage so far."""
+        """The largest number of a queue, history, log or stage found so far."""
         self.starts = 0
         self.strays: Counter[str] = Counter()
         """The number of records whose owner is unknown, by kind."""
-        notes = rescue.scan("default", layout.PENDING_NUMBER, layout.after(layout.PENDING_NUMBER))
+        notes = source.scan("default", layout.PENDING_NUMBER, layout.prefix_end(layout.PENDING_NUMBER))
         self.dropped = {key[len(layout.PENDING_NUMBER) :] for key, _ in notes}
-        """The numbers of histories and stages whose removal is pending."""
+        """The numbers of removed histories and stages whose data is still stored."""
         self._store = store
         self._writes: list[Write] = []
         self._size = 0
 
     def raise_top(self, *numbers: int) -> None:
-        """Record numbers that are in use. The new store issues only larger ones."""
+        """Record numbers that are in use, so that the new store issues only larger ones."""
         self.top = max(self.top, *numbers)
 
     def write(self, writes: Iterable[Write]) -> None:
-        """Add writes to the batch for the new store."""
+        """Write to the new store, in batches."""
         for write in writes:
             self._writes.append(write)
             self._size += len(write[1]) + len(write[2] or b"")
-        if self._size >= FULL:
+        if self._size >= MAX_WRITE_BYTES:
             self.flush()
 
     def save(self, kind: str, writes: Iterable[Write]) -> None:
-        """Write a record with its entries to the new store, and count it under its kind."""
+        """Write a record and its index entries to the new store, and count it under ``kind``."""
         self.saved[kind] += 1
         self.write(writes)
 
@@ -85,10 +84,10 @@ class Copy:
         self._store.write(self._writes)
         self._writes, self._size = [], 0
 
-    def noted(self, key: bytes) -> int | None:
-        """Return a number from the family ``default``: 0 if it is missing, None if it cannot be read."""
+    def read_number(self, key: bytes) -> int | None:
+        """Return a number from the family ``default``: 0 if it is missing, None if it is unreadable."""
         try:
-            return int.from_bytes(self.rescue.get("default", key) or b"")
+            return int.from_bytes(self.source.get("default", key) or b"")
         except StoreDamaged:
             self.lost.append(f"The number {key.decode()!r} of the store; a safe one takes its place")
             return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The salvage of queues: messages, claims, counters and histories."""
+"""The salvage of queues with their messages, claims, counters and histories."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,22 +13,22 @@ from zq.model.quotas import OVERHEAD
 from zq.storage.ordered import due, layout, startup
 from zq.storage.ordered.entries import HISTORY_OF, MESSAGE_OF, message_entries
 from zq.storage.ordered.layout import QueueRecord, StoredMessage, Tally
-from zq.storage.ordered.line_integrity import NewLines, grouping_of
+from zq.storage.ordered.line_integrity import RebuiltLines, grouping_of
 from zq.storage.ordered.lines import LINE
 from zq.storage.ordered.registry import NO_METADATA
-from zq.storage.ordered.salvage_copy import LOST_COUNTER, Copy
+from zq.storage.ordered.salvage_copy import LOST_COUNTER, SalvageState
 from zq.storage.ordered.store import TOP, Write
 
 
 class Trace(Struct):
-    """The fields of a message that its index entries contain."""
+    """The fields of a message that can be read from its index entries."""
 
     id: str = ""
     expires: int = 0
     available: int = 0
 
     def read(self, family: str, key: bytes) -> None:
-        """Read the field that an entry of the index family contains."""
+        """Read a field from the key of an index entry."""
         if family == "ids":
             self.id = key[len(layout.prefix_of(key)) :].decode("utf-8", "surrogatepass")
         elif family == "expiry":
@@ -37,22 +37,22 @@ class Trace(Struct):
             self.available = layout.triple.unpack(key)[1]
 
 
-def named(key: bytes) -> str:
+def describe_queue(key: bytes) -> str:
     """Return the queue's name and project for the list of losses."""
-    ref = layout.queue_ref(key)
+    ref = layout.decode_queue_key(key)
     return f"queue {ref.name} of project {ref.project!r}"
 
 
-class Queues:
+class QueueSalvage:
     """The salvage of queues.
 
-    ``reserved`` has the sequences that open commits will delete, by queue number. ``histories`` has the numbers of all
-    histories that belong to a queue; idempotency keys have the same numbers.
+    ``reserved`` has the sequences that open commits will delete, by queue number. ``histories`` has the history numbers
+    of the queues in the new store.
     """
 
-    def __init__(self, salvage: Copy, reserved: Mapping[int, set[int]]) -> None:
+    def __init__(self, salvage: SalvageState, reserved: Mapping[int, set[int]]) -> None:
         self._salvage = salvage
-        self._rescue = salvage.rescue
+        self._source = salvage.source
         self._reserved = reserved
         self.histories: set[bytes] = set()
         self._records: dict[bytes, tuple[bytes, QueueRecord]] = {}
@@ -60,21 +60,24 @@ class Queues:
         self._groups: defaultdict[bytes, tuple[int, list[int]]] = defaultdict(lambda: (0, []))
         """The end and the sequences of each claim group, by key in ``claims``."""
         self._group_numbers: Counter[bytes] = Counter()
-        self._lines = NewLines(self._head)
+        self._lines = RebuiltLines(self._head)
         self._counts: Counter[bytes] = Counter()
         self._bytes: Counter[bytes] = Counter()
         self._kept: Counter[bytes] = Counter()
         """Bytes of history entries, by history number."""
         self._hidden: list[QueueRecord] = []
         self._last: defaultdict[bytes, int] = defaultdict(int)
-        """The largest sequence, by queue number. ``_positions`` and ``_finished`` are by history number."""
+        """The largest sequence, by queue number."""
         self._fresh: dict[bytes, int] = {}
         """The sequence of the first live fresh message, by queue number. Claims may have skipped it as unreadable."""
         self._available: Counter[bytes] = Counter()
-        """The latest available-at of a fresh message, by queue number. ``_fresh_tails``: the last one's sequence."""
+        """The latest available-at of a fresh message, by queue number."""
         self._fresh_tails: Counter[bytes] = Counter()
+        """The sequence of the last fresh message, by queue number."""
         self._positions: defaultdict[bytes, int] = defaultdict(int)
+        """The largest position, by history number."""
         self._finished: defaultdict[bytes, int] = defaultdict(int)
+        """The time of the last history entry, by history number."""
 
     @property
     def numbers(self) -> set[bytes]:
@@ -87,59 +90,59 @@ class Queues:
         self._copy_history()
 
     def _copy_queues(self) -> None:
-        numbers = {value: key for key, value in self._rescue.entries("numbers") if value is not None}
-        for key, value in self._rescue.entries("queues", lambda: numbers):
+        numbers = {value: key for key, value in self._source.entries("numbers") if value is not None}
+        for key, value in self._source.entries("queues", lambda: numbers):
             if value is None:
                 number = layout.number.unpack(numbers[key])[0]
                 record = QueueRecord(number, NO_METADATA, number, self._grouping(numbers[key]))
-                self._salvage.lost.append(f"The metadata and the former history of {named(key)}")
+                self._salvage.lost.append(f"The metadata and the former history of {describe_queue(key)}")
             else:
                 record = layout.decode_queue(value)
-            self._add(key, record)
-        for key, value in self._rescue.entries("hidden"):
+            self._add_queue(key, record)
+        for key, value in self._source.entries("hidden"):
             if value is not None:
                 record = layout.decode_queue(value)
-                self._own(record)
+                self._add_history(record)
                 self._salvage.save("hidden", [("hidden", key, value)])
                 self._hidden.append(record)
 
     def _grouping(self, number: bytes) -> Grouping:
-        """Return the grouping of a queue whose record is lost, determined from its lines."""
-        for key, _ in self._rescue.scan("lines", number, layout.after(number)):
+        """Determine the grouping of a queue whose record is lost."""
+        for key, _ in self._source.scan("lines", number, layout.prefix_end(number)):
             if len(key) > LINE:
                 return grouping_of(key)
         return Grouping.NONE
 
-    def _add(self, key: bytes, record: QueueRecord) -> None:
+    def _add_queue(self, key: bytes, record: QueueRecord) -> None:
         number = layout.number.pack(record.number)
-        self._own(record)
+        self._add_history(record)
         self._records[number] = key, record
         self._salvage.save("queues", [("queues", key, layout.encode(record)), ("numbers", number, key)])
 
-    def _own(self, record: QueueRecord) -> None:
+    def _add_history(self, record: QueueRecord) -> None:
         self.histories.add(layout.number.pack(record.history))
         self._salvage.raise_top(record.number, record.history)
 
     @cached_property
     def _pending_deletes(self) -> set[bytes]:
-        """The numbers of purged and deleted queues whose removal is pending."""
-        notes = self._rescue.scan("default", layout.PENDING_QUEUE, layout.after(layout.PENDING_QUEUE))
+        """The numbers of purged and deleted queues whose data is still stored."""
+        notes = self._source.scan("default", layout.PENDING_QUEUE, layout.prefix_end(layout.PENDING_QUEUE))
         return {key[len(layout.PENDING_QUEUE) :] for key, _ in notes}
 
     @cached_property
     def _traces(self) -> dict[bytes, Trace]:
-        """The traces of messages whose records may be damaged, by key in ``messages``."""
-        spans = self._rescue.gaps("messages")
+        """The traces of messages whose records may be unreadable, by key in ``messages``."""
+        spans = self._source.gaps("messages")
         traces: defaultdict[bytes, Trace] = defaultdict(Trace)
         for family in ("ids", "expiry", "available") if spans else ():
-            for key, value in self._rescue.scan(family, b"", TOP):
+            for key, value in self._source.scan(family, b"", TOP):
                 message = MESSAGE_OF[family](key, value)
                 if message in spans:
                     traces[message].read(family, key)
         return dict(traces)
 
     def _copy_messages(self) -> None:
-        for key, value in self._rescue.entries("messages", lambda: self._traces):
+        for key, value in self._source.entries("messages", lambda: self._traces):
             number = key[:8]
             if number in self._pending_deletes:
                 continue
@@ -147,7 +150,7 @@ class Queues:
                 self._salvage.lost.append(f"Message {key.hex()}, of a queue of which nothing is known")
                 continue
             self._last[number] = max(self._last[number], layout.pair.unpack(key)[1])
-            record = self._restored(key) if value is None else layout.decode_record(value)
+            record = self._rebuild_record(key) if value is None else layout.decode_record(value)
             if record is not None:
                 if not record.indexed and not self._records[number][1].grouping:
                     self._available[number] = max(self._available[number], record.available)
@@ -155,21 +158,23 @@ class Queues:
                     if record.expires > self._salvage.now:
                         self._fresh.setdefault(number, self._last[number])
                 self._copy_message(key, record, value)
-        self._salvage.write(("claims", key, layout.group_value(*group)) for key, group in self._groups.items())
+        self._salvage.write(("claims", key, layout.encode_group(*group)) for key, group in self._groups.items())
         self._salvage.write(self._lines.heads())
 
     def _copy_message(self, key: bytes, record: StoredMessage, stored: bytes | None) -> None:
-        """Copy a message with its entries. ``stored``: the encoded record, or ``None`` if it was rebuilt."""
+        """Copy a message with its index entries. ``stored`` is the encoded record, or ``None`` for a rebuilt record."""
         queue = self._records[key[:8]][0]
         try:
-            apart = self._rescue.get("bodies", key) if record.body is None else None
+            apart = self._source.get("bodies", key) if record.body is None else None
         except StoreDamaged:
             apart = None
-            self._salvage.lost.append(f"Message {record.id} of {named(queue)}: its body{self._fate(key)}")
+            self._salvage.lost.append(
+                f"Message {record.id} of {describe_queue(queue)}: its body{self._describe_fate(key)}"
+            )
         else:
             if apart is record.body is None and record.expires > self._salvage.now:
-                self._salvage.lost.append(f"Message {record.id} of {named(queue)}: it has no body")
-        body = record.body if apart is None else layout.unsealed(apart)
+                self._salvage.lost.append(f"Message {record.id} of {describe_queue(queue)}: it has no body")
+        body = record.body if apart is None else layout.unseal_body(apart)
         if body is not None:
             size = len(body) + len(record.attributes) + OVERHEAD
             if stored is None or record.size != size:
@@ -182,32 +187,32 @@ class Queues:
                 writes.append(self._lines.join(grouping, key, record))
             self._salvage.save("messages", [*writes, *message_entries(layout.prefix_of(queue), key, record)])
             if record.claim:
-                self._list(key, record)
+                self._add_to_group(key, record)
             self._counts[key[:8]] += 1
             self._bytes[key[:8]] += record.size
 
-    def _restored(self, key: bytes) -> StoredMessage | None:
+    def _rebuild_record(self, key: bytes) -> StoredMessage | None:
         """Rebuild a lost record from its index entries, as if the message had never been claimed.
 
-        Return None, and report the loss, if the index entries or the body are missing.
+        If index entries or the body are missing, report the loss and return None.
         """
         queue, sequence = self._records[key[:8]][0], layout.pair.unpack(key)[1]
         trace, now = self._traces[key], self._salvage.now
         if not trace.id or not trace.expires or not self._has_body(key):
             message = f"Message {trace.id}" if trace.id else f"The message of sequence {sequence}"
-            self._salvage.lost.append(f"{message} of {named(queue)}: its record{self._fate(key)}")
+            self._salvage.lost.append(f"{message} of {describe_queue(queue)}: its record{self._describe_fate(key)}")
             return None
-        # A message without an entry in ``available`` is fresh, and its sequence determines its place.
+        # A message without an entry in ``available`` is fresh and is claimed by its sequence.
         available = trace.available or self._available[key[:8]] or 1
         created = min(available, trace.expires, now)
         ttl = max(1, round((trace.expires - created) / 1000))
         self._salvage.lost.append(
-            f"Of message {trace.id} of {named(queue)}, which was saved: client, group, claim and counts"
+            f"Of message {trace.id} of {describe_queue(queue)}, which was saved: client, group, claim and counts"
         )
         indexed = trace.available > 0 and not self._records[key[:8]][1].grouping
         return StoredMessage(trace.id, created, trace.expires, available, ttl, "", indexed=indexed)
 
-    def _list(self, key: bytes, record: StoredMessage) -> None:
+    def _add_to_group(self, key: bytes, record: StoredMessage) -> None:
         """Add a claimed message to its claim group."""
         number, sequence = layout.pair.unpack(key)
         group = layout.claim_key(number, record.claim, record.group)
@@ -216,42 +221,45 @@ class Queues:
 
     def _head(self, line: bytes) -> bytes:
         try:
-            return self._rescue.get("lines", line) or b""
+            return self._source.get("lines", line) or b""
         except StoreDamaged:
             return b""
 
     def _has_body(self, key: bytes) -> bool:
-        """Return whether the message has a readable entry in ``bodies``."""
         try:
-            return self._rescue.get("bodies", key) is not None
+            return self._source.get("bodies", key) is not None
         except StoreDamaged:
             return False
 
-    def _fate(self, key: bytes) -> str:
-        """Return a clause for the list of losses if an open commit was deleting the lost message, else ""."""
+    def _describe_fate(self, key: bytes) -> str:
+        """Return a clause for the list of losses if an open commit would have deleted the message, or ""."""
         number, sequence = layout.pair.unpack(key)
         return ", which a commit was deleting" if sequence in self._reserved.get(number, ()) else ""
 
     def _adopt(self, number: bytes) -> bool:
-        """Create a queue for messages whose queue is lost. Return False if their project is unknown."""
+        """Create a queue for the messages of a lost queue. Return False if the project is unknown."""
         key = self._orphans.get(number)
         if key is not None:
-            self._salvage.lost.append(f"Name, metadata and history of a queue, whose messages are in {named(key)} now")
-            self._add(key, QueueRecord(layout.number.unpack(number)[0], NO_METADATA, layout.number.unpack(number)[0]))
+            self._salvage.lost.append(
+                f"Name, metadata and history of a queue, whose messages are in {describe_queue(key)} now"
+            )
+            self._add_queue(
+                key, QueueRecord(layout.number.unpack(number)[0], NO_METADATA, layout.number.unpack(number)[0])
+            )
         return key is not None
 
     @cached_property
     def _orphans(self) -> dict[bytes, bytes]:
-        """The keys of queues to be created, by the queue numbers that belong to no known queue."""
+        """The keys of the queues that replace lost queues, by queue number."""
         found = {}
-        for key, value in self._rescue.scan("ids", b"", TOP):
+        for key, value in self._source.scan("ids", b"", TOP):
             if value[:8] not in self._records and value[:8] not in found:
                 name = f"salvaged-{layout.number.unpack_from(value)[0]}"
                 found[value[:8]] = layout.prefix_of(key) + name.encode()
         return found
 
     def _copy_history(self) -> None:
-        for key, value in self._rescue.entries("history", self._history_keys):
+        for key, value in self._source.entries("history", self._history_keys):
             if key[:8] in self._salvage.dropped:
                 continue
             if key[:8] not in self.histories:
@@ -270,16 +278,18 @@ class Queues:
 
     def _owner(self, history: bytes) -> str:
         number = layout.number.unpack(history)[0]
-        return next((named(key) for key, record in self._records.values() if record.history == number), "no queue")
+        return next(
+            (describe_queue(key) for key, record in self._records.values() if record.history == number), "no queue"
+        )
 
     def _history_keys(self) -> Iterator[bytes]:
-        """Yield the keys of the history entries to which index entries refer."""
+        """Yield the keys of all history entries that have an index entry."""
         for family, history_of in HISTORY_OF.items():
-            for key, value in self._rescue.scan(family, b"", TOP):
+            for key, value in self._source.scan(family, b"", TOP):
                 yield history_of(key, value)
 
     def write_tallies(self, answers: Counter[bytes]) -> None:
-        """Write the counters of all queues. ``answers`` has the bytes of idempotency answers, by history number."""
+        """Write the counters of all queues. ``answers`` has the bytes of idempotency results, by history number."""
         self._kept.update(answers)
         for record in self._hidden:
             number = layout.number.pack(record.number)
@@ -289,14 +299,14 @@ class Queues:
         for number, (key, record) in self._records.items():
             history = layout.number.pack(record.history)
             try:
-                value = self._rescue.get("tallies", number)
+                value = self._source.get("tallies", number)
                 tally = layout.decode_tally(value) if value else None
             except StoreDamaged:
                 tally = None
             if tally is None:
-                beyond = startup.origin(start) + LOST_COUNTER
+                beyond = startup.initial_value(start) + LOST_COUNTER
                 tally = Tally(self._last[number] + beyond, 0, 0, self._positions[history] + beyond, 0, start)
-                self._salvage.lost.append(f"The counters of {named(key)}; they go on far above what is known")
+                self._salvage.lost.append(f"The counters of {describe_queue(key)}; they go on far above what is known")
             tally = structs.replace(
                 tally,
                 count=self._counts[number],

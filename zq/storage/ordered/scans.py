@@ -1,27 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Listings of messages by sequence, and lookups by id.
 
-A caller of ``locate`` that changes the messages holds the queue's lock. Listings read without the lock; they take it
-only to record hints.
+A caller of ``locate`` that changes the messages holds the queue's lock. Listings acquire the lock only to record hints.
 """
 
 from collections.abc import Iterator, Sequence
 
 from zq.model import ListFilter, Message
 from zq.storage import inline
-from zq.storage.inline import LongWalk
+from zq.storage.inline import LongScan
 from zq.storage.ordered import layout
-from zq.storage.ordered.changes import bodies
+from zq.storage.ordered.changes import read_bodies
 from zq.storage.ordered.hints import BLOCK, NEVER
 from zq.storage.ordered.layout import Found, StoredMessage
 from zq.storage.ordered.registry import RESERVED, QueueState
 from zq.storage.ordered.store import AHEAD, Store
 
-# Maximum number of consecutive empty blocks that a walk records.
+# Maximum number of consecutive empty blocks that a scan records.
 MAX_EMPTY = 1 << 15
-# Number of blocks that a listing reads before it waits for its turn, because only one listing of a queue may read more.
+# Number of blocks after which a scan counts as long. Only one listing of a queue runs a long scan at a time.
 SHORT = 16
-# Number of blocks for which a walk collects times before it records them in the visibility index.
+# Number of blocks for which a scan collects times before it records them in the visibility index.
 HANDFUL = 8
 
 
@@ -30,31 +29,30 @@ def page(
 ) -> list[Message]:
     """Return up to ``limit`` messages above ``marker`` that match the filter.
 
-    The page has fewer messages only if the queue ends, or if the next body would exceed ``most_bytes``.
+    The page ends before its bodies exceed ``most_bytes`` in total, but it has at least one message if there is any.
     """
     messages: list[Message] = []
     left = most_bytes
     while (want := limit - len(messages)) > 0:
-        found = _visible(store, state, marker, want, list_filter, now)
-        for (sequence, record), body in zip(found, _texts(store, state.number, found), strict=True):
-            if body is not None:  # None: the message was removed or expired after the walk read its record
+        found = _find_visible(store, state, marker, want, list_filter, now)
+        for (sequence, record), body in zip(found, _read_texts(store, state.number, found), strict=True):
+            if body is not None:  # otherwise the message was removed or has expired in the meantime
                 left -= len(body)
                 if left < 0 and messages:
                     return messages
-                messages.append(layout.message(sequence, record, body, now))
+                messages.append(layout.build_message(sequence, record, body, now))
         if len(found) < want:
             break
         marker = found[-1][0]
     return messages
 
 
-def _texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[bytes | None]:
-    """Yield the bodies, read in small batches."""
+def _read_texts(store: Store, queue: int, found: Sequence[Found]) -> Iterator[bytes | None]:
     for start in range(0, len(found), AHEAD):
-        yield from bodies(store, queue, found[start : start + AHEAD])
+        yield from read_bodies(store, queue, found[start : start + AHEAD])
 
 
-def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
+def find_edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | None:
     """Return the oldest or the newest unexpired message, or None."""
     for key, value in store.scan("messages", *state.bounds(), backwards=newest, spare=True):
         record = layout.decode_record(value)
@@ -63,7 +61,7 @@ def edge(store: Store, state: QueueState, now: int, newest: bool) -> Found | Non
     return None
 
 
-def _visible(
+def _find_visible(
     store: Store, state: QueueState, marker: int, limit: int, list_filter: ListFilter, now: int
 ) -> list[Found]:
     """Return up to ``limit`` records above ``marker`` that match the filter."""
@@ -71,9 +69,9 @@ def _visible(
     position = _advance(store, state, marker + 1, limit, list_filter, now, found, SHORT)
     if position is not None:
         if inline.current() is not None:
-            raise LongWalk
-        # Long walks run one at a time, so that the next one skips the blocks that the last one has recorded.
-        with state.walking:
+            raise LongScan
+        # Long scans run one at a time, so that the next scan skips the blocks that the last scan has recorded.
+        with state.long_scan_lock:
             _advance(store, state, position, limit, list_filter, now, found, NEVER)
     return found
 
@@ -88,30 +86,33 @@ def _advance(
     found: list[Found],
     blocks: int,
 ) -> int | None:
-    """Add the records that match the filter to ``found``, skipping blocks without visible messages.
+    """Add the records that match the filter to ``found``, up to the limit or the end of the queue.
 
-    Return None if the limit or the end of the queue is reached. After ``blocks`` blocks, stop and return the position
-    from which to continue.
+    If the scan stops early because it has read ``blocks`` blocks, return the position from which to continue, or else
+    None.
     """
     while len(found) < limit:
         position = state.visibility.skip(list_filter, position, now)
-        walk = _Walk(state, list_filter, now, blocks)
-        for sequence, record, is_shown in walk.records(store, position):
+        scan = _Scan(state, list_filter, now, blocks)
+        for sequence, record, is_shown in scan.records(store, position):
             if is_shown:
                 found.append((sequence, record))
                 if len(found) == limit:
                     break
-        walk.record_blocks()
-        if walk.position is None or len(found) == limit:
+        scan.record_blocks()
+        if scan.position is None or len(found) == limit:
             break
-        position, blocks = walk.position, walk.blocks
+        position, blocks = scan.position, scan.blocks
         if not blocks:
             return position
     return None
 
 
 def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> int:
-    """Return 0 if the record matches the filter now, or else the earliest time at which it may match."""
+    """Return the earliest time at which the record may match the filter, or 0 if it matches now.
+
+    The sender is ignored, even if the filter hides the messages of one client.
+    """
     if record.expires <= now:
         return NEVER
     if record.ends > now and record.claim:
@@ -123,8 +124,8 @@ def _hidden_until(record: StoredMessage, list_filter: ListFilter, now: int) -> i
     return 0
 
 
-class _Walk:
-    """A scan that ends before the next block that can be skipped, and records further blocks that can be skipped."""
+class _Scan:
+    """A scan up to the next block that can be skipped. It records which of its blocks later scans can skip."""
 
     def __init__(self, state: QueueState, list_filter: ListFilter, now: int, blocks: int) -> None:
         self._state, self._filter, self._now = state, list_filter, now
@@ -132,18 +133,18 @@ class _Walk:
         """The number of blocks that may still be read."""
         self._invalidations = state.visibility.invalidations
         self._open_block = state.tally.sequence // BLOCK
-        """The first block to which messages may still be added."""
-        self._learnt: dict[int, int] = {}
-        self._learnt_own: dict[int, int] = {}
-        """The times of blocks whose visible messages all belong to the client whose messages the filter hides."""
+        """The block of the last sequence. Messages may still be added to this block and to later ones."""
+        self._times: dict[int, int] = {}
+        self._own_times: dict[int, int] = {}
+        """Times for the client whose messages the filter hides, of blocks in which other clients see messages."""
         self._expired: list[bytes] = []
         self.position: int | None = None
-        """The next position, or None at the end of the queue."""
+        """The position from which to continue, or None at the end of the queue."""
 
     def records(self, store: Store, start: int) -> Iterator[tuple[int, StoredMessage, bool]]:
-        """Yield each record from ``start`` on, and whether the filter shows it, up to the next block to skip."""
+        """Yield (sequence, record, whether it matches the filter) from ``start`` to the next block to skip."""
         state, list_filter, now = self._state, self._filter, self._now
-        without = list_filter.without or None  # the filter hides the messages of no client
+        without = list_filter.without or None  # None equals no client
         block = start // BLOCK
         until = own = NEVER if start <= 1 or start % BLOCK == 0 else 0
         lower = layout.pair.pack(state.number, min(start, NEVER))
@@ -171,35 +172,35 @@ class _Walk:
         self._note(block, until, own, self._open_block)
 
     def _note(self, block: int, until: int, own: int, next_block: int) -> None:
-        """Note the times of a block that was read completely, and of the empty blocks between it and ``next_block``."""
+        """Collect the times of a block that was read and of the empty blocks between it and ``next_block``."""
         if until > self._now and block < self._open_block:
-            self._learnt[block] = until
+            self._times[block] = until
         elif own > self._now and block < self._open_block:
-            self._learnt_own[block] = own
+            self._own_times[block] = own
         for empty in range(block + 1, min(next_block, self._open_block, block + MAX_EMPTY)):
-            self._learnt[empty] = NEVER
-        if len(self._learnt) + len(self._learnt_own) >= HANDFUL:
-            self.record_blocks()  # early, so that another walk over the same blocks can use the findings
+            self._times[empty] = NEVER
+        if len(self._times) + len(self._own_times) >= HANDFUL:
+            self.record_blocks()  # early, so that concurrent scans of the same blocks can use them
 
     def record_blocks(self) -> None:
-        """Record the noted times in the visibility index, and offer the expired messages for removal.
+        """Record the collected times in the visibility index, and offer the expired messages to lazy expiry.
 
-        If a message has become visible earlier than expected since the walk began, the times are discarded.
+        If the index was invalidated since the scan began, the times are discarded.
         """
         if self._expired:
             self._state.context.lazy_queue.offer(self._expired, self._now)
             self._expired = []
-        if self._learnt or self._learnt_own:
+        if self._times or self._own_times:
             with self._state.lock:
                 if self._state.visibility.invalidations == self._invalidations:
-                    self._state.visibility.record(self._filter, self._learnt, self._learnt_own)
-            self._learnt, self._learnt_own = {}, {}
+                    self._state.visibility.record(self._filter, self._times, self._own_times)
+            self._times, self._own_times = {}, {}
 
 
 def locate(store: Store, state: QueueState, ids: Sequence[str], now: int) -> list[tuple[int, StoredMessage]]:
-    """Return the sequence and record of each unexpired message with one of these ids, in the given order.
+    """Return the sequences and records of the unexpired messages with these ids, in the given order.
 
-    Skip missing and duplicate ids.
+    Missing and duplicate ids are skipped.
     """
     places = store.get_many("ids", [layout.id_key(state.project, message) for message in dict.fromkeys(ids)])
     number = layout.number.pack(state.number)

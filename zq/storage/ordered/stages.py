@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage of stages, fences and open commits. The messages of a stage are invisible until a commit publishes them.
+"""The stored form of stages, fences and open commits.
 
-The caller holds the lock of the stage, fence or producer.
+A caller that changes or checks a stage, fence or producer holds the lock of this stage, fence or producer.
 
-An open commit is one entry in ``default`` with the prefix ``COMMIT``. It has the remaining work: the sequences to
-delete, by queue number, and the stages to publish, each with the indexes of its remaining messages. The stages have no
-entries in ``stages`` any more. The sequences are reserved in ``QueueState.reserved``, so that no other verb changes
-these messages.
+An open commit is one entry in ``default`` with the prefix ``COMMIT``. The entry has the remaining work:
+
+- The sequences of messages to delete, by queue. They are also in ``QueueState.reserved``, so that no other verb changes
+  these messages.
+- The stages to publish. They no longer have entries in ``stages``.
 """
 
 from collections import defaultdict
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct, msgpack
 
 from zq.errors import Fenced, StageFull
-from zq.model import Committed, Draft, Fence, KnownFence, KnownProducer, KnownStage, KnownWork, QueueRef
+from zq.model import CommitResult, Draft, Fence, KnownFence, KnownProducer, KnownStage, KnownWork, QueueRef
 from zq.model.quotas import Work
 from zq.storage.ordered import due, layout
 from zq.storage.ordered.layout import ADVANCED, COMMIT, Batch, Stage, Staged
@@ -23,38 +24,38 @@ from zq.storage.ordered.store import Readable, Store, Write
 
 
 def prefix(project: str, stage: str) -> bytes:
-    """Return the prefix of a stage's key. The rest of the key is the expiry."""
-    return layout.ended(layout.project_prefix(project), stage)
+    """Return the key of a stage without the expiry at its end."""
+    return layout.name_prefix(layout.project_prefix(project), stage)
 
 
-def name(prefix: bytes) -> bytes:
-    """Return the name of the stage's lock."""
+def stage_lock(prefix: bytes) -> bytes:
+    """Return the name of a stage's lock."""
     return b"stage " + prefix
 
 
 def find(store: Store, prefix: bytes, now: int) -> tuple[bytes, Stage] | None:
-    """Return the key and the record of the stage, or None if it does not exist or has expired."""
-    found = due.living(store, "stages", prefix, now)
+    """Return the key and the record of a live stage, or None."""
+    found = due.find_live(store, "stages", prefix, now)
     return None if found is None else (found[0], layout.decode_stage(found[1]))
 
 
-def open_until(
+def find_or_create(
     store: Store, new_number: Callable[[], int], prefix: bytes, now: int, expires: int
 ) -> tuple[bytes, Stage]:
-    """Return the key and the record of the stage. If it does not exist, return those of a new, unstored stage."""
+    """Return the key and the record of a live stage, or of a new stage that is not stored yet."""
     return find(store, prefix, now) or (prefix + layout.number.pack(expires), Stage(new_number()))
 
 
-def addition(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
-    """Return the writes that append drafts for a queue to the stage.
+def append_writes(key: bytes, stage: Stage, queue: str, drafts: Sequence[Draft], most: tuple[int, int]) -> list[Write]:
+    """Return the writes that append drafts for a queue to a stage.
 
-    ``most`` is the maximum number of bytes and of messages of a stage. Raises ``StageFull``.
+    ``most`` is the maximum size of the stage in (bytes, messages). Raises ``StageFull`` if the stage would exceed it.
     """
     size = stage.size + sum(draft.size for draft in drafts)
     grown = Stage(stage.number, stage.count + len(drafts), size)
     if size > most[0] or grown.count > most[1]:
         raise StageFull
-    writes = due.writes("stages", key, layout.encode(grown), due.end_of(key), layout.number.pack(stage.number))
+    writes = due.writes("stages", key, layout.encode(grown), due.expiry_of(key), layout.number.pack(stage.number))
     for index, draft in enumerate(drafts, stage.count):
         writes.append(("staged", layout.pair.pack(stage.number, index), layout.encode(Staged(queue, draft))))
     return writes
@@ -66,40 +67,39 @@ def messages(store: Readable, stage: Stage) -> Iterator[Staged]:
     return (layout.decode_staged(value) for _, value in store.scan("staged", *bounds))
 
 
-def item(value: bytes) -> Staged:
-    """Decode a staged message."""
+def decode_message(value: bytes) -> Staged:
     return layout.decode_staged(value)
 
 
-def removal(key: bytes, stage: Stage) -> list[Write]:
+def removal_writes(key: bytes, stage: Stage) -> list[Write]:
     """Return the writes that remove a stage. Active expiry removes its messages later."""
     dropped = layout.PENDING_NUMBER + layout.number.pack(stage.number)
-    return [*due.traces("stages", key, due.end_of(key)), ("default", dropped, b"")]
+    return [*due.removals("stages", key, due.expiry_of(key)), ("default", dropped, b"")]
 
 
-def removal_of_all(store: Store, prefix: bytes) -> list[Write]:
-    """Return the writes that remove every stage with this name, live or expired."""
-    found = store.scan("stages", prefix, layout.after(prefix))
-    return [write for key, value in found for write in removal(key, layout.decode_stage(value))]
+def removal_writes_by_prefix(store: Store, prefix: bytes) -> list[Write]:
+    """Return the writes that remove the stages with this key prefix, including expired ones."""
+    found = store.scan("stages", prefix, layout.prefix_end(prefix))
+    return [write for key, value in found for write in removal_writes(key, layout.decode_stage(value))]
 
 
-def fence_names(project: str, fence: Fence | None) -> list[bytes]:
-    """Return the names of the locks that a verb with this fence needs."""
-    return [] if fence is None else [fence_name(project, fence.name)]
+def fence_locks(project: str, fence: Fence | None) -> list[bytes]:
+    """Return a list with the name of the fence's lock, or an empty list if there is no fence."""
+    return [] if fence is None else [fence_lock(project, fence.name)]
 
 
-def fence_name(project: str, fence: str) -> bytes:
+def fence_lock(project: str, fence: str) -> bytes:
     return b"fence " + _fence_key(project, fence)
 
 
 def check_fence(store: Store, project: str, fence: Fence | None) -> None:
-    """Raise ``Fenced`` unless the fence has the last issued epoch."""
+    """Raise ``Fenced`` if a newer epoch of the fence was issued."""
     if fence is not None and fence.epoch != _last_epoch(store, _fence_key(project, fence.name)):
         raise Fenced
 
 
 def advance_fence(store: Store, project: str, fence: str, now: int) -> int:
-    """Issue the next epoch of a fence."""
+    """Issue and return the next epoch of a fence."""
     key = _fence_key(project, fence)
     epoch = _last_epoch(store, key) + 1
     store.write([("fences", key, layout.number.pack(epoch)), ("default", ADVANCED + key, layout.number.pack(now))])
@@ -115,7 +115,7 @@ def _last_epoch(store: Store, key: bytes) -> int:
 
 
 class Reserved(Struct, array_like=True):
-    """Messages of one queue that a commit will delete. For ``history`` see ``model.ClaimRef``."""
+    """Messages of one queue that a commit will delete. See ``model.ClaimRef`` for ``history``."""
 
     number: int
     history: int
@@ -123,9 +123,13 @@ class Reserved(Struct, array_like=True):
 
 
 class StageRest(Struct, array_like=True):
-    """A stage that a commit will publish. Its remaining messages have indexes from ``at`` to ``end`` (exclusive).
+    """The messages of a stage that an open commit has not published yet.
 
-    ``size`` is the number of bytes of their bodies.
+    Attributes:
+        number: The number of the stage.
+        at: The index of the first remaining message.
+        end: The index after the last message.
+        size: The total size of the remaining bodies in bytes.
     """
 
     number: int
@@ -135,7 +139,7 @@ class StageRest(Struct, array_like=True):
 
 
 class OpenCommit(Struct, array_like=True):
-    """An open commit: its counts and its remaining work."""
+    """An open commit: its result and its remaining work."""
 
     batch: int
     published: int
@@ -153,73 +157,77 @@ def find_commit(store: Store, producer: bytes) -> OpenCommit | None:
     return None if value is None else decode_commit(value)
 
 
-def every_commit(store: Readable) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the producer's key and the stored entry of each open commit."""
-    for key, value in store.scan("default", COMMIT, layout.after(COMMIT)):
+def scan_commits(store: Readable) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (key prefix of the producer, stored entry) for each open commit."""
+    for key, value in store.scan("default", COMMIT, layout.prefix_end(COMMIT)):
         yield key[len(COMMIT) :], value
 
 
 def commit_write(producer: bytes, commit: OpenCommit) -> Write:
-    """Return the write of an open commit, or its removal if no work remains."""
+    """Return the write that updates an open commit, or removes it if no work remains."""
     left = commit.reserved or commit.rests
     return "default", COMMIT + producer, layout.encode(commit) if left else None
 
 
-def committed(store: Store, producer: bytes, batch: Batch) -> Committed:
-    """Return the producer's last batch as a ``Committed``."""
+def build_result(store: Store, producer: bytes, batch: Batch) -> CommitResult:
+    """Build the result of a producer's last batch."""
     is_open = find_commit(store, producer) is not None
-    return Committed(batch.batch, batch.published, batch.deleted, open=is_open)
+    return CommitResult(batch.batch, batch.published, batch.deleted, open=is_open)
 
 
 def list_work(store: Store, project: str, work: Work, after: str, now: int) -> Iterator[KnownWork]:
-    """Yield the project's fences, live stages or live producers after a name, in name order."""
+    """Yield the project's fences, live stages or live producers whose names follow ``after``, sorted by name."""
     prefix = layout.project_prefix(project)
     ends = work is not Work.FENCE
-    behind = layout.after(layout.ended(prefix, after)) if ends else layout.queue_key(QueueRef(project, after)) + b"\0"
-    for key, value in store.scan(work.value, behind if after else prefix, layout.after(prefix)):
-        if not ends or due.end_of(key) > now:
+    behind = (
+        layout.prefix_end(layout.name_prefix(prefix, after))
+        if ends
+        else layout.queue_key(QueueRef(project, after)) + b"\0"
+    )
+    for key, value in store.scan(work.value, behind if after else prefix, layout.prefix_end(prefix)):
+        if not ends or due.expiry_of(key) > now:
             name = key[len(prefix) : -9 if ends else None].decode("utf-8", "surrogatepass")
-            yield _one(store, work, name, key, value)
+            yield _describe(store, work, name, key, value)
 
 
-def _one(store: Store, work: Work, name: str, key: bytes, value: bytes) -> KnownWork:
+def _describe(store: Store, work: Work, name: str, key: bytes, value: bytes) -> KnownWork:
     if work is Work.STAGE:
         stage = layout.decode_stage(value)
-        return KnownStage(name, stage.count, stage.size, due.end_of(key) / 1000)
+        return KnownStage(name, stage.count, stage.size, due.expiry_of(key) / 1000)
     if work is Work.FENCE:
-        return KnownFence(name, int.from_bytes(value), _moment(store.get("default", ADVANCED + key)))
+        return KnownFence(name, int.from_bytes(value), _decode_time(store.get("default", ADVANCED + key)))
     batch = layout.decode_batch(value)
-    return KnownProducer(name, committed(store, key[:-8], batch), batch.decided / 1000 or None)
+    return KnownProducer(name, build_result(store, key[:-8], batch), batch.decided / 1000 or None)
 
 
-def _moment(value: bytes | None) -> float | None:
+def _decode_time(value: bytes | None) -> float | None:
     return None if value is None else int.from_bytes(value) / 1000
 
 
 def usage(store: Store, project: str) -> tuple[int, int]:
-    """Return the number of staged messages of the project and the bytes of their bodies, including open commits."""
+    """Return the count and body size of the project's staged messages, including those of open commits."""
     prefix = layout.project_prefix(project)
-    found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.after(prefix))]
+    found = [layout.decode_stage(value) for _, value in store.scan("stages", prefix, layout.prefix_end(prefix))]
     begun = COMMIT + prefix
-    opened = (decode_commit(value) for _, value in store.scan("default", begun, layout.after(begun)))
+    opened = (decode_commit(value) for _, value in store.scan("default", begun, layout.prefix_end(begun)))
     rests = [rest for commit in opened for rest in commit.rests]
     count = sum(stage.count for stage in found) + sum(rest.end - rest.at for rest in rests)
     return count, sum(stage.size for stage in found) + sum(max(0, rest.size) for rest in rests)
 
 
-def work_names(store: Store, project: str, work: Work, now: int) -> set[str]:
+def list_names(store: Store, project: str, work: Work, now: int) -> set[str]:
     """Return the names of the project's fences, live stages or live producers."""
     prefix = layout.project_prefix(project)
-    keys = [key[len(prefix) :] for key, _ in store.scan(work.value, prefix, layout.after(prefix))]
+    keys = [key[len(prefix) :] for key, _ in store.scan(work.value, prefix, layout.prefix_end(prefix))]
     if work is not Work.FENCE:
-        keys = [key[:-9] for key in keys if due.end_of(key) > now]
+        keys = [key[:-9] for key in keys if due.expiry_of(key) > now]
     return {key.decode("utf-8", "surrogatepass") for key in keys}
 
 
-def reserved_sequences(store: Store) -> dict[int, set[int]]:
+def find_reserved(store: Store) -> dict[int, set[int]]:
     """Return the sequences that open commits have reserved, by queue number."""
     found: defaultdict[int, set[int]] = defaultdict(set)
-    for _, value in every_commit(store):
+    for _, value in scan_commits(store):
         for part in decode_commit(value).reserved:
             found[part.number].update(part.sequences)
     return found

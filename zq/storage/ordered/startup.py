@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checks and counters of a store's start: layout version, clock, and boot epoch.
 
-Expiry destroys data, so a clock that is days ahead of the store's last use is not trusted. A clock that was set back is
-not trusted either, because times in the store would be in the future; only a small step back is tolerated. A clock that
-jumps ahead while the store is in use is trusted after some time (decision 0006).
+**Clock.** Expiry destroys data. The server therefore refuses to start if the clock is days ahead of the store's last
+use. It also refuses to start if the clock was set back by more than a minute, because times in the store would be in
+the future. While the store is in use, a clock that jumps ahead is not trusted for some time (decision 0006).
 
-The store counts its starts; this number is the boot epoch. It prevents that a sequence is assigned twice. A power
-failure may lose the last writes, and with them sequences that a reader already uses as a marker. A counter therefore
-grows by ``EPOCH_STRIDE`` for each start since it was last written. It exceeds all assigned numbers unless more than
-``EPOCH_STRIDE`` of them were lost.
+**Boot epoch.** The boot epoch is the number of starts. It ensures that no sequence is assigned twice. A power failure
+may lose the last writes, including sequences that a reader already uses as a marker. Each counter therefore skips
+``EPOCH_STRIDE`` numbers for each start since the counter was last written.
 """
 
 import logging
@@ -28,22 +27,22 @@ from zq.storage.ordered.store import Readable, Store
 LOG = logging.getLogger(__name__)
 # Maximum milliseconds by which the clock may have been set back since the store's last use.
 STEP_BACK_MS = 60_000
-# Maximum seconds by which the machine's clock may jump ahead and still be trusted immediately.
+# Maximum jump of the machine's clock in seconds that is trusted immediately.
 LEAP: Final = 60.0
-# Seconds for which a larger jump must last until the clock is trusted.
+# Seconds after which a larger jump is trusted.
 LASTING: Final = 300.0
 BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def uptime() -> float:
-    """Return the seconds since the machine started, including suspension. This clock cannot be set."""
+    """Return the seconds since the machine booted, including suspension. This clock cannot be set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class StorageClock:
-    """The machine's clock without jumps ahead that are not trusted yet. It is never behind ``seen``.
+    """The machine's clock. If it jumps ahead, ``now`` ignores the jump until the jump is trusted.
 
-    ``seen`` is the largest time in the store.
+    This clock is never behind ``seen``, the largest time in the store.
     """
 
     def __init__(self) -> None:
@@ -54,32 +53,29 @@ class StorageClock:
         self.latest: Seconds = 0.0
         """The largest time that ``now`` has returned, which the store must record."""
         self.doubted: Seconds = 0.0
-        """Seconds by which the machine's clock is ahead of this clock while it is not trusted."""
+        """Seconds by which the machine's clock is ahead of this clock, because a jump is not trusted yet."""
         self._offset: Seconds | None = None
 
     @property
     def offset(self) -> Seconds:
-        """The trusted time at which the machine started."""
+        """The time of the machine's boot according to the trusted clock."""
         return self._offset or 0.0
 
-    def believe(self, offset: Seconds) -> None:
-        """Trust an offset that an earlier process has recorded, instead of the current one."""
+    def trust(self, offset: Seconds) -> None:
+        """Replace the current offset by ``offset``, which an earlier process has recorded as trusted."""
         with self._lock:
             self._offset, self.latest = offset, 0.0
 
     def now(self) -> Seconds:
         with self._lock:
             ran = uptime()
-            self._look(time.time() - ran, ran)
+            self._judge_offset(time.time() - ran, ran)
             moment = max(self.seen, ran + self.offset)
             self.latest = max(self.latest, moment)
             return moment
 
-    def _look(self, offset: Seconds, ran: Seconds) -> None:
-        """Trust this offset of the machine's clock, or record that it is not trusted yet.
-
-        ``ran`` is the current ``uptime``.
-        """
+    def _judge_offset(self, offset: Seconds, ran: Seconds) -> None:
+        """Decide whether to trust the machine's clock. ``offset`` is its time minus ``ran``, the current ``uptime``."""
         leap = 0.0 if self._offset is None else offset - self._offset
         if leap > LEAP and (self._since is None or abs(leap - self._leapt) > LEAP):
             self._since, self._leapt = ran, leap
@@ -101,7 +97,10 @@ WENT_BACK: Final = "This machine's clock, which had leapt ahead by %.0f seconds,
 
 
 def check_version(store: Store) -> None:
-    """Check the store's layout version, or record it in a new store."""
+    """Check the store's layout version, or record it in a new store.
+
+    Raises ``StartRefused`` if the store has another layout version.
+    """
     found = store.get("default", b"version")
     if found is None:
         store.write([("default", b"version", layout.VERSION)])
@@ -110,16 +109,19 @@ def check_version(store: Store) -> None:
 
 
 def check_readable(store: Readable) -> None:
-    """Check the store's layout version. Ignore a version that is missing or damaged."""
+    """Raise ``StartRefused`` if the store has another layout version. A missing or damaged version is accepted."""
     with suppress(StoreDamaged):
         _check_layout(store.get("default", b"version"))
 
 
 def check_layout(families: Collection[str], read: Callable[[bytes], bytes | None]) -> None:
-    """Check, before a database is opened for writing, that it is a store with this version's layout.
+    """Check that a database is a store with this version's layout, before it is opened for writing.
 
-    ``families``: the column families of the database. ``read``: returns a value of the family ``default``. A database
-    without a layout version is a new store whose first start was interrupted.
+    A database without a layout version may be a new store whose first start was interrupted.
+
+    Args:
+        families: The column families of the database.
+        read: Returns the value of a key in the family ``default``.
 
     Raises:
         StartRefused: The store has another layout version, or the database belongs to another program.
@@ -142,9 +144,11 @@ def _check_layout(found: bytes | None) -> None:
 
 
 def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
-    """Check the machine's clock against the largest time in the store, and set ``clock.seen`` to that time.
+    """Check the machine's clock against the largest time in the store, and set ``clock.seen``.
 
-    ``max_jump``: maximum seconds by which the clock may be ahead; 0 to trust any clock. Raises ``StartRefused``.
+    ``max_jump`` is the maximum number of seconds by which the clock may be ahead; 0 means that any clock is trusted.
+
+    Raises ``StartRefused`` if the clock is too far ahead or was set back by more than a minute.
     """
     seen, now = last_seen(store), layout.ms(clock.now())
     if seen and max_jump:
@@ -160,48 +164,51 @@ def check_clock(store: Store, clock: StorageClock, max_jump: int) -> None:
                 f"This machine's clock says {today}, but the store was in use at {then}. Set the clock; if it is right "
                 "now and was wrong then, start once with --force-clock."
             )
-        _recall(store, clock)
+        _restore_offset(store, clock)
     clock.seen = min(seen, now + STEP_BACK_MS) / 1000
     clock.now()  # determine immediately whether the machine's clock is trusted
 
 
-def boot() -> bytes:
-    """Return an id of the machine's current boot, or b"" if the system provides none."""
+def read_boot_id() -> bytes:
+    """Return the id of the machine's current boot, or b"" if the operating system has none."""
     with suppress(OSError):
         return BOOT.read_bytes().strip()
     return b""
 
 
-def _recall(store: Store, clock: StorageClock) -> None:
-    """Continue with the recorded offset if the clock has jumped ahead since the store's last use in this boot.
+def _restore_offset(store: Store, clock: StorageClock) -> None:
+    """Restore the recorded offset if the clock has jumped ahead since the store's last use in this boot.
 
-    Otherwise a restart of the server would make it trust the clock at once.
+    Without the recorded offset, a restarted server would trust the jump immediately.
     """
     known, _, believed = (store.get("default", b"boot") or b"").rpartition(b" ")
-    if known and known == boot() and clock.offset - int(believed) / 1000 > LEAP:
-        clock.believe(int(believed) / 1000)
+    if known and known == read_boot_id() and clock.offset - int(believed) / 1000 > LEAP:
+        clock.trust(int(believed) / 1000)
 
 
 def last_seen(store: Store) -> int:
-    """Return the largest recorded time in milliseconds, or 0 for a new store."""
+    """Return the largest time in the store in milliseconds, or 0 for a new store."""
     return int.from_bytes(store.get("default", b"clock") or b"")
 
 
 def record_clock(store: Store, clock: StorageClock) -> None:
-    """Record the largest time for the next start, and the trusted offset for the machine's current boot."""
+    """Record the clock's largest time and its trusted offset, which ``check_clock`` reads at the next start."""
     moment, offset = layout.ms(clock.latest), layout.ms(clock.offset)
-    store.write([("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (boot(), offset))])
+    store.write(
+        [("default", b"clock", layout.number.pack(moment)), ("default", b"boot", b"%s %d" % (read_boot_id(), offset))]
+    )
 
 
-# Number of sequences and history positions that each start skips.
+# Number of sequences and history positions that each start skips. If a power failure loses more of them, markers of
+# readers may hide new messages.
 EPOCH_STRIDE: Final = 1_000_000
 STARTS: Final = b"starts"
 
 
 def count_start(store: Store) -> int:
-    """Count this start durably, in every sync mode, and return its number. The first start has number 1.
+    """Count this start, and return the boot epoch: the number of starts including this one.
 
-    Raises ``Unavailable``.
+    The new number is durable in every sync mode. Raises ``Unavailable`` if the store cannot write it.
     """
     start = int.from_bytes(store.get("default", STARTS) or b"") + 1
     store.write([("default", STARTS, layout.number.pack(start))])
@@ -209,11 +216,11 @@ def count_start(store: Store) -> int:
     return start
 
 
-def skipped(before: int, start: int) -> int:
-    """Return the number by which a counter grows between two starts."""
+def epoch_growth(before: int, start: int) -> int:
+    """Return how many numbers a counter skips if it was written in the boot epoch ``before`` and read in ``start``."""
     return EPOCH_STRIDE * (start - before)
 
 
-def origin(start: int) -> int:
-    """Return the first number of a new counter, above those that earlier starts assigned and lost."""
-    return skipped(1, start)
+def initial_value(start: int) -> int:
+    """Return the initial value of a new counter, above all numbers that earlier starts may have assigned and lost."""
+    return epoch_growth(1, start)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ``Storage`` of the queue engine, which combines controllers, clock, maintenance and metrics over one store."""
+"""The ``Storage`` of the queue engine: controllers, clock, maintenance and metrics over one store."""
 
 import threading
 from collections import Counter
@@ -11,7 +11,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from zq.errors import StoreDamaged, Unavailable
-from zq.model import MAX_LOOKS, HistoryEntry, Located, QueueRef, Seconds
+from zq.model import MAX_CLAIM_ATTEMPTS, HistoryEntry, LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.quotas import OVERHEAD, Usage
 from zq.model.stats import Depth, Measure, Snapshot
@@ -25,7 +25,7 @@ from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.history import HistoryController
 from zq.storage.ordered.messages import MessageController
 from zq.storage.ordered.queues import QueueController
-from zq.storage.ordered.ready import fresh_moments
+from zq.storage.ordered.ready import scan_fresh_times
 from zq.storage.ordered.registry import EngineContext, QueueState
 from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.store import Housekeeping, Store
@@ -34,7 +34,7 @@ from zq.storage.ordered.transactions import TransactionController
 
 
 class OrderedStorage:
-    """``zq.storage.api.Storage`` over an ordered store."""
+    """The implementation of ``zq.storage.api.Storage`` over an ordered store."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class OrderedStorage:
 
         Args:
             open_store: Opens the store. It is called again after the store has failed.
-            max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0: no limit.
+            max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 for no limit.
 
         Raises:
             StartRefused: The store has another version, or the clock is too far ahead.
@@ -64,7 +64,7 @@ class OrderedStorage:
         self._stripes = stripes = StripedLocks()
         self._active_expiry = ActiveExpiry(handle, stripes)
         self._lazy_expiry = LazyExpiry(handle)
-        self._figures = Figures(handle, self._active_expiry, self._lazy_expiry)
+        self._metrics = StoreMetrics(handle, self._active_expiry, self._lazy_expiry)
         self._configuring = threading.Lock()
         self._doubted = self._clock.doubted > 0
         try:
@@ -92,7 +92,7 @@ class OrderedStorage:
             self._allow_destruction()
         return moment
 
-    def doubted(self) -> Seconds:
+    def clock_lead(self) -> Seconds:
         return self._clock.doubted
 
     def ping(self) -> None:
@@ -114,24 +114,24 @@ class OrderedStorage:
         return Usage(messages + staged, size + staged_size + staged * OVERHEAD)
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        return self._figures.depths(layout.ms(now), queues, most)
+        return self._metrics.depths(layout.ms(now), queues, most)
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        return self._figures.depth(queue, layout.ms(now), most)
+        return self._metrics.depth(queue, layout.ms(now), most)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
-        for _ in range(MAX_LOOKS):  # the message may move in between
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
+        for _ in range(MAX_CLAIM_ATTEMPTS):  # the message may move in between
             with self._handle as (store, registry):
                 place = store.get("ids", layout.id_key(layout.project_prefix(project), message))
-                state = registry.by_number(layout.pair.unpack(place)[0]) if place else None
+                state = registry.find_by_number(layout.pair.unpack(place)[0]) if place else None
             if state is None:
                 break
             for found in self.messages.get(state.ref, [message], now):
-                return Located(state.ref, HistoryEntry(found))
-        return browsing.latest(self, project, message, now)
+                return LocatedMessage(state.ref, HistoryEntry(found))
+        return browsing.find_latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        return self._figures.measures(layout.ms(now))
+        return self._metrics.measures(layout.ms(now))
 
     def snapshot(self) -> AbstractContextManager[Snapshot]:
         return self._snapshot()
@@ -163,14 +163,14 @@ class OrderedStorage:
         self.now()
         with self._handle as (store, _):
             if probing and store.contended:
-                return  # the store responds but is busy with writes
+                return  # the store responds, and a write would wait behind other writes
             startup.record_clock(store, self._clock)
             store.wait_durable()
 
     def _allow_destruction(self) -> None:
-        """Allow the store to drop expired values if the machine's clock is trusted, and forbid it otherwise.
+        """Let the store drop expired values only while the machine's clock is trusted.
 
-        The store's compaction filter uses the machine's clock and not ``StorageClock``.
+        The store's compaction filter reads the machine's clock, not ``StorageClock``.
         """
         with self._configuring:
             doubted = self._clock.doubted > 0
@@ -180,11 +180,11 @@ class OrderedStorage:
 
 
 # Maximum number of expired messages that one report counts.
-MOST_WAITING: Final = 100_000
+MAX_EXPIRED: Final = 100_000
 
 
-class Figures:
-    """The metrics of the store, read from the store and from active and lazy expiry."""
+class StoreMetrics:
+    """Message counts and metrics, read from the store and from active and lazy expiry."""
 
     def __init__(self, handle: StoreHandle, active_expiry: ActiveExpiry, lazy_expiry: LazyExpiry) -> None:
         self._handle = handle
@@ -192,43 +192,45 @@ class Figures:
         self._lazy_expiry = lazy_expiry
 
     def depths(self, now: int, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        """Return the message counts of the first ``queues`` queues."""
+        """Return the message counts of the first ``queues`` queues; see ``Storage.depths``."""
         with self._handle as session:
             keys = [key for key, _ in islice(session.store.scan("queues", b"", layout.END, spare=True), queues)]
-            states = [state for key in keys if (state := session.registry.find(layout.queue_ref(key))) is not None]
-            due = islice(self._due(session.store, now), min(most * len(states), MOST_WAITING))
+            states = [
+                state for key in keys if (state := session.registry.find(layout.decode_queue_key(key))) is not None
+            ]
+            due = islice(self._scan_expired(session.store, now), min(most * len(states), MAX_EXPIRED))
             expired = Counter(key[8:16] for key in due)
             return [
-                (state.ref, _depth(session.store, state, expired[layout.number.pack(state.number)], now, most))
+                (state.ref, _count_depth(session.store, state, expired[layout.number.pack(state.number)], now, most))
                 for state in states
             ]
 
     def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
-        """Return the message counts of one queue. Expired messages are not counted but assumed to be many."""
+        """Return the message counts of one queue without the expired messages; see ``Storage.depth``."""
         with self._handle as session:
             state = session.registry.find(queue)
-            return Depth() if state is None else replace(_depth(session.store, state, most, now, most), expired=0)
+            return Depth() if state is None else replace(_count_depth(session.store, state, most, now, most), expired=0)
 
     def measures(self, now: int) -> list[Measure]:
-        """Return the metrics of the store, without those that cannot be read because of damage."""
+        """Return the metrics of the store. Metrics that are unreadable because of damage are left out."""
         with self._handle as session:
             own = self._handle.context.housekeeping.measures()
-            parts = self._expiry(session, now), _messages(session.store), own
-            return [figure for part in parts for figure in _readable(part)]
+            parts = self._measure_expiry(session, now), _measure_messages(session.store), own
+            return [figure for part in parts for figure in _yield_readable(part)]
 
-    def _due(self, store: Store, now: int) -> Iterator[bytes]:
-        """Yield the keys of ``expiry`` whose messages have expired."""
+    def _scan_expired(self, store: Store, now: int) -> Iterator[bytes]:
+        """Yield the entries of ``expiry`` whose messages have expired."""
         return (
             key
             for key, _ in store.scan("expiry", self._active_expiry.position, layout.number.pack(now + 1), spare=True)
         )
 
-    def _expiry(self, session: Session, now: int) -> Iterator[Measure]:
+    def _measure_expiry(self, session: Session, now: int) -> Iterator[Measure]:
         layers = {"read": self._lazy_expiry.removed, "sweep": self._active_expiry.removed}
         for layer, count in layers.items():
             yield Measure("expired_removed_total", count, (("layer", layer),))
-        first = next(self._due(session.store, now), None)
-        waiting = sum(1 for _ in islice(self._due(session.store, now), MOST_WAITING))
+        first = next(self._scan_expired(session.store, now), None)
+        waiting = sum(1 for _ in islice(self._scan_expired(session.store, now), MAX_EXPIRED))
         yield Measure("expired_waiting", waiting)
         yield Measure("sweep_lag_seconds", (now - layout.number.unpack_from(first)[0]) / 1000 if first else 0)
         lazy_queue = session.registry.context.lazy_queue
@@ -237,70 +239,70 @@ class Figures:
         yield Measure("delete_queue_dropped_total", lazy_queue.dropped)
 
 
-def _readable(figures: Iterator[Measure]) -> Iterator[Measure]:
-    """Yield the metrics up to the first one that cannot be read because of damage."""
+def _yield_readable(figures: Iterator[Measure]) -> Iterator[Measure]:
+    """Yield the metrics up to the first one that is unreadable because of damage."""
     with suppress(StoreDamaged):
         yield from figures
 
 
-def _messages(store: Store) -> Iterator[Measure]:
+def _measure_messages(store: Store) -> Iterator[Measure]:
     tallies = store.scan("tallies", b"", layout.END * 2)
     yield Measure("store_messages", sum(layout.decode_tally(value).count for _, value in tallies))
 
 
-def _depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
+def _count_depth(store: Store, state: QueueState, expired: int, now: int, most: int) -> Depth:
     """Return the message counts of one queue.
 
-    The number of ready messages is computed from the total if all other messages were counted. Otherwise the ready
-    messages are counted up to ``most``.
+    Each state is counted up to ``most`` messages. If all messages that are not ready were counted, the number of ready
+    messages is the remainder of the queue's total.
     """
     if state.grouping:
-        return groups.depth(store, state, expired, now, most)
-    claimed, all_claims = _claimed(store, state, now, most)
+        return groups.count_depth(store, state, expired, now, most)
+    claimed, all_claims = _count_claimed(store, state, now, most)
     present = layout.pair.pack(state.number, now + 1)
-    later, all_later = _count(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * most)
+    later, all_later = _count_live(store.scan("available", present, state.bounds()[1], spare=True), now, 2 * most)
     came = state.ready_cursor.entries(store, present)
     oldest = next((key for key, expires in islice(came, most) if layout.number.unpack(expires)[0] > now), None)
-    fresh = [moment for moment in islice(fresh_moments(store, state, now), most) if moment <= now]
+    fresh = [moment for moment in islice(scan_fresh_times(store, state, now), most) if moment <= now]
     if oldest is None and not fresh:
         ready = 0
     elif all_claims and all_later and expired < most:
         ready = max(0, state.tally.count - expired - later)
     else:
         entries = store.scan("available", oldest, present, spare=True) if oldest is not None else iter(())
-        ready = min(most, _count(entries, now, most)[0] + len(fresh))
+        ready = min(most, _count_live(entries, now, most)[0] + len(fresh))
     moments = [*fresh[:1], *([] if oldest is None else [layout.triple.unpack(oldest)[1]])]
     moment = min(moments) / 1000 if moments else None
-    delayed = max(0, later - claimed) if all_claims else _delayed(store, state, now, most)
+    delayed = max(0, later - claimed) if all_claims else _count_delayed(store, state, now, most)
     return Depth(ready, delayed, claimed, expired, moment)
 
 
-def _claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
-    """Count the messages of live claims among the first ``most`` claimed messages.
+def _count_claimed(store: Store, state: QueueState, now: int, most: int) -> tuple[int, bool]:
+    """Count the messages of live claims among the first ``most`` entries of the claim index.
 
-    Return the count, and whether all claimed messages were considered.
+    Return the count, and whether the index has no further entries.
     """
-    claimed = met = 0
+    claimed = seen = 0
     for _, value in store.scan("claims", *state.bounds(), spare=True):
-        ends, sequences = layout.group_of(value)
-        count = min(len(sequences), most - met)
+        ends, sequences = layout.decode_group(value)
+        count = min(len(sequences), most - seen)
         claimed += count if ends > now else 0
-        met += count
-        if met == most:
+        seen += count
+        if seen == most:
             return claimed, False
     return claimed, True
 
 
-def _delayed(store: Store, state: QueueState, now: int, most: int) -> int:
-    """Count the delayed messages among the first ``most`` messages that are available later than ``now``."""
+def _count_delayed(store: Store, state: QueueState, now: int, most: int) -> int:
+    """Count the delayed messages among the first ``most`` messages with an available-at after ``now``."""
     entries = store.scan("available", layout.pair.pack(state.number, now + 1), state.bounds()[1], spare=True)
     values = store.get_many("messages", [key[:8] + key[16:] for key, _ in islice(entries, most)])
     records = (layout.decode_record(value) for value in values if value is not None)
-    return sum(1 for record in records if record.expires > now and not record.held(now))
+    return sum(1 for record in records if record.expires > now and not record.is_held(now))
 
 
-def _count(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
-    """Count the entries among the first ``most`` whose value is a time after ``now``.
+def _count_live(entries: Iterator[tuple[bytes, bytes]], now: int, most: int) -> tuple[int, bool]:
+    """Count the unexpired entries among the first ``most`` entries of ``available``.
 
     Return the count, and whether there were fewer than ``most`` entries.
     """

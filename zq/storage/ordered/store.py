@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of an ordered key-value store for the engine, independent of vendors.
+"""The protocol of an ordered key-value store.
 
-A new store implements the six methods of ``Store``; ``zq/storage/memory.py`` is the shortest example. Keys are compared
-as bytes. Families (``layout.FAMILIES``) are separate key spaces.
+A driver implements the six methods of ``Store``; ``zq/storage/memory.py`` is the shortest example. Keys are compared as
+bytes. Families (``layout.FAMILIES``) are separate key spaces.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,10 +15,10 @@ from zq.model.expiry import Expiry
 from zq.model.stats import Measure, Snapshot
 
 UNREADABLE: Final = "The data for this request is damaged. Retries do not help: the store must be salvaged."
-# An upper bound of all keys.
+# A key above all other keys.
 TOP: Final = b"\xff" * 256
 
-# Number of values that callers read at a time if a limit on their total size may end the read early.
+# Number of bodies per read if the caller stops at a total size. A larger number would read bodies that are not used.
 AHEAD: Final = 16
 
 # (family, key, value to put or None to delete)
@@ -28,7 +28,7 @@ Range = tuple[str, bytes, bytes]
 
 
 class Readable(Protocol):
-    """A store for read-only use, for example by an integrity check."""
+    """A read-only store, for example for an integrity check."""
 
     def get(self, family: str, key: bytes) -> bytes | None:
         """Return the value of a key, or None."""
@@ -42,20 +42,21 @@ class Readable(Protocol):
 class Store(Protocol):
     """An open store. All methods are thread-safe and may raise ``Unavailable``.
 
-    A value that is unreadable because of a damaged file raises ``StoreDamaged``, unless ``spare`` is set.
+    Reads raise ``StoreDamaged`` if a damaged file makes the data unreadable, unless ``spare`` is set.
     """
 
-    # The write error after which the store refuses all writes, or None. If it is set, the engine reopens the store. A
-    # store that remains usable after a failed write never sets it.
+    # The write error after which the store rejects all writes, or None. The engine then reopens the store. A store that
+    # remains usable after a failed write never sets this attribute.
     failure: Exception | None = None
-    # Whether another process may take over the store. If so, ``prove`` is called when a verb begins and ends.
+    # Whether another process may take over the store. If so, the engine calls ``prove`` before and after each verb.
     contended: bool = False
 
     @property
     def prompt(self) -> bool:
-        """Return whether short verbs may run on the event loop's thread.
+        """Whether short verbs may run on the event loop's thread.
 
-        If so, methods wait for memory only, and ``wait_durable`` leaves its wait to ``zq.storage.inline.current()``.
+        If so, no method blocks on anything slower than the local disk, and ``wait_durable`` defers to
+        ``zq.storage.inline.current()`` instead of waiting.
         """
         return False
 
@@ -64,7 +65,7 @@ class Store(Protocol):
         ...
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the values of several keys, in order. With ``spare``, a damaged value is ``b""``, not an error."""
+        """Return the values of ``keys``, in the same order. With ``spare``, return ``b""`` for a damaged value."""
         ...
 
     def scan(
@@ -72,41 +73,50 @@ class Store(Protocol):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield items with ``lower <= key < upper`` in key order, or in reverse order with ``backwards``.
 
-        Concurrent writes may or may not be included. Callers often end a scan early. With ``spare``, a scan that finds
-        damage ends there instead of raising an error.
+        Concurrent writes may or may not be included. Callers often end a scan early. With ``spare``, the scan ends at
+        damaged data without an error.
         """
         ...
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """Apply all writes and range removals in one step, visible to every thread.
+        """Apply the writes and remove the key ranges ``gone``, atomically.
 
-        The ranges contain none of the writes. If the method raises ``Unavailable``, nothing is applied. The writes
-        survive a kill of the process, unless the store is volatile. They survive a power failure after
-        ``wait_durable``.
+        When the method returns, the change is visible to all threads. Unless the store is volatile, it survives a kill
+        of the process; after ``wait_durable``, it also survives a power failure. The ranges must not contain any of the
+        written keys.
+
+        Raises:
+            Unavailable: Nothing was applied.
         """
         ...
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait until this thread's writes are as durable as configured, or on disk with ``always``."""
+        """Wait until this thread's writes are as durable as the sync mode requires.
+
+        With ``always``, wait until the writes are synced to disk, in every sync mode.
+        """
         ...
 
     def prove(self) -> None:
-        """Raise ``Unavailable`` if this process cannot prove that it still owns the store."""
+        """Check that this process still owns the store. Raises ``Unavailable`` if there is no proof of ownership."""
         return
 
     def close(self) -> None:
-        """Close the store. No other call may run at the same time or later."""
+        """Close the store. No other method may run during or after this call."""
         ...
 
 
 def binary_search(
     store: Store, family: str, owner: int, low: int, high: int, is_before: Callable[[bytes], bool]
 ) -> int:
-    """Return the number that follows the last entry for which ``is_before`` is true, or ``low`` if there is none.
+    """Return the number after the last entry for which ``is_before`` is true, or ``low`` if there is none.
 
-    The key of each entry consists of ``owner`` and a number, each of 8 bytes. The function searches the numbers from
-    ``low`` up to ``high`` (exclusive). ``is_before`` must be true for all entries up to some number and false for the
-    others.
+    Args:
+        owner: The first 8 bytes of the keys, as a number.
+        low: The lowest number to search; a number is the last 8 bytes of a key.
+        high: The upper bound of the numbers (exclusive).
+        is_before: A predicate on the value of an entry. It must be true for all entries before some number, and false
+            for all others.
     """
     prefix = owner.to_bytes(8)
     while low < high:
@@ -120,11 +130,10 @@ def binary_search(
 
 
 class Housekeeping:
-    """The optional maintenance of a store. The object survives when the store is reopened.
+    """The optional maintenance of a store. The object is kept when the store is reopened.
 
-    The methods of this class do nothing; a driver overrides those that it supports.
-
-    The engine calls all methods except ``check`` within a verb, while the store is open.
+    By default, the methods do nothing; a driver overrides those that it supports. The engine calls all methods except
+    ``check`` within a verb, while the store is open.
     """
 
     def allow_destruction(self, allowed: bool) -> None:
@@ -134,17 +143,20 @@ class Housekeeping:
         """
 
     def configure(self, expiry: Expiry) -> bool:
-        """Apply new expiry settings. Return whether the store must be reopened for them."""
+        """Apply new expiry settings. Return whether the settings take effect only after the store is reopened."""
         return False
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Run maintenance. Called every few seconds. ``trimmed`` yields each large trimmed range once."""
+        """Run maintenance. The engine calls this every few seconds. ``trimmed`` yields each large trimmed range."""
 
     def bound_memory(self) -> None:
-        """Limit the memory that writes occupy. Called after each slice of a large commit. Raises ``Unavailable``."""
+        """Limit the memory of unflushed writes. The engine calls this after each slice of a large commit.
+
+        Raises ``Unavailable`` if a flush fails.
+        """
 
     def snapshot(self, moment: Seconds) -> AbstractContextManager[Snapshot]:
-        """Provide a snapshot; see ``capabilities.Snapshots``. Its context may last longer than the calling verb."""
+        """Provide a snapshot; see ``capabilities.Snapshots``. The context may outlast the verb that entered it."""
         raise NotBuilt("A store in memory has no backup: nothing of it outlives its server.")
 
     def measures(self) -> Iterator[Measure]:
@@ -152,4 +164,4 @@ class Housekeeping:
         return iter(())
 
     def check(self) -> None:
-        """Raise ``StoreDamaged`` once damage has been found."""
+        """Raise ``StoreDamaged`` if the store has found damage since it was first opened."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topics: publishing, subscriptions, and lock-free reads of a log or of one topic's batches.
+"""Topics: publishing, subscriptions, and lock-free reads of a log or of one topic.
 
-A reader reads ``Log.view`` before its scan and ``Log.dropped`` after it, so it notices if batches were trimmed
-meanwhile. With ``Log.head``, readers skip the range of removed batches.
+A reader gets ``Log.view`` before its scan and ``Log.dropped`` after it, so that it notices a concurrent trim. Readers
+skip the range of removed batches up to ``Log.head``.
 """
 
 import threading
@@ -11,7 +11,7 @@ from typing import Final
 
 from zq.errors import Unavailable
 from zq.model import Edge, IdempotencyKey, Seconds, Stats
-from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, Published, Retention, TopicRef
+from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.ordered import layout, logs
 from zq.storage.ordered.handle import StoreHandle
 from zq.storage.ordered.idempotency import check_key, key_writes
@@ -20,7 +20,7 @@ from zq.storage.ordered.store import Store, Write
 
 
 class TopicController:
-    """``zq.storage.api.TopicController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.TopicController`` over an ordered store."""
 
     def __init__(self, handle: StoreHandle) -> None:
         self._handle = handle
@@ -41,7 +41,7 @@ class TopicController:
                 check_key(store, log, idempotency_key, int, moment)
                 batch = Batch(topic.name, log.view.record.last + 1, moment / 1000, list(entries))
                 keys: list[Write] = []
-                if idempotency_key is not None:  # answers in a log do not count as usage; the log has its own limit
+                if idempotency_key is not None:  # its result does not count as usage; the log has its own limit
                     keys, _ = key_writes(log, idempotency_key, batch.sequence, moment, counts=False)
                 log.append(store, batch, retention, keys)
                 self._feed.enqueue(log, batch.last, batch)
@@ -63,7 +63,7 @@ class TopicController:
                 return
             with log.lock:
                 last = log.view.record.last
-                last_batch = newest(store, log, topic.name)
+                last_batch = find_newest(store, log, topic.name)
                 if last_batch is not None:
                     log.set_floor(store, topic.name, last_batch)
                     self._feed.enqueue(log, last, None)
@@ -81,17 +81,16 @@ class TopicController:
         try:
             store.wait_durable()
         except Unavailable:
-            self._feed.forget(log)
+            self._feed.notify_gap(log)
             raise
         self._feed.notify(log, last)
 
 
 class Feed:
-    """The subscriptions of all projects. It notifies listeners of durable batches, in order.
+    """The subscriptions of all projects. Listeners are notified of durable batches in log order.
 
-    The notification of a batch is enqueued in the step that publishes the batch. Once a publisher's batch is durable,
-    the publisher's thread sends the notifications of all batches up to its own: earlier batches were written before and
-    are durable too.
+    A publisher enqueues the notification of its batch under the log's lock. When the batch is durable, all earlier
+    batches are durable too, so the publisher's thread sends the notifications up to its own batch.
     """
 
     def __init__(self) -> None:
@@ -99,7 +98,7 @@ class Feed:
         self._listeners: dict[str, tuple[Listener, ...]] = {}
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
-        """Notify the listener of the project's batches until the returned function is called."""
+        """Notify the listener of the project's new batches. Call the returned function to unsubscribe."""
         with self._lock:
             self._listeners[project] = (*self._listeners.get(project, ()), listener)
 
@@ -113,7 +112,7 @@ class Feed:
         return end
 
     def enqueue(self, log: Log, last: int, batch: Batch | None) -> None:
-        """Enqueue the notification of a batch, or of a purge (None). It is sent when ``last`` is durable.
+        """Enqueue the notification of a batch, or of a purge (None), to be sent once the sequence ``last`` is durable.
 
         The caller holds the log's lock.
         """
@@ -121,15 +120,15 @@ class Feed:
             log.pending.append((last, batch))
 
     def notify(self, log: Log, last: int) -> None:
-        """Send the enqueued notifications up to the sequence ``last``, which is durable."""
+        """Send the enqueued notifications up to the durable sequence ``last``."""
         if not log.pending:
             return
         with log.notifying:
             while log.pending and log.pending[0][0] <= last:
                 self._notify(log.project, log.pending.popleft()[1])
 
-    def forget(self, log: Log) -> None:
-        """Notify the log's listeners that they may have missed batches, because a write may not become durable."""
+    def notify_gap(self, log: Log) -> None:
+        """Notify the log's listeners that they may miss batches."""
         self._notify(log.project, None)
 
     def _notify(self, project: str, batch: Batch | None) -> None:
@@ -138,12 +137,12 @@ class Feed:
 
 
 # Maximum number of batches that one call reads, including batches of other topics.
-MOST_READ: Final = 1000
+MAX_READ: Final = 1000
 # Maximum size in bytes of the bodies in one slice, unless its first batch is larger.
-MOST_SIZE: Final = 1 << 20
+MAX_SIZE: Final = 1 << 20
 
-# (last sequence of a batch, batch) in order. The batch is None if it belongs to another topic or was removed.
-Walk = Iterator[tuple[int, Batch | None]]
+# Batches in order, each as (last sequence, batch). The batch is None if it was removed or does not match.
+Batches = Iterator[tuple[int, Batch | None]]
 
 
 def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -> LogSlice:
@@ -153,20 +152,19 @@ def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -
     found: list[Batch] = []
     count = size = 0
     position = after
-    for number, (end, batch) in enumerate(_batches(store, log, view, after, pattern), 1):
+    for number, (end, batch) in enumerate(_scan_batches(store, log, view, after, pattern), 1):
         if batch is not None:
             size += batch.size
-            if found and size > MOST_SIZE:
+            if found and size > MAX_SIZE:
                 break
             found.append(batch)
             count += end - max(after, batch.sequence - 1)
         position = end
-        if count >= limit or number == MOST_READ:
+        if count >= limit or number == MAX_READ:
             break
     else:
         position = max(after, last)
-    # If a topic was purged during the read, its purged batches are left out, because some of them may not have been
-    # read any more. The same applies to a trim.
+    # Leave out batches that were purged or trimmed during the scan, because the scan may have missed some of them.
     dropped, floors = log.dropped, (view.floors, log.view.floors)
     kept = [batch for batch in found if batch.last > max(dropped, *(each.get(batch.topic, 0) for each in floors))]
     return LogSlice(kept, position, position < last, last, dropped)
@@ -175,26 +173,26 @@ def read_log(store: Store, log: Log, after: int, limit: int, pattern: Pattern) -
 def topic_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats:
     """Return the topic's statistics; see ``TopicController.stats``.
 
-    The index suffices for most batches. Only batches with some expired messages are read.
+    Only batches that have both expired and unexpired messages are read. For other batches, the index suffices.
     """
-    while (stats := _stats(store, log, topic, now)) is None:
+    while (stats := _count_stats(store, log, topic, now)) is None:
         pass
     return stats
 
 
-def _stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
-    """Return the topic's statistics, or None if batches of the topic were removed during the count."""
+def _count_stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
+    """Return the topic's statistics, or None if batches of the topic were purged or trimmed during the scan."""
     floor = log.view.floors.get(topic, 0)
     number, moment = log.history, layout.ms(now)
     count = 0
     ends: list[bytes] = []
-    for key, value in _entries(store, log, log.view, topic, 0):
+    for key, value in _scan_entries(store, log, log.view, topic, 0):
         expires, first, earliest = layout.triple.unpack(value)
         batch = layout.number.pack(number) + key[-8:]
         if earliest > moment:
             living = layout.number.unpack(key[-8:])[0] - first + 1
         else:
-            living = len(_living(store, batch, now)) if expires > moment else 0
+            living = len(_read_live(store, batch, now)) if expires > moment else 0
         count += living
         if living:
             ends[1:] = [batch]
@@ -202,81 +200,83 @@ def _stats(store: Store, log: Log, topic: str, now: Seconds) -> Stats | None:
         return None
     if not ends:
         return Stats()
-    oldest, newest = _edge(store, ends[0], now, 0), _edge(store, ends[-1], now, -1)
+    oldest, newest = _build_edge(store, ends[0], now, 0), _build_edge(store, ends[-1], now, -1)
     return None if oldest is None or newest is None else Stats(0, count, oldest, newest)
 
 
-def newest(store: Store, log: Log, topic: str) -> int | None:
-    """Return the last sequence of a topic, or None if it has no batches left."""
-    prefix, last = logs.key_of(log.history, topic), log.view.record.last
-    lower, upper = (prefix + layout.number.pack(at + 1) for at in (_head(log, log.view, topic), last))
+def find_newest(store: Store, log: Log, topic: str) -> int | None:
+    """Return the last sequence of a topic, or None if the topic has no batches."""
+    prefix, last = logs.topic_key(log.history, topic), log.view.record.last
+    lower, upper = (prefix + layout.number.pack(at + 1) for at in (_known_head(log, log.view, topic), last))
     found = next(store.scan("topics", lower, upper, backwards=True), None)
     if found is None:
-        log.learn(topic, last)
+        log.cache_head(topic, last)
         return None
-    return _sequence(found[0])
+    return _decode_sequence(found[0])
 
 
-def _batches(store: Store, log: Log, view: LogView, after: int, pattern: Pattern) -> Walk:
+def _scan_batches(store: Store, log: Log, view: LogView, after: int, pattern: Pattern) -> Batches:
     if after >= view.record.last:
         return iter(())
     if pattern.topic:
-        return _along_topic(store, log, view, after, pattern.topic)
-    return _along(store, log, view, after, pattern)
+        return _scan_topic(store, log, view, after, pattern.topic)
+    return _scan_log(store, log, view, after, pattern)
 
 
-def _along_topic(store: Store, log: Log, view: LogView, after: int, topic: str) -> Walk:
+def _scan_topic(store: Store, log: Log, view: LogView, after: int, topic: str) -> Batches:
     number = layout.number.pack(log.history)
-    for key, _ in _entries(store, log, view, topic, after):
+    for key, _ in _scan_entries(store, log, view, topic, after):
         value = store.get("batches", number + key[-8:])  # None if the batch was trimmed after the scan
-        yield _sequence(key), None if value is None else logs.decode_stored(value).batch
+        yield _decode_sequence(key), None if value is None else logs.decode_stored(value).batch
 
 
-def _along(store: Store, log: Log, view: LogView, after: int, pattern: Pattern) -> Walk:
-    for key, value in _entries(store, log, view, None, after):
-        end = _sequence(key)
+def _scan_log(store: Store, log: Log, view: LogView, after: int, pattern: Pattern) -> Batches:
+    for key, value in _scan_entries(store, log, view, None, after):
+        end = _decode_sequence(key)
         stored = logs.decode_stored(value)
         topic = stored.topic.decode("utf-8", "surrogatepass")
         yield end, stored.batch if pattern.matches(topic) and end > view.floors.get(topic, 0) else None
 
 
-def _entries(store: Store, log: Log, view: LogView, topic: str | None, after: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the entries above ``after`` of a topic in ``topics``, or of all topics (None) in ``batches``.
+def _scan_entries(
+    store: Store, log: Log, view: LogView, topic: str | None, after: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the topic's entries in ``topics`` or, if ``topic`` is None, all of the log's entries in ``batches``.
 
-    Entries of trimmed and purged batches are skipped as far as they are known.
+    The entries are those above the sequence ``after``, except those that are known to be trimmed or purged.
     """
     number = layout.number.pack(log.history)
-    family, prefix = ("batches", number) if topic is None else ("topics", logs.key_of(log.history, topic))
-    head, last = _head(log, view, topic), view.record.last
+    family, prefix = ("batches", number) if topic is None else ("topics", logs.topic_key(log.history, topic))
+    head, last = _known_head(log, view, topic), view.record.last
     begin = max(after, head)
     first = None
     for key, value in store.scan(family, prefix + layout.number.pack(begin + 1), prefix + layout.number.pack(last + 1)):
         if first is None:
-            first = _sequence(key)
+            first = _decode_sequence(key)
             if begin == head < first - 1:
-                log.learn(topic, first - 1)
+                log.cache_head(topic, first - 1)
         yield key, value
     if first is None and begin == head < last:
-        log.learn(topic, last)
+        log.cache_head(topic, last)
 
 
-def _head(log: Log, view: LogView, topic: str | None) -> int:
-    """Return the sequence up to which a topic, or every topic (None), is known to have no batches."""
+def _known_head(log: Log, view: LogView, topic: str | None) -> int:
+    """Return the sequence up to which a topic is known to have no batches. The topic None stands for the whole log."""
     known = max(view.record.dropped, log.head(None), log.head(topic))
     return known if topic is None else max(known, view.floors.get(topic, 0))
 
 
-def _sequence(key: bytes) -> int:
-    """Return the last sequence of the batch in an index entry."""
+def _decode_sequence(key: bytes) -> int:
+    """Return the sequence at the end of a key."""
     end: int = layout.number.unpack(key[-8:])[0]
     return end
 
 
-def _living(store: Store, key: bytes, now: Seconds) -> list[Published]:
+def _read_live(store: Store, key: bytes, now: Seconds) -> list[PublishedMessage]:
     value = store.get("batches", key)
     return [] if value is None else list(logs.decode_stored(value).batch.messages(0, now))
 
 
-def _edge(store: Store, key: bytes, now: Seconds, at: int) -> Edge | None:
-    living = _living(store, key, now)
+def _build_edge(store: Store, key: bytes, now: Seconds, at: int) -> Edge | None:
+    living = _read_live(store, key, now)
     return Edge(str(living[at].sequence), living[at].created, living[at].sequence) if living else None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fences, stages and commits.
 
-A commit is one batch of a producer, and is decided in one write. A small commit is completed in the same write. A large
-commit is completed in slices. Each slice is one write, which also removes its work from the open commit's entry.
+A commit is one batch of a producer. It is decided in one write. A small commit is completed in the same write, a large
+one in slices. Each slice is one write that also removes the slice's work from the open commit's entry.
 """
 
 from collections import defaultdict
@@ -15,11 +15,11 @@ from msgspec import structs
 
 from zq.errors import ClaimLapsed, CommitRunning, ProducerNotFound, StageNotFound
 from zq.model import (
-    MOST_STAGED,
+    MAX_STAGED,
     Bounds,
     ClaimRef,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     IdempotencyKey,
     KnownWork,
@@ -27,14 +27,14 @@ from zq.model import (
     Page,
     QueueRef,
     Seconds,
-    Unfinished,
+    UnfinishedCommit,
 )
 from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS, check_size, check_stage
 from zq.storage.concurrency import StripedLocks
 from zq.storage.ordered import due, layout, stages
-from zq.storage.ordered.changes import Change, End
-from zq.storage.ordered.claims import held_by, sequences_of
+from zq.storage.ordered.changes import Change, Completion
+from zq.storage.ordered.claims import find_held, find_sequences
 from zq.storage.ordered.handle import Session, StoreHandle
 from zq.storage.ordered.idempotency import check_key
 from zq.storage.ordered.layout import Batch, Found, Stage, Staged
@@ -44,9 +44,9 @@ from zq.storage.ordered.store import Store, Write
 
 
 class TransactionController:
-    """``zq.storage.api.TransactionController`` over an ordered store."""
+    """The implementation of ``zq.storage.api.TransactionController`` over an ordered store."""
 
-    least_slice = 40
+    min_slice = 40
 
     def __init__(self, handle: StoreHandle, stripes: StripedLocks) -> None:
         self._handle = handle
@@ -54,7 +54,7 @@ class TransactionController:
 
     def advance_fence(self, project: str, name: str, now: Seconds) -> int:
         with self._handle as (store, _):
-            with self._stripes.locked(stages.fence_name(project, name)):
+            with self._stripes.locked(stages.fence_lock(project, name)):
                 epoch = stages.advance_fence(store, project, name, layout.ms(now))
             store.wait_durable()
         return epoch
@@ -69,38 +69,38 @@ class TransactionController:
         ttl: int,
         most_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MOST_STAGED,
+        most_messages: int = MAX_STAGED,
     ) -> None:
         moment = layout.ms(now)
         prefix = stages.prefix(project, stage)
         with self._handle as (store, registry):
             staged = False
             while not staged:
-                with self._stripes.locked(stages.name(prefix)), registry.locked_or_hidden(queue) as state:
+                with self._stripes.locked(stages.stage_lock(prefix)), registry.locked_or_hidden(queue) as state:
                     check_key(store, state, idempotency_key, list[str], moment)
-                    key, rest = stages.open_until(store, registry.new_number, prefix, moment, moment + ttl * 1000)
+                    key, rest = stages.find_or_create(store, registry.new_number, prefix, moment, moment + ttl * 1000)
                     change = Change(store, moment)
-                    change.also(*stages.addition(key, rest, queue.name, drafts, (most_bytes, most_messages)))
+                    change.add_writes(*stages.append_writes(key, rest, queue.name, drafts, (most_bytes, most_messages)))
                     if state is not None:
                         change.remember(state, idempotency_key, [draft.id for draft in drafts], moment, posted=False)
                     if idempotency_key is None or state is not None:
                         change.commit()
                         staged = True
                 if not staged:  # the idempotency key belongs to the queue, and staging does not create the queue
-                    registry.hide(queue)
+                    registry.create_hidden(queue)
             store.wait_durable()
 
     def drop_stage(self, project: str, stage: str) -> None:
         prefix = stages.prefix(project, stage)
         with self._handle as (store, _):
-            with self._stripes.locked(stages.name(prefix)):
-                writes = stages.removal_of_all(store, prefix)
+            with self._stripes.locked(stages.stage_lock(prefix)):
+                writes = stages.removal_writes_by_prefix(store, prefix)
                 if not writes:
                     return
                 store.write(writes)
             store.wait_durable()
 
-    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         with self._handle as session:
             attempt = CommitAttempt(session, commit, layout.ms(now), bounds)
             with self._stripes.locked(*attempt.locks()):
@@ -109,22 +109,22 @@ class TransactionController:
         return committed
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
-        prefix = _producer(project, producer)
+        prefix = _producer_prefix(project, producer)
         with self._handle as session:
             with self._stripes.locked(_producer_lock(prefix)):
-                left = _carry_slice(session, prefix, most, layout.ms(now))
+                left = _process_slice(session, prefix, most, layout.ms(now))
             session.registry.context.housekeeping.bound_memory()
             if not left:
                 session.store.wait_durable()
         return left
 
-    def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
+    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         with self._handle as (store, _):
-            return [_unfinished(producer, value) for producer, value in stages.every_commit(store)]
+            return [_describe_commit(producer, value) for producer, value in stages.scan_commits(store)]
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
         with self._handle as (store, _):
-            names = stages.work_names(store, project, work, layout.ms(now))
+            names = stages.list_names(store, project, work, layout.ms(now))
         return WorkCount(len(names), name in names)
 
     def list(self, project: str, work: Work, after: str, limit: int, now: Seconds) -> Page[KnownWork]:
@@ -132,51 +132,52 @@ class TransactionController:
             items = list(islice(stages.list_work(store, project, work, after, layout.ms(now)), limit))
         return Page(items, items[-1].name if items else None)
 
-    def last(self, project: str, producer: str, now: Seconds) -> Committed:
+    def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
         with self._handle as (store, _):
-            found = _last(store, _producer(project, producer), layout.ms(now))
+            found = _find_last(store, _producer_prefix(project, producer), layout.ms(now))
             store.wait_durable()  # the batch must be durable, because a client that sees it does not send it again
         if found is None:
             raise ProducerNotFound
         return found[1]
 
 
-# Maximum number of messages of a commit in one write, whatever the bounds. A write blocks all other writers.
-STEP: Final = 1000
+# Maximum size of a small commit in messages, even if the bounds allow more. A write blocks all other writers.
+MAX_SMALL_COMMIT: Final = 1000
 # Maximum number of messages in one slice. Each message takes 8 to 35 microseconds, during which no other thread writes.
-SLICE: Final = 500
+MAX_SLICE: Final = 500
 # Maximum total size in bytes of the bodies in one slice, except for a single message.
-CAPACITY: Final = 4 << 20
+MAX_SLICE_BYTES: Final = 4 << 20
 
 T = TypeVar("T")
 
 
 class CommitAttempt:
-    """An attempt to commit one batch of a producer. The caller of ``run`` holds the ``locks``."""
+    """The commit of one batch of a producer. The caller of ``run`` holds the ``locks``."""
 
     def __init__(self, session: Session, commit: Commit, now: int, bounds: Bounds) -> None:
         self._session = session
         self._commit = commit
         self._now = now
         self._bounds = bounds
-        self._producer = _producer(commit.project, commit.producer)
+        self._producer_prefix = _producer_prefix(commit.project, commit.producer)
         self._claims = list({(claim.queue, claim.claim): claim for claim in commit.settle}.values())
-        # The keys and records of the stages to publish, and the number of messages without those of ``beside``.
+        # The keys and records of all stages to publish.
         self._stages: list[tuple[bytes, Stage]] = []
+        # The number of messages to publish, without the stages in ``beside``.
         self._counted = 0
-        # The writes that remove the producer's last batch.
+        # The writes that remove the record of the producer's last batch.
         self._former: list[Write] = []
 
     def locks(self) -> list[bytes]:
-        """Return the names of the locks of the producer, the stages and the fence."""
+        """Return the names of the locks that ``run`` requires."""
         commit = self._commit
-        names = [stages.name(stages.prefix(commit.project, stage)) for stage in (*commit.publish, *commit.beside)]
-        return [_producer_lock(self._producer), *names, *stages.fence_names(commit.project, commit.fence)]
+        names = [stages.stage_lock(stages.prefix(commit.project, stage)) for stage in (*commit.publish, *commit.beside)]
+        return [_producer_lock(self._producer_prefix), *names, *stages.fence_locks(commit.project, commit.fence)]
 
-    def run(self) -> Committed:
-        """Decide the batch, and complete it if it is small. If it is a repeat, return the last batch's result again."""
+    def run(self) -> CommitResult:
+        """Decide the batch, and complete it if it is small. For a repeated batch, return the last batch's result."""
         commit, store = self._commit, self._session.store
-        known = _last(store, self._producer, self._now)
+        known = _find_last(store, self._producer_prefix, self._now)
         found, beside = (
             {name: stages.find(store, stages.prefix(commit.project, name), self._now) for name in names}
             for names in (commit.publish, commit.beside)
@@ -188,7 +189,7 @@ class CommitAttempt:
             if replayed and self._stages:
                 store.write(self._stage_removals())
             return structs.replace(known[1], replayed=replayed)
-        if known is None and stages.find_commit(store, self._producer) is not None:
+        if known is None and stages.find_commit(store, self._producer_prefix) is not None:
             raise CommitRunning
         stages.check_fence(store, commit.project, commit.fence)
         for name, stage in found.items():
@@ -196,23 +197,26 @@ class CommitAttempt:
                 raise StageNotFound.of(name)
             check_stage(commit, name, stage[1].count)
         if known is not None:
-            self._former = due.traces("producers", known[0], due.end_of(known[0]))
-        return self._open() or self._at_once()
+            self._former = due.removals("producers", known[0], due.expiry_of(known[0]))
+        return self._decide_large() or self._commit_small()
 
-    def _open(self) -> Committed | None:
-        """Decide a batch that is too large for one write and return it as open. Return None for a smaller batch."""
+    def _decide_large(self) -> CommitResult | None:
+        """Decide a batch that is too large for one write, and return the result of a commit that is still open.
+
+        If one write suffices, do nothing and return None.
+        """
         store, registry = self._session
         refs = list(dict.fromkeys(claim.queue for claim in self._claims))
         published, size = (sum(getattr(stage, what) for _, stage in self._stages) for what in ("count", "size"))
         with registry.locked(*refs) as found:
             states = {ref: state for ref, state in zip(refs, found, strict=True) if state is not None}
             held = [
-                _held(sequences_of(store, states.get(claim.queue), claim.claim, self._now), claim)
+                _require_held(find_sequences(store, states.get(claim.queue), claim.claim, self._now), claim)
                 for claim in self._claims
             ]
-            committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
+            committed = CommitResult(self._commit.batch, self._counted, sum(map(len, held)))
             check_size(committed, self._bounds)
-            if published + committed.deleted <= min(self._bounds.step, STEP) and size <= CAPACITY:
+            if published + committed.deleted <= min(self._bounds.step, MAX_SMALL_COMMIT) and size <= MAX_SLICE_BYTES:
                 return None
             together: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
             for claim, sequences in zip(self._claims, held, strict=True):
@@ -222,15 +226,20 @@ class CommitAttempt:
                 states[claim.queue].reserved.update(sequences)
         return structs.replace(committed, open=True)
 
-    def _decision(self, committed: Committed, reserved: list[Reserved]) -> list[Write]:
-        """Return the writes that decide a large commit. They move the stages into the open commit's entry."""
+    def _decision(self, committed: CommitResult, reserved: list[Reserved]) -> list[Write]:
+        """Return the writes that decide a large commit and move its stages into the open commit's entry."""
         rests = [StageRest(stage.number, 0, stage.count, stage.size) for _, stage in self._stages if stage.count]
         decided = OpenCommit(committed.batch, committed.published, committed.deleted, reserved, rests)
-        taken = (write for key, _ in self._stages for write in due.traces("stages", key, due.end_of(key)))
-        return [stages.commit_write(self._producer, decided), *self._former, *taken, *self._remembered(committed)]
+        taken = (write for key, _ in self._stages for write in due.removals("stages", key, due.expiry_of(key)))
+        return [
+            stages.commit_write(self._producer_prefix, decided),
+            *self._former,
+            *taken,
+            *self._batch_writes(committed),
+        ]
 
-    def _at_once(self) -> Committed:
-        """Publish and delete all messages in one change, with the queues locked. Create missing queues first."""
+    def _commit_small(self) -> CommitResult:
+        """Complete the whole batch in one change. Create missing target queues first."""
         store, registry = self._session
         staged = [item for _, stage in self._stages for item in stages.messages(store, stage)]
         targets = [QueueRef(self._commit.project, name) for name in dict.fromkeys(item.queue for item in staged)]
@@ -239,110 +248,114 @@ class CommitAttempt:
             with registry.locked(*refs) as found:
                 states = {ref: state for ref, state in zip(refs, found, strict=True) if state is not None}
                 held = [
-                    _held(held_by(store, states.get(claim.queue), claim.claim, self._now), claim)
+                    _require_held(find_held(store, states.get(claim.queue), claim.claim, self._now), claim)
                     for claim in self._claims
                 ]
                 if len(states) == len(refs):
-                    return self._carry_out(states, staged, held)
+                    return self._apply(states, staged, held)
             for ref in refs:
                 registry.ensure(ref)
 
-    def _carry_out(
+    def _apply(
         self, states: dict[QueueRef, QueueState], staged: Sequence[Staged], held: Sequence[list[Found]]
-    ) -> Committed:
-        """Complete the whole batch in one change."""
+    ) -> CommitResult:
+        """Publish the staged messages and delete the claimed ones in one change. The caller holds the queues' locks."""
         change = Change(self._session.store, self._now)
         for item in staged:
             change.post(states[QueueRef(self._commit.project, item.queue)], item.draft, self._now)
         for claim, found in zip(self._claims, held, strict=True):
-            end = End(Outcome.DELETED, claim.history, self._now)
+            end = Completion(Outcome.DELETED, claim.history, self._now)
             for sequence, record in found:
                 change.finish(states[claim.queue], sequence, record, end)
-        committed = Committed(self._commit.batch, self._counted, sum(map(len, held)))
-        change.also(*self._former, *self._stage_removals(), *self._remembered(committed))
+        committed = CommitResult(self._commit.batch, self._counted, sum(map(len, held)))
+        change.add_writes(*self._former, *self._stage_removals(), *self._batch_writes(committed))
         change.commit()
         return committed
 
     def _stage_removals(self) -> list[Write]:
-        return [write for stage in self._stages for write in stages.removal(*stage)]
+        return [write for stage in self._stages for write in stages.removal_writes(*stage)]
 
-    def _remembered(self, committed: Committed) -> list[Write]:
-        """Return the write of the producer's last batch, which expires after the commit's TTL."""
+    def _batch_writes(self, committed: CommitResult) -> list[Write]:
+        """Return the writes that store the batch as the producer's last batch."""
         expires = self._now + self._commit.ttl * 1000
         value = Batch(committed.batch, committed.published, committed.deleted, self._now)
-        return due.writes("producers", self._producer + layout.number.pack(expires), layout.encode(value), expires)
+        return due.writes(
+            "producers", self._producer_prefix + layout.number.pack(expires), layout.encode(value), expires
+        )
 
 
-def _held(held: list[T], claim: ClaimRef) -> list[T]:
-    """Return the claim's messages. Raises ``ClaimLapsed`` if there are none."""
+def _require_held(held: list[T], claim: ClaimRef) -> list[T]:
+    """Return ``held`` unchanged. Raises ``ClaimLapsed`` if it is empty."""
     if not held:
         raise ClaimLapsed.of(claim.claim)
     return held
 
 
-def _producer(project: str, producer: str) -> bytes:
-    """Return the prefix of the producer's key; the expiry follows it."""
-    return layout.ended(layout.project_prefix(project), producer)
+def _producer_prefix(project: str, producer: str) -> bytes:
+    """Return the key of a producer's record without the expiry at its end."""
+    return layout.name_prefix(layout.project_prefix(project), producer)
 
 
 def _producer_lock(producer: bytes) -> bytes:
-    """Return the name of the producer's lock, which commits and their continuation hold."""
+    """Return the name of the lock for a producer's commits and slices."""
     return b"producer " + producer
 
 
-def _last(store: Store, producer: bytes, now: int) -> tuple[bytes, Committed] | None:
-    """Return the producer's key and last batch, or None if the producer is unknown."""
-    found = due.living(store, "producers", producer, now)
+def _find_last(store: Store, producer: bytes, now: int) -> tuple[bytes, CommitResult] | None:
+    """Return the key of a producer's record and its last batch, or None if the producer is unknown."""
+    found = due.find_live(store, "producers", producer, now)
     if found is None:
         return None
-    return found[0], stages.committed(store, producer, layout.decode_batch(found[1]))
+    return found[0], stages.build_result(store, producer, layout.decode_batch(found[1]))
 
 
-def _unfinished(producer: bytes, value: bytes) -> Unfinished:
-    """Return an open commit from its entry."""
+def _describe_commit(producer: bytes, value: bytes) -> UnfinishedCommit:
+    """Describe an open commit. The progress is the entry's length and checksum, because each slice changes them."""
     prefix = layout.prefix_of(producer)
-    return Unfinished(layout.project_of(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}")
+    return UnfinishedCommit(
+        layout.decode_project(prefix), producer[len(prefix) : -1].decode(), f"{len(value)} {crc32(value)}"
+    )
 
 
-def _carry_slice(session: Session, producer: bytes, most: int, now: int) -> bool:
+def _process_slice(session: Session, producer: bytes, most: int, now: int) -> bool:
     """Process one slice of the producer's open commit. Return whether the commit is still open."""
     commit = stages.find_commit(session.store, producer)
     if commit is None:
         return False
     if commit.reserved:
-        _delete_slice(session, producer, commit, min(most, SLICE), now)
+        _delete_slice(session, producer, commit, min(most, MAX_SLICE), now)
     else:
-        _publish_slice(session, producer, commit, min(most, SLICE), now)
+        _publish_slice(session, producer, commit, min(most, MAX_SLICE), now)
     return bool(commit.reserved or commit.rests)
 
 
 def _delete_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Delete the next reserved messages. The messages of a purged or deleted queue are already gone."""
+    """Delete the next reserved messages. Skip the messages of queues that were purged or deleted in the meantime."""
     store, registry = session
     first = commit.reserved[0]
     part, first.sequences = first.sequences[:most], first.sequences[most:]
     if not first.sequences:
         del commit.reserved[0]
-    state = registry.by_number(first.number)
+    state = registry.find_by_number(first.number)
     with registry.locked(*([state.ref] if state is not None else [])) as held:
         change = Change(store, now)
         if state is not None and held == [state]:
             keys = [layout.pair.pack(first.number, sequence) for sequence in part]
             for sequence, value in zip(part, store.get_many("messages", keys), strict=True):
                 if value is not None:
-                    end = End(Outcome.DELETED, first.history, now)
+                    end = Completion(Outcome.DELETED, first.history, now)
                     change.finish(state, sequence, layout.decode_record(value), end)
-        change.also(stages.commit_write(producer, commit))
+        change.add_writes(stages.commit_write(producer, commit))
         change.commit()
         if state is not None:
             state.reserved.difference_update(part)
 
 
 def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: int, now: int) -> None:
-    """Publish the next staged messages, with the queues locked. Create missing queues first."""
+    """Publish the next staged messages. Create missing target queues first."""
     store, registry = session
     keys, items = _next_staged(store, commit.rests[0], most)
-    project = layout.project_of(layout.prefix_of(producer))
+    project = layout.decode_project(layout.prefix_of(producer))
     refs = [QueueRef(project, name) for name in dict.fromkeys(item.queue for item in items)]
     _advance(commit, len(keys), sum(item.draft.size for item in items))
     while True:
@@ -352,7 +365,7 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
                 change = Change(store, now)
                 for item in items:
                     change.post(states[item.queue], item.draft, now)
-                change.also(*(("staged", key, None) for key in keys), stages.commit_write(producer, commit))
+                change.add_writes(*(("staged", key, None) for key in keys), stages.commit_write(producer, commit))
                 change.commit()
                 return
         for ref in refs:
@@ -360,15 +373,15 @@ def _publish_slice(session: Session, producer: bytes, commit: OpenCommit, most: 
 
 
 def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[bytes], Sequence[Staged]]:
-    """Return the keys and the messages of the next slice of a stage."""
+    """Read the next slice of a stage. Return the keys and the messages."""
     keys: list[bytes] = []
     items: list[Staged] = []
     size = 0
     entries = store.scan("staged", layout.pair.pack(rest.number, rest.at), layout.number.pack(rest.number + 1))
     for key, value in islice(entries, most):
-        item = stages.item(value)
+        item = stages.decode_message(value)
         size += item.draft.size
-        if items and size > CAPACITY:
+        if items and size > MAX_SLICE_BYTES:
             break
         keys.append(key)
         items.append(item)
@@ -376,7 +389,10 @@ def _next_staged(store: Store, rest: StageRest, most: int) -> tuple[Sequence[byt
 
 
 def _advance(commit: OpenCommit, count: int, size: int) -> None:
-    """Record that ``count`` messages of the first stage, with ``size`` bytes of bodies, were published."""
+    """Record in the open commit that ``count`` messages of its first stage were published.
+
+    ``size`` is the total size of their bodies in bytes.
+    """
     rest = commit.rests[0]
     rest.at += count
     rest.size -= size

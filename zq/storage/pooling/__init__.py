@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several stores that appear as one store.
+"""A store that consists of several stores.
 
-Each queue is stored in one of them, its pool. All other data is in the first store, the catalogue, which also provides
-the time. If a pool is unavailable, its queues and listings of queues are unavailable.
+Each queue is in one store, its pool. All other data is in the first store, the catalogue, which also provides the time.
+If a pool is unavailable, its queues and listings of queues are unavailable.
 """
 
 import logging
@@ -11,13 +11,13 @@ from itertools import islice
 from typing import Final, cast
 
 from zq.errors import Unavailable
-from zq.model import Located, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace
 from zq.model.quotas import Usage
 from zq.model.stats import Depth, Measure
 from zq.storage import browsing
 from zq.storage.api import ClaimController, MessageController, QueueController, Storage
-from zq.storage.capabilities import HistoryController, Missing, TransactionController
+from zq.storage.capabilities import HistoryController, MissingCapability, TransactionController
 from zq.storage.pooling.bindings import AGE, Bindings
 from zq.storage.pooling.routing import Claims, History, Messages, Queues, Transactions
 from zq.storage.pooling.stores import Connect, Stores
@@ -26,16 +26,18 @@ __all__ = ["AGE", "PooledStorage"]
 
 LOG = logging.getLogger(__name__)
 # Metrics whose maximum is reported, because their sum has no meaning.
-LARGEST: Final = frozenset(
+MAXIMUM_METRICS: Final = frozenset(
     {"backup_age_seconds", "backup_pause_seconds", "compaction_filter_active", "sweep_lag_seconds"}
 )
 
 
 class PooledStorage:
-    """An open store that consists of several stores.
+    """The storage interface over a catalogue and the stores of pools.
 
-    ``catalogue`` is already open, and closing this store closes it. ``connect`` opens the stores of pools. ``virtual``
-    means that the catalogue's store accepts new queues that do not match any pool.
+    Args:
+        catalogue: An open store. Closing the pooled store closes it.
+        connect: Opens the stores of pools.
+        virtual: Whether new queues that match no pool are stored in the catalogue.
     """
 
     prompt = False
@@ -50,45 +52,47 @@ class PooledStorage:
         self.queues = cast(QueueController, Queues(*parts))
         self.messages = cast(MessageController, Messages(*parts))
         self.claims = cast(ClaimController, Claims(*parts))
-        history = catalogue.history if isinstance(catalogue.history, Missing) else History(*parts)
+        history = catalogue.history if isinstance(catalogue.history, MissingCapability) else History(*parts)
         self.history = cast(HistoryController, history)
         staged = catalogue.transactions
-        self.transactions = cast(TransactionController, staged if isinstance(staged, Missing) else Transactions(*parts))
+        self.transactions = cast(
+            TransactionController, staged if isinstance(staged, MissingCapability) else Transactions(*parts)
+        )
         self.topics = catalogue.topics
         self.documents = catalogue.documents
 
     def pools(self) -> Mapping[str, Storage | None]:
-        """Return the stores of pools by name, with None for an unavailable store."""
+        """Return a mapping from pool name to store, or to None if the store is unavailable."""
         return self._stores.by_name()
 
     def now(self) -> Seconds:
         return self._catalogue.now()
 
-    def doubted(self) -> Seconds:
-        return self._catalogue.doubted()
+    def clock_lead(self) -> Seconds:
+        return self._catalogue.clock_lead()
 
     def ping(self) -> None:
-        """Check the catalogue only, because the server still serves without the other stores."""
+        """Check the catalogue only, because the server can serve the catalogue's queues without the other stores."""
         self._catalogue.ping()
 
     def maintain(self, now: Seconds, expiry: Expiry | None = None, pace: Pace | None = None) -> int:
         self._stores.expiry = expiry or self._stores.expiry
         removed = 0
-        for store in self._stores.every():
+        for store in self._stores.available():
             try:
                 removed += store.maintain(now, expiry, pace)
-            except Unavailable as absence:
+            except Unavailable as error:
                 if store is self._catalogue:
                     raise
-                LOG.warning("A pool cannot be maintained: %s", absence)
-        self._bindings.sweep(self._stores.of)
-        self._stores.close_gone()
+                LOG.warning("A pool cannot be maintained: %s", error)
+        self._bindings.sweep(self._stores.get)
+        self._stores.close_removed()
         return removed
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        told = [store.usage(project, now) for store in self._stores.every()]
-        used = [usage for usage in told if usage is not None]
-        if len(used) < len(told):
+        usages = [store.usage(project, now) for store in self._stores.available()]
+        used = [usage for usage in usages if usage is not None]
+        if len(used) < len(usages):
             return None
         return Usage(
             sum(usage.messages for usage in used),
@@ -98,18 +102,18 @@ class PooledStorage:
         )
 
     def depths(self, now: Seconds, queues: int, most: int) -> Sequence[tuple[QueueRef, Depth]]:
-        found = (depth for store in self._stores.every() for depth in store.depths(now, queues, most))
+        found = (depth for store in self._stores.available() for depth in store.depths(now, queues, most))
         return list(islice(found, queues))
 
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
-        return self._stores.of(self._bindings.find(queue)).depth(queue, now, most)
+        return self._stores.get(self._bindings.find(queue)).depth(queue, now, most)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
-        """Return the place of a live message, or else its latest history entry in any store.
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
+        """Return the live message from the store that has it, else its latest history entry in any store.
 
         Raises ``Unavailable`` if a store that may have the message is unavailable.
         """
-        found, absent = list[Located](), False
+        found, absent = list[LocatedMessage](), False
         for store in (self._catalogue, *self._stores.by_name().values()):
             try:
                 located = None if store is None else store.locate(project, message, now)
@@ -121,17 +125,17 @@ class PooledStorage:
             found += [] if located is None else [located]
         if absent:
             raise Unavailable
-        return browsing.latest_of(found)
+        return browsing.select_latest(found)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
-        """Return the metrics summed over all stores, or their maximum if a sum has no meaning."""
+        """Return the metrics, summed over all stores. For the metrics in ``MAXIMUM_METRICS``, return the maximum."""
         found: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
-        for store in self._stores.every():
+        for store in self._stores.available():
             for name, value, labels in (
                 (measure.name, measure.value, measure.labels) for measure in store.measures(now)
             ):
                 other = found.get((name, labels), 0.0)
-                found[name, labels] = max(other, value) if name in LARGEST else other + value
+                found[name, labels] = max(other, value) if name in MAXIMUM_METRICS else other + value
         return [Measure(name, value, labels) for (name, labels), value in found.items()]
 
     def listen(self, listener: Callable[[QueueRef], None]) -> None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bindings of queues to pools: chosen once, stored in the catalogue, and cached here for ``AGE`` seconds.
+"""The bindings of queues to pools. A binding is stored in the catalogue, and each server caches it for ``AGE`` seconds.
 
-A server uses a cached binding without a query. Therefore a binding stays for ``KEPT`` seconds after its queue was
-deleted, until no server has it in its cache. A post to such a queue makes the binding live again. This change and the
-removal of the binding both compare its version, so no message is stored in a pool in which readers do not look.
+A server uses a cached binding without a query. After the deletion of a queue, its binding is therefore stored for
+``BINDING_RETENTION`` more seconds, until no server has it in its cache. A post to the deleted queue restores the
+binding. Restoring and removing a binding both compare its version, so no message is stored in a pool in which readers
+do not search.
 """
 
 import random
@@ -41,10 +42,10 @@ from zq.storage.api import Storage
 
 # Maximum age in seconds of a server's cached catalogue data.
 AGE: Final = 2.0
-# Seconds for which the binding of a deleted queue stays: more than ``AGE`` plus the longest request.
-KEPT: Final = 120.0
+# Seconds for which the binding of a deleted queue is kept: more than ``AGE`` plus the duration of the longest request.
+BINDING_RETENTION: Final = 120.0
 # Maximum number of queues whose pools a process caches.
-MOST_REMEMBERED: Final = 10_000
+MAX_CACHED_BINDINGS: Final = 10_000
 
 Weigh = Callable[[Mapping[str, int]], str]
 
@@ -54,13 +55,16 @@ def by_weight(weights: Mapping[str, int]) -> str:
     return random.choices(list(weights), list(weights.values()))[0]
 
 
-def called(pool: str) -> str:
-    """Return the pool's name for messages."""
+def describe(pool: str) -> str:
+    """Return the pool's name for error messages."""
     return f"the pool {pool}" if pool else "the default pool"
 
 
 class Bindings:
-    """The bindings of queues to pools. ``virtual`` means that new queues may also be in the configured store."""
+    """The bindings of queues to pools.
+
+    ``virtual``: whether new queues that match no pool are stored in the catalogue.
+    """
 
     def __init__(
         self,
@@ -75,70 +79,81 @@ class Bindings:
         self._monotonic = monotonic
         self._choose = choose
         self._lock = threading.Lock()
-        self._known: FIFOCache[QueueRef, tuple[float, str]] = FIFOCache(MOST_REMEMBERED)
+        self._cached_pools: FIFOCache[QueueRef, tuple[float, str]] = FIFOCache(MAX_CACHED_BINDINGS)
         self._pools: tuple[float, Mapping[str, Pool]] = (0.0, {})
 
     def pools(self, fresh: bool = False) -> Mapping[str, Pool]:
-        """Return all pools by name, at most ``AGE`` seconds old."""
+        """Return a mapping from name to pool, at most ``AGE`` seconds old, or current if ``fresh``."""
         until, pools = self._pools
-        asked = self._monotonic()
-        if fresh or asked >= until:
+        started = self._monotonic()
+        if fresh or started >= until:
             found = each(self._documents, POOL, self._catalogue.now())
             pools = {document.ref.name: read_pool(document) for document in found}
-            self._pools = asked + AGE, pools
+            self._pools = started + AGE, pools
         return pools
 
     def find(self, queue: QueueRef) -> str:
-        """Return the pool to read a queue from: the default pool for an unbound queue."""
-        known = self._remembered(queue)
+        """Return the pool to read a queue from. For an unbound queue, this is the default pool."""
+        known = self._cached(queue)
         if known is not None:
             return known
-        asked = self._monotonic()
+        started = self._monotonic()
         document = self._read(queue)
         if document is None:
             return DEFAULT_POOL
         binding = read_binding(document)
         if binding.deleted is None:
-            self._remember(queue, binding.pool, asked)
+            self._cache(queue, binding.pool, started)
         return binding.pool
 
     def bind(self, queue: QueueRef, flavor: str | None = None, beside: str | None = None) -> str:
-        """Return the pool to write a queue to; bind an unbound queue to a pool of ``flavor``, or to ``beside``."""
+        """Return the pool to write a queue to.
+
+        An unbound queue is bound to the pool ``beside``. If ``beside`` is None, a pool is chosen, which belongs to
+        ``flavor`` unless the queue already exists or must be in the pool of another queue.
+        """
         while True:
-            known = self._remembered(queue)
+            known = self._cached(queue)
             if known is not None:
                 return known
-            asked = self._monotonic()
+            started = self._monotonic()
             document = self._read(queue)
-            pool = self._make(queue, flavor, beside) if document is None else self._revive(queue, document)
+            pool = self._bind(queue, flavor, beside) if document is None else self._revive(queue, document)
             if pool is not None:
-                self._remember(queue, pool, asked)
+                self._cache(queue, pool, started)
                 return pool
 
-    def beside(self, queue: QueueRef, other: QueueRef) -> None:
-        """Ensure that messages of ``queue`` can move to ``other`` in one step. Raises ``PoolsApart`` otherwise."""
+    def bind_together(self, queue: QueueRef, other: QueueRef) -> None:
+        """Bind ``other`` to the pool of ``queue``, so that messages can move between them.
+
+        Raises ``PoolsApart`` if ``other`` is in another pool.
+        """
         pool = self.bind(queue)
         target = self.bind(other, beside=pool)
         if target != pool:
             raise PoolsApart(
-                f"The queue {queue.name} is in {called(pool)} and the queue {other.name} in {called(target)}: no "
-                "message goes from one pool to another."
+                f"The queue {queue.name} is in {describe(pool)} and the queue {other.name} in {describe(target)}: "
+                "messages cannot move between pools."
             )
 
-    def suits(self, queue: QueueRef, pool: str, flavor: str) -> None:
-        """Raise ``Conflict`` unless the queue's pool belongs to the flavor."""
+    def check_flavor(self, queue: QueueRef, pool: str, flavor: str) -> None:
+        """Raise ``Conflict`` if the queue's pool does not belong to the flavor."""
         known = self.pools().get(pool) or self.pools(fresh=True).get(pool)
         if (known is None or known.flavor != flavor) and (pool or self._weights(flavor)):
             raise Conflict(
-                f"The queue {queue.name} is in {called(pool)}, which is not of the flavor {flavor}, and stays there "
-                f"for {KEPT:.0f} seconds after it was deleted: delete it, wait, and create it again."
+                f"The queue {queue.name} is in {describe(pool)}, which does not belong to the flavor {flavor}. "
+                f"A deleted queue stays in its pool for {BINDING_RETENTION:.0f} seconds: delete the queue, wait, and "
+                "create it again."
             )
 
     def knows_flavor(self, project: str, flavor: str) -> bool:
         return self._documents.get(flavor_ref(project, flavor), self._catalogue.now()) is not None
 
     def release(self, queue: QueueRef) -> None:
-        """Schedule the removal of a queue's binding, because the queue is about to be deleted."""
+        """Schedule the removal of a queue's binding.
+
+        Call this method before you delete the queue.
+        """
         while (document := self._read(queue)) is not None:
             now, binding = self._catalogue.now(), read_binding(document)
             note = msgspec.json.encode(Unbound(queue.project, queue.name))
@@ -149,7 +164,7 @@ class Bindings:
         self.forget(queue)
 
     def sweep(self, store_of: Callable[[str], Storage]) -> None:
-        """Remove the bindings of queues that were deleted at least ``KEPT`` seconds ago and do not exist again."""
+        """Remove the bindings of queues that were deleted ``BINDING_RETENTION`` seconds ago and not created again."""
         now = self._catalogue.now()
         for note in each(self._documents, UNBOUND, now):
             gone = read_unbound(note)
@@ -158,13 +173,13 @@ class Bindings:
 
     def forget(self, queue: QueueRef) -> None:
         with self._lock:
-            self._known.pop(queue, None)
+            self._cached_pools.pop(queue, None)
 
     def _sweep(self, queue: QueueRef, note: Document, now: Seconds, store_of: Callable[[str], Storage]) -> None:
         document = self._read(queue)
         binding = None if document is None else read_binding(document)
         if document is not None and binding is not None and binding.deleted is not None:
-            if binding.deleted + KEPT > now:
+            if binding.deleted + BINDING_RETENTION > now:
                 return
             if store_of(binding.pool).queues.get(queue) is not None:  # created again by a server with a cached binding
                 self._revive(queue, document)
@@ -174,16 +189,19 @@ class Bindings:
                     self._documents.put(bound_ref(binding.pool, queue), b"", now)
         self._documents.delete(note.ref, now, expected=note.version)
 
-    def _make(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
-        """Bind the queue and return its pool; None if another server was faster or the pool was removed in between."""
+    def _bind(self, queue: QueueRef, flavor: str | None, beside: str | None) -> str | None:
+        """Bind the queue and return its pool.
+
+        Return None if another server has bound the queue first, or if the chosen pool was removed at the same time.
+        """
         now = self._catalogue.now()
-        beside = self._delivered(queue) if beside is None else beside
+        beside = self._required_pool(queue) if beside is None else beside
         if beside is not None:
             pool = beside
         elif self._catalogue.queues.get(queue) is not None:  # the queue was created before the first pool
             pool = DEFAULT_POOL
         else:
-            pool = self._chosen(flavor)
+            pool = self._choose_pool(flavor)
         self._documents.put(bound_ref(pool, queue), b"", now)
         value = msgspec.json.encode(Binding(pool))
         if not self._documents.put(binding_ref(queue), value, now, expected=""):
@@ -196,19 +214,22 @@ class Bindings:
             if made is not None and made.value == value and self._documents.delete(made.ref, now, made.version):
                 self._documents.delete(bound_ref(pool, queue), now)
             if beside is not None:
-                raise Unavailable(f"The pool {pool} is not there any more.")
+                raise Unavailable(f"The pool {pool} no longer exists.")
             return None
         return pool
 
-    def _delivered(self, queue: QueueRef) -> str | None:
-        """Return the pool of the queue's notices, or that of a hidden queue's owner; None if it is not bound."""
+    def _required_pool(self, queue: QueueRef) -> str | None:
+        """Return the pool in which the queue must be, or None if it may be in any pool.
+
+        A queue must be in the same pool as its notices queue, and a hidden queue in the same pool as its owner.
+        """
         owner = owner_of(queue)
         if owner is None:
             notices = self._read(Owner(queue.project, "queue", queue.name).notices)
             return read_binding(notices).pool if notices else None
         return self.find(QueueRef(owner.project, owner.name)) if owner.kind == "queue" else DEFAULT_POOL
 
-    def _chosen(self, flavor: str | None) -> str:
+    def _choose_pool(self, flavor: str | None) -> str:
         weights = self._weights(flavor)
         if weights:
             return self._choose(weights)
@@ -225,7 +246,7 @@ class Bindings:
         return weights
 
     def _revive(self, queue: QueueRef, document: Document) -> str | None:
-        """Make a binding live and return its pool, or None if the binding has changed in between."""
+        """Cancel the removal of a binding and return its pool, or None if another server has changed the binding."""
         binding = read_binding(document)
         if binding.deleted is None:
             return binding.pool
@@ -237,13 +258,13 @@ class Bindings:
     def _read(self, queue: QueueRef) -> Document | None:
         return self._documents.get(binding_ref(queue), self._catalogue.now())
 
-    def _remembered(self, queue: QueueRef) -> str | None:
+    def _cached(self, queue: QueueRef) -> str | None:
         try:
-            until, pool = self._known[queue]
+            until, pool = self._cached_pools[queue]
         except KeyError:
             return None
         return pool if self._monotonic() < until else None
 
-    def _remember(self, queue: QueueRef, pool: str, asked: float) -> None:
+    def _cache(self, queue: QueueRef, pool: str, started: float) -> None:
         with self._lock:
-            self._known[queue] = asked + AGE, pool
+            self._cached_pools[queue] = started + AGE, pool

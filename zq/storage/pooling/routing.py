@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The controllers of a pooled store, which route each verb to the store of its queue.
+"""The controllers of a pooled store, which route each operation to the store of its queue.
 
-Most verbs are routed with their arguments unchanged, so a new argument of such a verb requires no change here.
+Most methods pass their arguments on unchanged, so a new argument requires no change here.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,11 +13,11 @@ from msgspec import Struct
 
 from zq.errors import InvalidBody, PoolsApart
 from zq.model import (
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     ClaimSummary,
     Commit,
-    Committed,
+    CommitResult,
     Copies,
     Draft,
     Fence,
@@ -29,28 +29,28 @@ from zq.model import (
     Queue,
     QueueRef,
     Seconds,
-    Settled,
     Settlement,
+    SettleResult,
 )
 from zq.model.pools import BINDING, DEFAULT_POOL, read_binding
 from zq.model.transactions import Bounds
 from zq.storage.api import ClaimController, MessageController, QueueController, Storage
 from zq.storage.browsing import PAGE
 from zq.storage.capabilities import BOUNDS, HistoryController, TransactionController
-from zq.storage.pooling.bindings import Bindings, called
+from zq.storage.pooling.bindings import Bindings, describe
 from zq.storage.pooling.stores import Stores
 
 T = TypeVar("T", bound="type[Controller]")
 
 
-class _Chosen(Struct, rename={"flavor": "_flavor", "dead_letters": "_dead_letter_queue"}):
+class _PoolMetadata(Struct, rename={"flavor": "_flavor", "dead_letters": "_dead_letter_queue"}):
     """The parts of a queue's metadata that determine its pool."""
 
     flavor: Any = None
     dead_letters: Any = None
 
 
-_metadata: Final = msgspec.json.Decoder(_Chosen)
+_metadata: Final = msgspec.json.Decoder(_PoolMetadata)
 
 
 class Controller:
@@ -61,45 +61,51 @@ class Controller:
         self._bindings = bindings
         self._stores = stores
 
-    def _store(self, queue: QueueRef) -> Storage:
+    def _source_store(self, queue: QueueRef) -> Storage:
         """Return the store to read the queue from."""
-        return self._stores.of(self._bindings.find(queue))
+        return self._stores.get(self._bindings.find(queue))
 
-    def _home(self, queue: QueueRef, fence: Fence | None) -> Storage:
-        """Return the store to write the queue to. Raises ``PoolsApart`` if its pool does not have the fence."""
+    def _target_store(self, queue: QueueRef, fence: Fence | None) -> Storage:
+        """Return the store to write the queue to. Raises ``PoolsApart`` if this store does not have the fence."""
         pool = self._bindings.find(queue)
         if fence is not None and pool != DEFAULT_POOL:
             raise PoolsApart(
-                f"The queue {queue.name} is in {called(pool)}, and the fence {fence.name} holds in the default pool."
+                f"The queue {queue.name} is in {describe(pool)}, but the fence {fence.name} is in the default pool."
             )
-        return self._stores.of(pool)
+        return self._stores.get(pool)
 
     def _check_targets(self, queue: QueueRef, moves: Iterable[Move]) -> None:
-        """Raise ``PoolsApart`` if a message would leave its pool."""
+        """Raise ``PoolsApart`` if a message would move to another pool."""
         for target in {move.to for move in moves}:
-            self._bindings.beside(queue, QueueRef(queue.project, target))
+            self._bindings.bind_together(queue, QueueRef(queue.project, target))
 
 
-def _routing(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
-    """Return a class decorator that routes these verbs to the store of the queue in their first argument."""
+def _route_by_queue(part: str, promise: type, *verbs: str) -> Callable[[T], T]:
+    """Return a class decorator that adds methods, which call the store of the queue in their first argument.
 
-    def dress(controller: T) -> T:
+    Args:
+        part: The attribute of the store that has the methods, such as ``messages``.
+        promise: The protocol that declares the methods.
+        verbs: The names of the methods.
+    """
+
+    def decorate(controller: T) -> T:
         for verb in verbs:
             setattr(controller, verb, _routed(part, getattr(promise, verb), verb))
         return controller
 
-    return dress
+    return decorate
 
 
 def _routed(part: str, promised: Callable[..., Any], verb: str) -> Callable[..., Any]:
     @wraps(promised)
     def call(self: Controller, queue: QueueRef, *given: Any, **named: Any) -> Any:
-        return getattr(getattr(self._store(queue), part), verb)(queue, *given, **named)
+        return getattr(getattr(self._source_store(queue), part), verb)(queue, *given, **named)
 
     return call
 
 
-@_routing("queues", QueueController, "get", "purge", "stats", "ready")
+@_route_by_queue("queues", QueueController, "get", "purge", "stats", "ready")
 class Queues(Controller):
     """The queues of all pools."""
 
@@ -107,11 +113,11 @@ class Queues(Controller):
         chosen = _metadata.decode(metadata)
         self._check_flavor(queue, chosen.flavor)
         pool = self._bindings.bind(queue, flavor=chosen.flavor or None)
-        store = self._stores.of(pool)
+        store = self._stores.get(pool)
         if store.queues.get(queue) is not None:
             return False
         if chosen.flavor:
-            self._bindings.suits(queue, pool, chosen.flavor)
+            self._bindings.check_flavor(queue, pool, chosen.flavor)
         self._place_dead_letters(queue, chosen.dead_letters)
         return store.queues.create(queue, metadata, grouping)
 
@@ -120,10 +126,10 @@ class Queues(Controller):
         before, chosen = _metadata.decode(expected or b"{}"), _metadata.decode(metadata)
         if chosen.flavor and chosen.flavor != before.flavor:
             self._check_flavor(queue, chosen.flavor)
-            self._bindings.suits(queue, pool, chosen.flavor)
+            self._bindings.check_flavor(queue, pool, chosen.flavor)
         if chosen.dead_letters != before.dead_letters:
             self._place_dead_letters(queue, chosen.dead_letters)
-        return self._stores.of(pool).queues.update(queue, expected, metadata)
+        return self._stores.get(pool).queues.update(queue, expected, metadata)
 
     def list(self, project: str, after: str, limit: int) -> Page[Queue]:
         found: list[Queue] = []
@@ -131,7 +137,7 @@ class Queues(Controller):
             names, own, last = self._names(project, after, limit)
             for name in names:
                 after = name
-                queue = self._stores.of(names[name]).queues.get(QueueRef(project, name)) if names[name] else own[name]
+                queue = self._stores.get(names[name]).queues.get(QueueRef(project, name)) if names[name] else own[name]
                 found += [queue] if queue is not None else []
                 if len(found) == limit:
                     break
@@ -146,7 +152,11 @@ class Queues(Controller):
         return count
 
     def _names(self, project: str, after: str, limit: int) -> tuple[dict[str, str], dict[str, Queue | None], bool]:
-        """Return the next names in order with their pools, the default pool's queues, and whether the listing ends."""
+        """Return the next queue names in order, with the data to list their queues.
+
+        The results are a mapping from queue name to pool, a mapping from queue name to queue for queues of the default
+        pool, and whether there are no more names.
+        """
         bound = self._catalogue.documents.list(project, BINDING, "", after, limit, self._catalogue.now()).items
         own = self._catalogue.queues.list(project, after, limit).items
         names = {document.ref.name: read_binding(document).pool for document in bound}
@@ -158,7 +168,7 @@ class Queues(Controller):
         return {name: names[name] for name in known}, queues, not ends
 
     def delete(self, queue: QueueRef) -> None:
-        store = self._store(queue)
+        store = self._source_store(queue)
         self._bindings.release(queue)
         store.queues.delete(queue)
 
@@ -168,14 +178,14 @@ class Queues(Controller):
         if not isinstance(flavor, str):
             raise InvalidBody("_flavor must be the name of a flavor, or null.")
         if not self._bindings.knows_flavor(queue.project, flavor):
-            raise InvalidBody(f"_flavor names {flavor[:64]!r}, and the project has no flavor of this name.")
+            raise InvalidBody(f"_flavor is {flavor[:64]!r}, but the project has no flavor with this name.")
 
     def _place_dead_letters(self, queue: QueueRef, target: Any) -> None:
         if isinstance(target, str) and target:
-            self._bindings.beside(queue, QueueRef(queue.project, target))
+            self._bindings.bind_together(queue, QueueRef(queue.project, target))
 
 
-@_routing("messages", MessageController, "get", "list", "browse", "delete", "pop")
+@_route_by_queue("messages", MessageController, "get", "list", "browse", "delete", "pop")
 class Messages(Controller):
     """The messages of all pools."""
 
@@ -190,29 +200,29 @@ class Messages(Controller):
         create: bool = True,
     ) -> bytes | None:
         if copies is not None:
-            self._bindings.beside(queue, copies.queue)
-        store = self._stores.of(self._bindings.bind(queue) if create else self._bindings.find(queue))
+            self._bindings.bind_together(queue, copies.queue)
+        store = self._stores.get(self._bindings.bind(queue) if create else self._bindings.find(queue))
         return store.messages.post(queue, drafts, now, expected, idempotency_key, copies, create)
 
     def move(self, queue: QueueRef, moves: Sequence[Move], now: Seconds, history: int = 0) -> Sequence[str]:
         self._check_targets(queue, moves)
-        return self._store(queue).messages.move(queue, moves, now, history)
+        return self._source_store(queue).messages.move(queue, moves, now, history)
 
 
-@_routing("claims", ClaimController, "get", "release", "handle")
+@_route_by_queue("claims", ClaimController, "get", "release", "handle")
 class Claims(Controller):
     """The claims of all pools."""
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
-        return self._home(queue, request.fence).claims.create(queue, request, now)
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
+        return self._target_store(queue, request.fence).claims.create(queue, request, now)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """List the claims of one queue, or of the project pool by pool.
+        """Return a page of the claims of one queue or of a project. The claims of a project are listed pool by pool.
 
         For a project, ``next`` consists of the pool, a slash, and the ``next`` of the pool's store.
         """
         if queue:
-            return self._store(QueueRef(project, queue)).claims.list(project, after, limit, now, queue)
+            return self._source_store(QueueRef(project, queue)).claims.list(project, after, limit, now, queue)
         first, _, inner = after.partition("/")
         pools = [pool for pool in sorted({DEFAULT_POOL, *self._bindings.pools()}) if pool >= first]
         found: list[ClaimSummary] = []
@@ -220,7 +230,7 @@ class Claims(Controller):
             if len(found) == limit:
                 return Page(found, f"{pool}/")
             begin = inner if pool == first else ""
-            page = self._stores.of(pool).claims.list(project, begin, limit - len(found), now)
+            page = self._stores.get(pool).claims.list(project, begin, limit - len(found), now)
             # Two pools may share a store, each with its own queues.
             found += [one for one in page.items if self._bindings.find(QueueRef(project, one.queue)) == pool]
             if page.next is not None:
@@ -228,7 +238,7 @@ class Claims(Controller):
         return Page(found, None)
 
     def renew(self, queue: QueueRef, lease: Lease, now: Seconds, fence: Fence | None = None) -> None:
-        self._home(queue, fence).claims.renew(queue, lease, now, fence)
+        self._target_store(queue, fence).claims.renew(queue, lease, now, fence)
 
     def settle(
         self,
@@ -238,18 +248,18 @@ class Claims(Controller):
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
-        store = self._home(queue, fence)
+    ) -> SettleResult:
+        store = self._target_store(queue, fence)
         self._check_targets(queue, settlement.move)
         return store.claims.settle(queue, claim, settlement, now, idempotency_key, fence)
 
 
-@_routing("history", HistoryController, "list", "get")
+@_route_by_queue("history", HistoryController, "list", "get")
 class History(Controller):
     """The history of all pools."""
 
 
-def _kept(verb: str) -> Callable[..., Any]:
+def _route_to_catalogue(verb: str) -> Callable[..., Any]:
     promised = getattr(TransactionController, verb)
 
     @wraps(promised)
@@ -262,32 +272,32 @@ def _kept(verb: str) -> Callable[..., Any]:
 class Transactions(Controller):
     """Fences, stages and producers, which the catalogue stores, and commits to queues of the default pool."""
 
-    advance_fence = _kept("advance_fence")
-    drop_stage = _kept("drop_stage")
-    carry_on = _kept("carry_on")
-    unfinished = _kept("unfinished")
-    count = _kept("count")
-    list = _kept("list")
-    last = _kept("last")
+    advance_fence = _route_to_catalogue("advance_fence")
+    drop_stage = _route_to_catalogue("drop_stage")
+    carry_on = _route_to_catalogue("carry_on")
+    unfinished = _route_to_catalogue("unfinished")
+    count = _route_to_catalogue("count")
+    list = _route_to_catalogue("list")
+    last = _route_to_catalogue("last")
 
     @property
-    def least_slice(self) -> int:
-        return self._catalogue.transactions.least_slice
+    def min_slice(self) -> int:
+        return self._catalogue.transactions.min_slice
 
     @wraps(TransactionController.stage)
     def stage(self, project: str, stage: str, queue: QueueRef, *given: Any, **named: Any) -> None:
         pool = self._bindings.bind(queue)
         if pool != DEFAULT_POOL:
             raise PoolsApart(
-                f"The queue {queue.name} is in {called(pool)}, and the stage {stage}, like all stages, in the default "
-                "pool: a commit would be about both, which cannot be one step."
+                f"The queue {queue.name} is in {describe(pool)}, but all stages are in the default pool: the "
+                f"stage {stage} cannot contain messages for this queue."
             )
         self._catalogue.transactions.stage(project, stage, queue, *given, **named)
 
-    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         places = {held.queue.name: self._bindings.find(held.queue) for held in commit.settle}
         apart = {name: pool for name, pool in places.items() if pool != DEFAULT_POOL}
         if apart:
-            told = ", ".join(f"the queue {name} in {called(pool)}" for name, pool in sorted(places.items()))
-            raise PoolsApart(f"A commit is about queues of the default pool; of those of this one, {told[:900]}.")
+            pools = ", ".join(f"the queue {name} in {describe(pool)}" for name, pool in sorted(places.items()))
+            raise PoolsApart(f"A commit can only settle claims of queues in the default pool. It names {pools[:900]}.")
         return self._catalogue.transactions.commit(commit, now, bounds)

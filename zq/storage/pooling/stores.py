@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The open stores of pools. A store is opened on first use and closed after its pool was removed."""
+"""The open stores of pools. A store is opened on first use, and closed after its pool is removed."""
 
 import logging
 import threading
@@ -19,14 +19,14 @@ from zq.storage.pooling.bindings import Bindings
 LOG = logging.getLogger(__name__)
 # Minimum seconds between two attempts to open a store.
 PAUSE: Final = 2.0
-# Seconds after which the store of a removed pool is closed, because no request uses it any more.
+# Seconds after which the store of a removed pool is closed. No request then uses it any more.
 GRACE: Final = 60.0
 
-# Opens the store with this URI and these expiry options. Raises ``StartRefused`` or ``Unavailable``.
+# Opens the store with a URI and expiry options. Raises ``StartRefused`` or ``Unavailable``.
 Connect = Callable[[str, Expiry | None], Storage]
 
 
-class _Session(Struct):
+class _OpenStore(Struct):
     uri: str
     storage: Storage
     gone: float | None = None
@@ -45,14 +45,14 @@ class Stores:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._opening: dict[str, threading.Lock] = {}
-        self._opened: dict[str, _Session] = {}
-        self._left: list[_Session] = []
+        self._opened: dict[str, _OpenStore] = {}
+        self._removed: list[_OpenStore] = []
         self._failed: dict[str, float] = {}
         self._listener: Callable[[QueueRef], None] | None = None
         self.expiry: Expiry | None = None
         """The expiry options of stores that are opened from now on, or None for their defaults."""
 
-    def of(self, pool: str) -> Storage:
+    def get(self, pool: str) -> Storage:
         """Return the pool's store. Raises ``Unavailable`` if the pool does not exist or its store is unavailable."""
         if pool == DEFAULT_POOL:
             return self._catalogue
@@ -68,21 +68,24 @@ class Stores:
                 opened = self._open(pool, uri)
             return opened.storage
 
-    def every(self) -> Iterator[Storage]:
-        """Return the stores of all available pools, the catalogue first."""
+    def available(self) -> Iterator[Storage]:
+        """Yield the stores of all available pools, the catalogue first."""
         yield self._catalogue
         for store in self.by_name().values():
             if store is not None:
                 yield store
 
     def by_name(self) -> Mapping[str, Storage | None]:
-        """Return the stores of pools by name, without the default pool, and with None for an unavailable store."""
+        """Return a mapping from pool name to store, or to None if the store is unavailable.
+
+        The default pool is not included.
+        """
         found: dict[str, Storage | None] = {}
         for pool in self._bindings.pools():
             try:
-                found[pool] = self.of(pool)
-            except Unavailable as absence:
-                LOG.warning("The store of the pool %s cannot be used: %s", pool, absence)
+                found[pool] = self.get(pool)
+            except Unavailable as error:
+                LOG.warning("The store of the pool %s cannot be used: %s", pool, error)
                 found[pool] = None
         return found
 
@@ -93,24 +96,24 @@ class Stores:
         for storage in [self._catalogue, *storages]:
             storage.listen(listener)
 
-    def close_gone(self) -> None:
-        """Close the stores whose pools were removed or changed their store at least ``GRACE`` seconds ago."""
+    def close_removed(self) -> None:
+        """Close each store whose pool was removed, or changed to another store, at least ``GRACE`` seconds ago."""
         now, pools = self._monotonic(), self._bindings.pools()
         with self._lock:
             for name in [name for name in self._opened if name not in pools]:
-                self._left.append(self._opened.pop(name))
-            for opened in self._left:
+                self._removed.append(self._opened.pop(name))
+            for opened in self._removed:
                 opened.gone = opened.gone or now
-            late = [opened for opened in self._left if opened.gone is not None and opened.gone + GRACE < now]
-            self._left = [opened for opened in self._left if opened not in late]
+            late = [opened for opened in self._removed if opened.gone is not None and opened.gone + GRACE < now]
+            self._removed = [opened for opened in self._removed if opened not in late]
         for opened in late:
             opened.storage.close()
 
     def close(self) -> None:
         """Close all stores, the catalogue last."""
         with self._lock:
-            opened = [*self._opened.values(), *self._left]
-            self._opened, self._left = {}, []
+            opened = [*self._opened.values(), *self._removed]
+            self._opened, self._removed = {}, []
         for each in opened:
             each.storage.close()
         self._catalogue.close()
@@ -118,10 +121,10 @@ class Stores:
     def _uri(self, pool: str) -> str:
         known = self._bindings.pools().get(pool) or self._bindings.pools(fresh=True).get(pool)
         if known is None:
-            raise Unavailable(f"The pool {pool} is not there any more.")
+            raise Unavailable(f"The pool {pool} no longer exists.")
         return known.uri
 
-    def _open(self, pool: str, uri: str) -> _Session:
+    def _open(self, pool: str, uri: str) -> _OpenStore:
         if self._failed.get(uri, 0.0) > self._monotonic():
             raise Unavailable(f"The store of the pool {pool} does not answer. Try again later.")
         try:
@@ -132,8 +135,8 @@ class Stores:
         self._failed.pop(uri, None)
         with self._lock:
             if pool in self._opened:
-                self._left.append(self._opened[pool])
-            opened = self._opened[pool] = _Session(uri, storage)
+                self._removed.append(self._opened[pool])
+            opened = self._opened[pool] = _OpenStore(uri, storage)
             listener = self._listener
         if listener is not None:
             storage.listen(listener)

@@ -2,9 +2,9 @@
 """The Redis driver, for Redis or Valkey: one server, a master behind Sentinels, or a cluster.
 
 - ``layout`` describes the keys; the scripts in ``lua`` implement the verbs.
-- ``client`` sends commands and scripts, ``network`` selects the server, and ``connections`` has the pools.
-- ``address`` parses URIs.
-- ``store`` is shared by the controllers.
+- ``address`` parses URIs, ``network`` selects the server, and ``connections`` has the connection pools.
+- ``client`` sends commands and scripts.
+- ``store`` has code that the controllers share.
 - ``maintenance`` has active expiry and metrics.
 
 This module checks the server's version and configuration at start.
@@ -26,7 +26,7 @@ from redis.exceptions import (
 )
 
 from zq.errors import StartRefused, Unavailable
-from zq.model import Located, QueueRef, Seconds
+from zq.model import LocatedMessage, QueueRef, Seconds
 from zq.model.expiry import Expiry, Pace, Steps
 from zq.model.moments import FALSE_FUTURE
 from zq.model.quotas import Usage
@@ -73,7 +73,7 @@ class RedisStorage(Defaults):
     def now(self) -> Seconds:
         return self._clock(scripts.CLOCK)
 
-    def doubted(self) -> Seconds:
+    def clock_lead(self) -> Seconds:
         return 0.0
 
     def ping(self) -> None:
@@ -84,7 +84,7 @@ class RedisStorage(Defaults):
         return self._active_expiry.sweep(layout.ms(now), pace or Steps()) if self._expiry.sweep else 0
 
     def usage(self, project: str, now: Seconds) -> Usage | None:
-        """Return the project's usage in one round trip, independent of its size."""
+        """Return the project's usage. The cost does not depend on the project's size."""
         key = layout.keys(layout.whole(project)).usage
         messages, size = self._client.command(key, b"HMGET", key, b"messages", b"bytes")
         return Usage(int(messages or 0), int(size or 0))
@@ -95,11 +95,11 @@ class RedisStorage(Defaults):
     def depth(self, queue: QueueRef, now: Seconds, most: int) -> Depth:
         return self._figures.depth(queue, layout.ms(now), most)
 
-    def locate(self, project: str, message: str, now: Seconds) -> Located | None:
+    def locate(self, project: str, message: str, now: Seconds) -> LocatedMessage | None:
         for queues in browsing.pages(self.queues, project):
             if located := locate(self._store, queues, message, layout.ms(now)):
                 return located
-        return browsing.latest(self, project, message, now)
+        return browsing.find_latest(self, project, message, now)
 
     def measures(self, now: Seconds) -> Sequence[Measure]:
         return self._figures.measures(layout.ms(now))
@@ -108,7 +108,7 @@ class RedisStorage(Defaults):
         if self._listener is None:
             self._listener = QueueSubscriber(self._client.network, listener)
         else:
-            self._listener.notify_instead(listener)
+            self._listener.set_listener(listener)
 
     def close(self) -> None:
         if self._listener is not None:
@@ -121,15 +121,15 @@ class RedisStorage(Defaults):
 
 
 def connect(uri: str, timeout: float = 5.0, wait_replicas: int = 0, expiry: Expiry = SWEPT) -> RedisStorage:
-    """Open the store at ``uri`` (``address`` documents the forms).
+    """Open the store at a URI in one of the forms of ``address``.
 
     Args:
         timeout: Maximum seconds of each verb.
-        wait_replicas: Number of replicas that must have a change before it is acknowledged.
+        wait_replicas: Number of replicas that must confirm a change before it is acknowledged.
 
     Raises:
-        StartRefused: The URI or the server is unsuitable; retrying does not help.
-        Unavailable: The server is unavailable.
+        StartRefused: The URI or the server is unsuitable. Retries do not help.
+        Unavailable: The server is unavailable. Retries may help.
     """
     if timeout <= 0 or wait_replicas < 0:
         raise StartRefused("[storage:redis] timeout must be above 0, and wait_replicas 0 or more.")
@@ -148,9 +148,9 @@ OLDEST: Final = (7, 0)
 
 
 def _check(client: Client, address: Address, wait_replicas: int = 0) -> None:
-    """Check version, configuration, permissions and layout of the server.
+    """Check the server's version, configuration, permissions and layout.
 
-    Raises ``StartRefused`` if retrying does not help, ``Unavailable`` if it may.
+    Raises ``StartRefused`` if retries do not help, ``Unavailable`` if they may help.
     """
     reply = _answer(lambda: client.command(layout.VERSION_KEY, b"INFO"), address)
     facts = dict(line.split(":", 1) for line in reply.decode(errors="replace").splitlines() if ":" in line)
@@ -201,7 +201,7 @@ def _check_eviction(facts: dict[str, str], address: Address) -> None:
 
 
 def _answer(ask: Callable[[], Reply], address: Address) -> Reply:
-    """Return the reply of ``ask``; convert errors to ``StartRefused`` or ``Unavailable`` with the server's name."""
+    """Return the reply of ``ask``. Convert its errors to ``StartRefused`` or ``Unavailable`` with the server's name."""
     try:
         return ask()
     except Unavailable as unavailable:

@@ -41,7 +41,9 @@ Host = tuple[str, int]
 class Address(Struct, frozen=True, kw_only=True):
     """The address of a store.
 
-    ``path`` is set for a Unix socket. ``master`` is the master's name for the Sentinels, or "" without Sentinels.
+    Attributes:
+        path: Path of a Unix socket; "" for TCP.
+        master: Name of the master that the Sentinels monitor; "" without Sentinels.
     """
 
     hosts: tuple[Host, ...]
@@ -55,12 +57,12 @@ class Address(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The address in error messages, without credentials."""
+        """The address for error messages, without credentials."""
         return self.path or ", ".join(f"{host}:{port}" for host, port in self.hosts)
 
 
 def parse(uri: str) -> Address:
-    """Parse a store URI. Raises ``StartRefused`` if it is invalid."""
+    """Parse a store URI. Raises ``StartRefused`` if it is not valid."""
     try:
         parts = store_uri.split(uri)
         options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stored form of published batches; ``topics.lua`` has the other half.
+"""The stored form of published batches. ``topics.lua`` implements the same format.
 
-A batch's header: length of the topic's name, the name, its last sequence in 16 digits; number of messages, publication
-time, first and last expiry of a message, messages and bytes of bodies published in the log before the batch. The header
-is the member of ``topics`` and ``fading``, and it is stored together with the messages (MessagePack) in the stream. In
-replies and on the channel, the length of the messages precedes the header, and the messages follow it. On the channel,
-the log's last sequence before the batch comes first, in 16 digits.
+A batch has a header and its messages (MessagePack). The header consists of:
+
+- length of the topic's name, and the name;
+- last sequence, in 16 digits;
+- number of messages, publication time, first and last expiry of a message;
+- numbers of messages and of body bytes that were published in the log before the batch.
+
+The header is a member of ``topics`` and ``fading``. The stream stores it together with the messages. In replies and on
+the channel, a batch is the length of the messages, the header, and the messages. On the channel, the log's last
+sequence before the batch comes first, in 16 digits.
 """
 
 from collections.abc import Iterator
@@ -23,17 +28,17 @@ from zq.storage.redis.layout import Block
 # Length of the messages and length of the topic's name.
 LENGTHS: Final = Packing(">IH")
 DIGITS: Final = 16
-# Upper bound of a log's sequences: Lua counts exactly up to this number.
+# Upper bound of a log's sequences. Lua represents integers exactly up to this number.
 MAX_SEQUENCE: Final = 2**53 - 1
-# Sequences that a log advances per millisecond, used or not; ``topics.lua`` has the same number.
+# Number of sequences by which a log advances per millisecond, used or not. ``topics.lua`` has the same number.
 PACE: Final = 512
 FRONT: Final = Packing(">IQQQQQ")
 ENTRIES: Final = msgspec.msgpack.Decoder(list[Entry])
 pack = msgspec.msgpack.Encoder().encode
 
 
-class Packed(NamedTuple):
-    """A batch with encoded messages."""
+class EncodedBatch(NamedTuple):
+    """A batch whose messages are still encoded."""
 
     topic: str
     last: int
@@ -45,14 +50,14 @@ class Packed(NamedTuple):
     def first(self) -> int:
         return self.last - self.number + 1
 
-    def opened(self) -> Batch:
-        """Return the decoded batch. Raises ``msgspec.DecodeError`` for invalid content of another publisher."""
+    def decode(self) -> Batch:
+        """Decode the batch. Raises ``msgspec.DecodeError`` if another client has published invalid content."""
         return Batch(self.topic, self.first, self.created, ENTRIES.decode(self.messages))
 
 
 @lru_cache(maxsize=8192)
 def keys(project: str) -> Block:
-    """Return the keys of a project's log, the stream's key first."""
+    """Return the keys of a project's log. The first one is the stream."""
     return layout.own(project, *layout.LOG_KINDS)
 
 
@@ -64,7 +69,7 @@ def feed(project: str, database: int) -> bytes:
 
 @lru_cache(maxsize=8192)
 def documents(project: str) -> Block:
-    """Return the keys of a project's documents, the hash's key first."""
+    """Return the keys of a project's documents. The first one is the hash."""
     return layout.own(project, *layout.DOCUMENT_KINDS)
 
 
@@ -73,24 +78,27 @@ def whole(project: str) -> list[Block]:
     return [keys(project), documents(project)]
 
 
-def batches(blob: bytes, at: int) -> Iterator[Packed]:
-    """Yield the batches of a reply from offset ``at``."""
+def batches(blob: bytes, at: int) -> Iterator[EncodedBatch]:
+    """Yield the batches in a reply, from offset ``at`` on."""
     while at < len(blob):
         size, name = LENGTHS.unpack_from(blob, at)
         at += LENGTHS.size
         topic = layout.string(blob[at : at + name])
         last, created, count, at = _front(blob, at + name)
-        yield Packed(topic, last, count, created, blob[at : at + size])
+        yield EncodedBatch(topic, last, count, created, blob[at : at + size])
         at += size
 
 
 def edges(front: bytes) -> tuple[int, int, Seconds]:
-    """Return a batch's first sequence, last sequence and publication time."""
+    """Decode the first sequence, last sequence and publication time from a batch's header."""
     last, created, count, _ = _front(front, 2 + int.from_bytes(front[:2]))
     return last - count + 1, last, created
 
 
 def _front(blob: bytes, at: int) -> tuple[int, Seconds, int, int]:
-    """Return last sequence, publication time, message count and end offset of a header whose name ends at ``at``."""
+    """Decode the header of a batch whose name ends at offset ``at``.
+
+    Return the last sequence, the publication time, the message count, and the end offset of the header.
+    """
     count, created, *_ = FRONT.unpack_from(blob, at + DIGITS)
     return int(blob[at : at + DIGITS]), created / 1000, count, at + DIGITS + FRONT.size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims in Redis: the states of their messages, and a list of these messages per claim."""
+"""Claims in Redis. A claim consists of the states of its messages and a list of their sequences."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -9,26 +9,26 @@ from typing import Final
 from msgspec import structs
 
 from zq.model import (
-    MAX_LOOKS,
+    MAX_CLAIM_ATTEMPTS,
     Claim,
-    Claimed,
     ClaimRequest,
+    ClaimResult,
     ClaimSummary,
     Fence,
     Grip,
-    Handled,
+    HandleOutcome,
     Holder,
     IdempotencyKey,
     Lease,
     Page,
     QueueRef,
     Seconds,
-    Settled,
     Settlement,
+    SettleResult,
 )
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.client import Question
-from zq.storage.redis.store import Store, checked, plan_moves, schedule_arrivals, unpack_settled
+from zq.storage.redis.store import Store, checked, decode_settled, plan_moves, schedule_arrivals
 
 # Outcomes of the claim script.
 CLAIMED, AGAIN, EXISTING, OTHER = range(4)
@@ -36,11 +36,17 @@ CLAIMED, AGAIN, EXISTING, OTHER = range(4)
 FRONT: Final = Packing(">BIII")
 NO_FENCE: Final = Fence("", 0)
 # Outcomes of the ``handle`` script by reply byte.
-HANDLED: Final = (Handled.DONE, Handled.GONE, Handled.LOST, Handled.EXPIRED, Handled.TOO_LONG)
+HANDLED: Final = (
+    HandleOutcome.DONE,
+    HandleOutcome.GONE,
+    HandleOutcome.LOST,
+    HandleOutcome.EXPIRED,
+    HandleOutcome.TOO_LONG,
+)
 # Maximum number of queues per page of a project's claims.
 QUEUES: Final = 1000
-# Maximum number of these queues whose claims are read; in some, all claims have lapsed.
-MOST_ASKED: Final = 100
+# Maximum number of queues per page whose claims are read. In some of them, all claims have expired.
+MAX_READ_QUEUES: Final = 100
 
 
 class ClaimController:
@@ -49,13 +55,13 @@ class ClaimController:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> Claimed:
+    def create(self, queue: QueueRef, request: ClaimRequest, now: Seconds) -> ClaimResult:
         moment, keys = layout.ms(now), layout.keys(queue)
         terms = _request_terms(request, keys.full, moment)
-        for _ in range(MAX_LOOKS):
+        for _ in range(MAX_CLAIM_ATTEMPTS):
             blob = checked(self._store.run(scripts.CLAIM, queue, *terms, more=[keys.fences]))
             if blob[0] == OTHER:
-                return Claimed(metadata=blob[1:])
+                return ClaimResult(metadata=blob[1:])
             outcome, lapsed, expired, size = FRONT.unpack_from(blob)
             self._store.removals.add("read", expired)
             if outcome != AGAIN:
@@ -63,7 +69,7 @@ class ClaimController:
         spent = layout.ids(blob[FRONT.size : FRONT.size + size])
         messages = blob[FRONT.size + size :]
         claim = _read(messages, request.lease.claim, moment, lapsed) if messages else None
-        return Claimed(claim, outcome == EXISTING, spent or [])
+        return ClaimResult(claim, outcome == EXISTING, spent or [])
 
     def get(self, queue: QueueRef, claim: str, now: Seconds) -> Claim:
         moment = layout.ms(now)
@@ -73,15 +79,16 @@ class ClaimController:
         return structs.replace(_read(blob[begin:], claim, moment), holder=holder)
 
     def list(self, project: str, after: str, limit: int, now: Seconds, queue: str = "") -> Page[ClaimSummary]:
-        """List claims by queue name, then by claim id.
+        """Return a page of live claims, ordered by queue name and claim id.
 
-        ``next`` is ``queue/id``, or a lower bound of the next queue name and a slash.
+        The page's marker has the form ``queue/id``. The id is "" if the next page starts with another queue; then the
+        queue name is a lower bound.
         """
         first, _, claim = after.rpartition("/")
         names, last = ([queue], None) if queue else self._names(project, first)
         found: list[ClaimSummary] = []
         for asked, name in enumerate(self._claimed(project, names)):
-            if len(found) == limit or asked == MOST_ASKED:
+            if len(found) == limit or asked == MAX_READ_QUEUES:
                 return Page(found, f"{name}/")
             terms = b"%d" % layout.ms(now), layout.text(claim if name == first else ""), b"%d" % (limit - len(found))
             more, *parts = self._store.run(scripts.CLAIM_LIST, QueueRef(project, name), *terms)
@@ -91,7 +98,7 @@ class ClaimController:
         return Page(found, last)
 
     def _names(self, project: str, first: str) -> tuple[Sequence[str], str | None]:
-        """Return the project's queue names from ``first`` on, and the start of the next page."""
+        """Return the project's queue names from ``first`` on, and the marker of the next page."""
         keys = layout.keys(QueueRef(project, ""))
         start = b"[" + layout.text(first)
         limit = b"BYLEX", b"LIMIT", b"0", b"%d" % QUEUES
@@ -100,7 +107,7 @@ class ClaimController:
         return names, f"{names[-1]}\0/" if len(names) == QUEUES else None
 
     def _claimed(self, project: str, names: Sequence[str]) -> Sequence[str]:
-        """Return the queues that have claims."""
+        """Return the names of the queues that have claims."""
         keys = [layout.keys(QueueRef(project, name)).claims for name in names]
         counts = self._store.client.each([Question(key, (b"EXISTS", key)) for key in keys])
         return [name for name, count in zip(names, counts, strict=True) if count]
@@ -122,7 +129,7 @@ class ClaimController:
         now: Seconds,
         idempotency_key: IdempotencyKey | None = None,
         fence: Fence | None = None,
-    ) -> Settled:
+    ) -> SettleResult:
         moment, keys = layout.ms(now), layout.keys(queue)
         plan = plan_moves(self._store, queue.project, settlement.move, moment)
         terms = [b"%d" % moment, layout.text(claim), keys.full, *_fence(fence or NO_FENCE)]
@@ -130,12 +137,12 @@ class ClaimController:
         history = self._store.history(queue, settlement.history, moment)
         more = [keys.fences, keys.answers, *history, *plan.blocks]
         terms += _named(settlement, len(plan.targets)) + plan.terms
-        reply = checked(self._store.run(scripts.SETTLE, queue, *terms, more=more), idempotency_key, unpack_settled)
-        return unpack_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
+        reply = checked(self._store.run(scripts.SETTLE, queue, *terms, more=more), idempotency_key, decode_settled)
+        return decode_settled(schedule_arrivals(self._store, plan.targets, reply, moment))
 
     def handle(
         self, queue: QueueRef, grips: Sequence[Grip], now: Seconds, late: bool = False, history: int = 0
-    ) -> Sequence[Handled]:
+    ) -> Sequence[HandleOutcome]:
         moment = layout.ms(now)
         terms = [b"%d" % moment, layout.keys(queue).full, b"%d" % late, b"%d" % history]
         for grip in grips:
@@ -147,13 +154,12 @@ class ClaimController:
 
 
 def _request_terms(request: ClaimRequest, queue: bytes, moment: int) -> list[bytes]:
-    """Return the arguments of the claim script."""
     lease, most = request.lease, -1 if request.max_claims is None else request.max_claims
     numbers = request.limit, request.most_bytes, lease.ttl
     terms = [b"%d" % moment, layout.text(lease.claim), *(b"%d" % number for number in numbers)]
     terms += [_grace(lease), b"%d" % request.named]
     terms += [*_fence(request.fence or NO_FENCE), queue, request.expected or b"", _holder(request.holder), b"%d" % most]
-    return terms + [b"%d" % wait for wait in request.waits or (0,)]
+    return terms + [b"%d" % wait for wait in request.redelivery_delays or (0,)]
 
 
 def _grace(lease: Lease) -> bytes:
@@ -183,7 +189,7 @@ def _delay(delay: int | None) -> bytes:
 
 
 def _named(settlement: Settlement, targets: int) -> list[bytes]:
-    """Return the arguments of a settlement except its moves."""
+    """Return the script arguments of a settlement, without the arguments of its moves."""
     counts = len(settlement.delete), len(settlement.release), targets
     terms = [b"%d" % number for number in (settlement.history, settlement.rest, *counts)]
     terms += [layout.packed(id) for id in settlement.delete]
@@ -193,6 +199,6 @@ def _named(settlement: Settlement, targets: int) -> list[bytes]:
 
 
 def _read(blob: bytes, claim: str, moment: int, lapsed: int = 0) -> Claim:
-    """Return the claim with the messages of a reply, even if the claim has ended and the messages no longer name it."""
+    """Decode a claim and its messages from a reply. A reply may describe a claim that has expired."""
     _, lease, start, _ = replies.message(blob, 0, moment)
     return Claim(claim, lease, start / 1000, replies.messages(blob, 0, moment), lapsed)

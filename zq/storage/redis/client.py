@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Redis client: one command per round trip, with one deadline.
 
-Commands use redis-py's connections directly, because its client object costs as much as the command itself. A command
-is repeated only if the server reports that it had no effect. If the reply to a command is lost, the command may have
-been executed, and only the caller knows whether it may be repeated.
+Commands use redis-py's connections directly, because its client object costs as much time as the command itself. A
+command is repeated only if the server reports that it had no effect. If the reply is lost, the command may have been
+executed. Only the caller knows whether such a command may be repeated.
 """
 
 import time
@@ -36,7 +36,7 @@ from zq.storage.redis.scripts import Script
 
 T = TypeVar("T")
 Command = Sequence[bytes]
-"""The name and arguments of a command."""
+"""A command's name and arguments."""
 ASKING: Final = [(b"ASKING",)]
 # Maximum number of commands per server and round trip.
 TOGETHER: Final = 500
@@ -53,7 +53,11 @@ UNCONFIRMED: Final = "Too few replicas of the store confirmed the change in time
 
 
 class Question(NamedTuple):
-    """A read-only command or script for ``Client.each``; ``key`` selects the server."""
+    """A read-only command or script for ``Client.each``.
+
+    Attributes:
+        key: Key that selects the server.
+    """
 
     key: bytes
     arguments: Sequence[bytes]
@@ -61,14 +65,21 @@ class Question(NamedTuple):
     keys: Block = ()
 
     def command(self, known: bool) -> Command:
-        """Return the command; ``known`` says whether the server has the script already."""
+        """Return the command to send.
+
+        Args:
+            known: Whether the server already has the script.
+        """
         if self.script is None:
             return self.arguments
         return _call(self.script.call if known else self.script.load, self.keys, self.arguments)
 
 
 class Client:
-    """A client that runs scripts and commands. Each method raises only ``Unavailable``, within ``timeout`` seconds."""
+    """A client that runs scripts and commands.
+
+    Each method returns within ``timeout`` seconds or raises ``Unavailable``. It raises no other error.
+    """
 
     def __init__(self, network: Network, timeout: float, wait_replicas: int = 0) -> None:
         self.network = network
@@ -77,8 +88,8 @@ class Client:
         self._replicas = wait_replicas
 
     def run(self, script: Script, keys: Block, *arguments: bytes) -> Reply:
-        """Run a script on keys of one slot."""
-        with translated():
+        """Run a script. All keys must be in one cluster slot."""
+        with translate_errors():
             try:
                 return self._ask(keys[0], _call(script.call, keys, arguments), script.confirmed)
             except NoScriptError:
@@ -86,19 +97,22 @@ class Client:
 
     def command(self, key: bytes, *arguments: bytes) -> Reply:
         """Run a read-only command on the server of ``key``."""
-        with translated():
+        with translate_errors():
             return self._ask(key, arguments, False)
 
     def try_channel(self, channel: bytes) -> None:
-        """Check that subscribing to a sharded channel is permitted."""
-        with translated(), PubSub(self.network.pool(channel)) as pubsub:
+        """Raise ``Unavailable`` if subscribing to the sharded channel fails."""
+        with translate_errors(), PubSub(self.network.pool(channel)) as pubsub:
             pubsub.ssubscribe(channel)
             pubsub.get_message(timeout=self._timeout)
 
     def each(self, asked: Sequence[Question]) -> list[Reply]:
-        """Return the replies in order of the questions, with up to ``TOGETHER`` questions per server and round trip."""
-        with translated():
-            return _retried(partial(self._each, asked), time.monotonic() + self._timeout)
+        """Send read-only commands and scripts, and return their replies in order.
+
+        Up to ``TOGETHER`` of them are sent per server and round trip.
+        """
+        with translate_errors():
+            return _retry(partial(self._each, asked), time.monotonic() + self._timeout)
 
     def _each(self, asked: Sequence[Question], deadline: float) -> list[Reply]:
         replies: list[Reply] = [None] * len(asked)
@@ -110,16 +124,16 @@ class Client:
                     replies[at] = reply
         return replies
 
-    def one_of_each(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Return one key per server."""
-        with translated():
+    def pick_per_server(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Choose one of the keys for each server."""
+        with translate_errors():
             return [keys[places[0]] for _, places in self._servers(keys).values()]
 
     def close(self) -> None:
         self.network.close()
 
     def _servers(self, keys: Sequence[bytes]) -> dict[int, tuple[Pool, list[int]]]:
-        """Return the pools of the keys' servers, each with the indexes of its keys."""
+        """Group the indexes of the keys by server. Return each server's pool and indexes."""
         servers: dict[int, tuple[Pool, list[int]]] = {}
         for at, key in enumerate(keys):
             pool = self.network.pool(key)
@@ -146,19 +160,19 @@ class Client:
         finally:
             pool.release(connection)
         if failures:
-            self.network.doubt()
+            self.network.relearn_later()
             raise failures[0]
         return replies
 
     def _ask(self, key: bytes, command: Command, confirm: bool) -> Reply:
         try:
-            return _retried(partial(self._follow, key, command, confirm), time.monotonic() + self._timeout)
+            return _retry(partial(self._follow, key, command, confirm), time.monotonic() + self._timeout)
         except (ConnectionError, TimeoutError, ClusterError, RedisClusterException, ReadOnlyError):
-            self.network.doubt()
+            self.network.relearn_later()
             raise
 
     def _follow(self, key: bytes, command: Command, confirm: bool, deadline: float) -> Reply:
-        """Return the reply of the key's server, following redirects."""
+        """Send a command to the key's server, follow redirects, and return the reply."""
         pool, asking = self.network.pool(key), False
         for _ in range(MOVES):
             try:
@@ -167,7 +181,7 @@ class Client:
                 self.network.relearn()
                 pool, asking = self.network.pool(key), False
             except AskError as error:
-                pool, asking = self.network.asked(error), True
+                pool, asking = self.network.redirected_pool(error), True
         raise ConnectionError("The key was redirected too often.")
 
     def _exchange(self, pool: Pool, command: Command, confirm: bool, asking: bool, deadline: float) -> Reply:
@@ -184,7 +198,7 @@ class Client:
                 confirmed = self._read(connection, deadline) if waits and connection.is_connected else 0
         finally:
             pool.release(connection)
-        if confirm and not self.network.still(pool):
+        if confirm and not self.network.is_current(pool):
             raise Unavailable(DOUBTFUL)
         if waits and confirmed < self._replicas:
             raise Unavailable(UNCONFIRMED)
@@ -193,8 +207,8 @@ class Client:
     def _read(self, connection: Any, deadline: float) -> Reply:
         """Read the next reply before the deadline.
 
-        A reply usually arrives within the connection's own timeout. Another timeout costs two system calls, so it is
-        set only afterwards.
+        A reply usually arrives within the connection's own timeout. To set another timeout costs two system calls, so
+        the timeout is changed only after the connection's own timeout has passed.
         """
         with suppress(TimeoutError):
             if time.monotonic() + self._timeout / 4 < deadline:
@@ -206,10 +220,10 @@ class Client:
         return connection.read_response(disable_decoding=True, timeout=left)
 
 
-def _retried(ask: Callable[[float], T], deadline: float) -> T:
-    """Repeat a request until the deadline while a cluster slot is moving; return the reply.
+def _retry(ask: Callable[[float], T], deadline: float) -> T:
+    """Repeat a request until the deadline while its cluster slot is moving. Return the reply.
 
-    The server has executed nothing in this case: some keys are missing or already on the other server.
+    Such a request has not been executed: some keys are missing or already on the other server.
     """
     pause = FIRST_PAUSE
     while True:
@@ -223,7 +237,10 @@ def _retried(ask: Callable[[float], T], deadline: float) -> T:
 
 
 def _read_once(connection: Any) -> Reply:
-    """Read a reply within the connection's own timeout. The connection stays open after a timeout or an error reply."""
+    """Read a reply within the connection's own timeout.
+
+    After a timeout or an error reply, the connection stays open.
+    """
     try:
         return connection.read_response(disable_decoding=True, disconnect_on_error=False)
     except (TimeoutError, ResponseError):
@@ -234,7 +251,7 @@ def _read_once(connection: Any) -> Reply:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     """Convert redis-py's errors to ``Unavailable``."""
     try:
         yield

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Connection pools of redis-py, one per server.
 
-A verb has ``timeout`` seconds: a quarter each for a free connection, for the TCP connection and for the handshake. Its
-reply gets the rest. redis-py's own retries are off.
+A verb has ``timeout`` seconds. Waiting for a free connection, the TCP connection and the handshake may take a quarter
+each, and the reply may take the remaining time. redis-py's own retries are off.
 """
 
 import contextlib
@@ -26,20 +26,20 @@ CONNECTIONS: Final = 256
 # Seconds for which a released connection is reused without a check, because the check is a system call.
 FRESH: Final = 0.02
 RETIRED: Final = "The server is no longer the master, or will not be for long."
-# All deliberate errors of redis-py.
+# All errors that redis-py raises deliberately.
 VENDOR: Final = (RedisError, RedisClusterException, OSError)
 
 Reply = Any
 
 
 class Pool(BlockingConnectionPool):
-    """The connections to one server; a retired pool provides no connections.
+    """The connections to one server. A retired pool provides no connections.
 
-    ``retire`` closes idle connections at once and others when they are released. redis-py's ``disconnect`` would close
-    them while threads use them, which breaks TLS connections.
+    ``retire`` closes idle connections at once, and all other connections when they are released. redis-py's
+    ``disconnect`` would close them while threads use them, which breaks TLS connections.
 
-    redis-py's queue contains slots of closed or unopened connections. Open idle connections are kept in a separate
-    stack without a lock, because redis-py's queue would make a small command 10 % slower.
+    Open idle connections are kept in a stack without a lock, because redis-py's queue would make a small command 10 %
+    slower. The queue contains only slots for connections that are closed or were never opened.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -51,7 +51,7 @@ class Pool(BlockingConnectionPool):
         super().__init__(**options)
 
     def get_connection(self, command_name: str | None = None, *_keys: Any, **_options: Any) -> Any:
-        """Return an open connection; one that the server has closed is reopened first."""
+        """Return an open connection. Reopen a connection that the server has closed."""
         connection = self._take()
         if connection is None:
             with self._counted():
@@ -70,7 +70,7 @@ class Pool(BlockingConnectionPool):
             self.retire()
 
     def retire(self) -> None:
-        """Stop providing connections. Running verbs still get their replies."""
+        """Stop providing connections. Running verbs can still read their replies."""
         self.retired = True
         while self._requeue():
             pass
@@ -81,16 +81,16 @@ class Pool(BlockingConnectionPool):
                     connection.disconnect()
 
     def _take(self) -> Any:
-        """Return an open idle connection, or None."""
+        """Return an open idle connection, or ``None``."""
         with contextlib.suppress(IndexError):
             connection, released = self._idle.pop()
-            if _stands(connection, released):
+            if _is_usable(connection, released):
                 return connection
             self.pool.put_nowait(connection)
         return None
 
     def _requeue(self) -> bool:
-        """Move an idle connection to redis-py's queue, for a waiting thread. Return False if none is idle."""
+        """Move an idle connection to redis-py's queue, for a waiting thread. Return ``False`` if none is idle."""
         with contextlib.suppress(IndexError):
             self.pool.put_nowait(self._idle.pop()[0])
             return True
@@ -108,11 +108,11 @@ class Pool(BlockingConnectionPool):
                 self._waiting -= 1
 
 
-class TimedByKernel(socket.socket):
+class KernelTimeoutSocket(socket.socket):
     """A socket with kernel timeouts.
 
-    Python implements timeouts by polling before each call. That is a second system call and a second release of the
-    interpreter lock, which costs a busy process a thread switch.
+    Python implements timeouts by polling before each call. This costs a second system call and a second release of the
+    interpreter lock, which means a thread switch in a busy process.
     """
 
     def settimeout(self, value: float | None) -> None:
@@ -150,12 +150,12 @@ class UnixConnection(UnixDomainSocketConnection):
 
 
 def _timed_by_kernel(connected: socket.socket, timeout: float | None) -> socket.socket:
-    timed = TimedByKernel(fileno=connected.detach())
+    timed = KernelTimeoutSocket(fileno=connected.detach())
     timed.settimeout(timeout)
     return timed
 
 
-def _stands(connection: Any, released: float) -> bool:
+def _is_usable(connection: Any, released: float) -> bool:
     """Return whether the connection is open and has no unexpected input."""
     try:
         return connection.is_connected and (time.monotonic() - released < FRESH or not connection.can_read())
@@ -164,7 +164,7 @@ def _stands(connection: Any, released: float) -> bool:
 
 
 def connection_options(timeout: float) -> dict[str, Any]:
-    """Return the options of every connection."""
+    """Return the options that all connections have in common."""
     return {
         "socket_timeout": timeout / 4,
         "socket_connect_timeout": timeout / 4,
@@ -176,7 +176,11 @@ def connection_options(timeout: float) -> dict[str, Any]:
 
 
 def pool_to(address: Address, host: Host | None, options: dict[str, Any]) -> Pool:
-    """Return a pool for a server of ``address``, or for its Unix socket if ``host`` is None. Nothing is sent yet."""
+    """Return a pool for one server. Nothing is sent yet.
+
+    Args:
+        host: Server of ``address``; ``None`` = its Unix socket.
+    """
     limits = {"max_connections": CONNECTIONS, "timeout": options["socket_timeout"]}
     if host is None:
         path = options | {"path": address.path}

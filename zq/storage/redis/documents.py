@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Documents in Redis; ``documents.lua`` has the other half.
+"""Documents in Redis. ``documents.lua`` implements the same format.
 
-A document's title: length of the kind, the kind, the name. Its value: expiry in milliseconds (0: never), length of the
-version, the version, the content.
+- Title: length of the kind, the kind, the name.
+- Value: expiry in milliseconds (0 = never), length of the version, the version, the content.
 """
 
 import os
@@ -20,7 +20,7 @@ DOCUMENT: Final = Packing(">QH")
 # Sorts after every name, because no text contains this byte.
 BEHIND: Final = b"\xff"
 # Maximum number of titles read per round trip.
-MOST: Final = 1000
+MAX_TITLES: Final = 1000
 
 
 class DocumentController:
@@ -51,7 +51,7 @@ class DocumentController:
         start, end = b"[" + first if first > behind else b"(" + behind, b"(" + first + BEHIND
         found: Documents = []
         while len(found) < limit:
-            want = min(limit - len(found), MOST)
+            want = min(limit - len(found), MAX_TITLES)
             terms = b"%d" % layout.ms(now), start, end, b"%d" % want
             title, *pairs = self._run(scripts.DOCUMENT_LIST, project, *terms)
             for key, packed in zip(pairs[::2], pairs[1::2], strict=True):

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A master behind Sentinels: verbs wait during a failover.
+"""A master behind Sentinels. Verbs wait during a failover.
 
 After a replica is promoted, the old master still accepts writes for up to 11 seconds, and these writes are lost. Verbs
 therefore stop at a Sentinel's first announcement of a failover, which precedes the promotion. They resume when the
-Sentinels agree on a master and it confirms its role. A verb in progress at the announcement fails with ``Unavailable``,
-because its change may not be replicated. After a pause all connections are reopened, so that connections of one process
-never lead to two masters.
+Sentinels agree on a master and the master confirms its role. A verb in progress at the announcement fails with
+``Unavailable``, because its change may not be replicated. After a pause all connections are reopened, so that
+connections of one process never lead to two masters.
 
-Announcements can be lost, so every Sentinel is also polled once a second. A process that was suspended for longer polls
-before it resumes. If no Sentinel answers, the last known master stays in use, because no failover is possible without
-Sentinels.
+Announcements can be lost, so every Sentinel is also polled once a second. A process that was suspended for longer than
+that polls before it resumes. If no Sentinel replies, the last known master stays in use, because no failover is
+possible without Sentinels.
 
 Measured with Redis 7.0 and Valkey 9.1, in seconds after the order to fail over:
 
 - 0.00: ``+try-failover`` at the leading Sentinel only
 - 0.19: the replica is promoted
 - 1.10: ``+promoted-slave`` and ``+failover-end`` at the leader, 1.15 ``+switch-master``
-- 1.16: ``+switch-master`` at the others
+- 1.16: ``+switch-master`` at the other Sentinels
 - 11.3: the old master becomes a replica
 """
 
@@ -33,24 +33,25 @@ from zq.storage.redis.address import Host
 from zq.storage.redis.connections import VENDOR, Pool, Reply
 from zq.storage.redis.subscriber import Connection, Notice, Subscriber
 
-# Seconds for which a Sentinel that did not answer is not polled.
-REST: Final = 3.0
+# Seconds for which a Sentinel is not polled after a poll has failed.
+RETRY_DELAY: Final = 3.0
 # Minimum seconds to read a reply, even after the deadline: the reply may have arrived.
-LEAST_WAIT: Final = 0.02
+MIN_WAIT: Final = 0.02
 QUESTIONS: Final = (b"GET-MASTER-ADDR-BY-NAME", b"MASTER", b"SENTINELS")
 PATTERNS: Final = (b"*failover*", b"+promoted-*", b"+switch-master")
-FIRST_WORD: Final = b"+try-failover"
+BEGIN: Final = b"+try-failover"
 IN_PROGRESS: Final = b"failover_in_progress"
 
-# Seconds between two checks of a Sentinel's subscriber whether it is closed.
-LOOK: Final = 0.1
+# Seconds between two checks whether a Sentinel's subscriber was closed.
+CHECK_INTERVAL: Final = 0.1
 
 
 class MasterReport(NamedTuple):
     """A Sentinel's report about the master.
 
-    The report with the largest ``epoch`` is the latest one. ``failing_over`` means that the Sentinel leads a failover
-    without a promoted replica so far.
+    Attributes:
+        epoch: Epoch of the configuration. The report with the largest epoch is the latest one.
+        failing_over: Whether the Sentinel leads a failover that has not promoted a replica yet.
     """
 
     address: Host
@@ -60,17 +61,17 @@ class MasterReport(NamedTuple):
 
 
 class Sentinel:
-    """A Sentinel, polled on one connection by one thread."""
+    """A Sentinel, which one thread polls on one connection."""
 
     def __init__(self, pool: Pool, host: Host, name: str) -> None:
         self.host = host
         self._connection = pool.make_connection()
-        self._rest_until = 0.0
+        self._retry_at = 0.0
         self._commands = [(b"SENTINEL", question, name.encode()) for question in QUESTIONS]
 
     def send(self) -> bool:
-        """Send a poll without waiting for its reply; return whether it could be sent."""
-        if time.monotonic() < self._rest_until:
+        """Send a poll without waiting for its reply. Return whether it could be sent."""
+        if time.monotonic() < self._retry_at:
             return False
         try:
             self._connection.connect()
@@ -82,7 +83,7 @@ class Sentinel:
         return True
 
     def receive(self, deadline: float) -> MasterReport | None:
-        """Return the report that answers the last poll, or None if there is no valid report by the deadline."""
+        """Return the report for the last poll, or ``None`` if no valid report arrives before the deadline."""
         try:
             address, state = self._read(deadline), self._read(deadline)
             return _report(address, state, self._peers(deadline))
@@ -105,12 +106,12 @@ class Sentinel:
             return []
 
     def _read(self, deadline: float) -> Reply:
-        left = max(deadline - time.monotonic(), LEAST_WAIT)
+        left = max(deadline - time.monotonic(), MIN_WAIT)
         return self._connection.read_response(disable_decoding=True, timeout=left)
 
     def _fail(self) -> None:
         self._connection.disconnect()
-        self._rest_until = time.monotonic() + REST
+        self._retry_at = time.monotonic() + RETRY_DELAY
 
 
 def _report(address: Any, state: Any, peers: Any) -> MasterReport:
@@ -134,10 +135,14 @@ def _host(name: bytes, port: bytes) -> Host:
 
 
 class Announcements(Subscriber):
-    """A subscriber that notifies ``listener`` of announcements about the master and whether they begin a failover."""
+    """A subscriber to a Sentinel's announcements about the master.
+
+    Args:
+        listener: Called with the Sentinel's address, and whether the announcement begins a failover.
+    """
 
     def __init__(self, pool: Pool, host: Host, name: str, listener: Callable[[Host, bool], None]) -> None:
-        super().__init__("zq-redis-sentinel", LOOK, 0)
+        super().__init__("zq-redis-sentinel", CHECK_INTERVAL, 0)
         self._pool, self._host = pool, host
         self._name = name.encode()
         self._listener = listener
@@ -154,7 +159,7 @@ class Announcements(Subscriber):
     def on_notices(self, notices: list[Notice]) -> None:
         for kind, *about in notices:
             if kind == b"pmessage" and self._name in about[2].split():
-                self._listener(self._host, about[1] == FIRST_WORD)
+                self._listener(self._host, about[1] == BEGIN)
             elif kind == b"psubscribe" and not self._subscribed:
                 self._subscribed = True
                 self._listener(self._host, False)  # earlier announcements may be lost, so the listener must poll
@@ -162,19 +167,19 @@ class Announcements(Subscriber):
 
 LOG = logging.getLogger(__name__)
 # Seconds between two polls.
-EVERY: Final = 1.0
+INTERVAL: Final = 1.0
 # Seconds between two polls while verbs wait.
-SOON: Final = 0.1
+PAUSED_INTERVAL: Final = 0.1
 # Minimum seconds between two polls.
-LEAST: Final = 0.02
-# Seconds for which a poll is valid; afterwards verbs wait for the next poll.
-SURE: Final = 2.0
-# Maximum seconds of a poll for all connections, and again for all replies. With ``EVERY`` it must be less than
-# ``SURE``, because otherwise a hanging Sentinel would make verbs wait.
-QUICK: Final = 0.4
+MIN_INTERVAL: Final = 0.02
+# Seconds for which a poll is valid. After that, verbs wait for the next poll.
+VALIDITY: Final = 2.0
+# Maximum seconds of a poll for all connections, and again for all replies. Both and ``INTERVAL`` together must be less
+# than ``VALIDITY``, so that a Sentinel that hangs does not delay verbs.
+POLL_TIMEOUT: Final = 0.4
 # Seconds after which verbs resume with the master that the Sentinels report, even if the failover has not ended.
 LONGEST_PAUSE: Final = 10.0
-MOST_SENTINELS: Final = 16
+MAX_SENTINELS: Final = 16
 PAUSED: Final = "Writes are paused: the Sentinels of %s are replacing the master."
 RESUMED: Final = "The master of %s is %s:%d; writes resume after %.2f seconds."
 STALLED: Final = "The Sentinels of %s have not replaced the master within %.0f seconds; writes resume."
@@ -182,8 +187,13 @@ UNKNOWN: Final = "No Sentinel knows the master."
 AWAITED: Final = "The Sentinels are replacing the master."
 
 
-class Watched:
-    """The ``Network`` of a master behind Sentinels. ``to_sentinel`` and ``to_master`` create pools."""
+class SentinelNetwork:
+    """The ``Network`` of a master behind Sentinels.
+
+    Args:
+        to_sentinel: Creates the pool of a Sentinel.
+        to_master: Creates the pool of a master.
+    """
 
     def __init__(
         self,
@@ -196,18 +206,18 @@ class Watched:
     ) -> None:
         self.name = name
         self._master, self._to_sentinel, self._to_master = master, to_sentinel, to_master
-        self._patience, self._quick = timeout * 3 / 4, min(timeout / 8, QUICK)
+        self._patience, self._quick = timeout * 3 / 4, min(timeout / 8, POLL_TIMEOUT)
         self._hosts = list(dict.fromkeys(hosts))
         self._changed = threading.Condition()
         """Guards the following attributes; never held during a round trip."""
         self._pool: Pool | None = None
-        """The pool of the master; None without a master and during a failover."""
+        """The pool of the master; ``None`` without a master and during a failover."""
         self._address: Host | None = None
         self._paused = 0.0
-        self._speakers: set[Host] = set()
-        """Sentinels that announced a failover; each must report that it has ended."""
-        self._words = self._answered = 0
-        """Number of failover announcements, in total and before the last poll."""
+        self._announcers: set[Host] = set()
+        """Sentinels that announced a failover. Verbs resume after each of them has reported its end."""
+        self._announcement_count = self._handled_count = 0
+        """Number of failover announcements: in total, and up to the start of the last poll."""
         self._gave_up = False
         self._sure_until = 0.0
         self._rounds = 0
@@ -223,7 +233,7 @@ class Watched:
             return pool
         return self._wait()
 
-    def still(self, pool: Pool) -> bool:
+    def is_current(self, pool: Pool) -> bool:
         if time.monotonic() >= self._sure_until:
             self._wait()
         return pool is self._pool
@@ -234,10 +244,10 @@ class Watched:
     def relearn(self) -> None:
         self._wanted.set()
 
-    def doubt(self) -> None:
+    def relearn_later(self) -> None:
         self._wanted.set()
 
-    def asked(self, error: AskError) -> Pool:
+    def redirected_pool(self, error: AskError) -> Pool:
         raise error
 
     def close(self) -> None:
@@ -251,14 +261,14 @@ class Watched:
         if pool is not None:
             pool.retire()
 
-    def on_announcement(self, host: Host, first_word: bool) -> None:
+    def on_announcement(self, host: Host, begins_failover: bool) -> None:
         """Handle a Sentinel's announcement about the master."""
-        if first_word:
+        if begins_failover:
             self._pause(host)
         self._wanted.set()
 
     def _wait(self) -> Pool:
-        """Return the pool once there is a recently confirmed master. Raises ``RedisError`` if that takes too long."""
+        """Wait for a recently confirmed master and return its pool. Raises ``RedisError`` if that takes too long."""
         deadline = time.monotonic() + self._patience
         with self._changed:
             if self._thread is None and not self._closed:
@@ -273,12 +283,12 @@ class Watched:
                 if not self._changed.wait(deadline - time.monotonic()):
                     raise TimeoutError(AWAITED)
 
-    def _pause(self, speaker: Host | None = None) -> None:
-        """Pause writes from now on; replies to running writes are discarded."""
+    def _pause(self, announcer: Host | None = None) -> None:
+        """Pause verbs. A verb that is in progress fails."""
         with self._changed:
-            if speaker is not None:
-                self._speakers.add(speaker)
-                self._words += 1
+            if announcer is not None:
+                self._announcers.add(announcer)
+                self._announcement_count += 1
                 self._gave_up = False
             if self._paused == 0:
                 self._paused = time.monotonic()
@@ -288,14 +298,14 @@ class Watched:
             pool.retire()
 
     def _open(self, address: Host, pool: Pool) -> None:
-        """Resume verbs with this pool, unless a failover was announced after the last poll began."""
+        """Resume verbs with this pool. Ignore the call if a failover was announced after the last poll began."""
         with self._changed:
-            if self._closed or self._words > self._answered:
+            if self._closed or self._announcement_count > self._handled_count:
                 return
             lasted = time.monotonic() - self._paused if self._paused else 0.0
             former, self._pool = self._pool, pool
             self._address, self._paused = address, 0.0
-            self._speakers.clear()
+            self._announcers.clear()
             self._changed.notify_all()
         if former is not None:
             former.retire()
@@ -304,71 +314,71 @@ class Watched:
 
     def _run(self) -> None:
         while not self._closed:
-            began, self._answered = time.monotonic(), self._words
+            began, self._handled_count = time.monotonic(), self._announcement_count
             try:
-                self._judge(self._ask(began), began)
+                self._apply_reports(self._poll(began), began)
             except Exception:  # the thread must survive, because no verb could write without it
                 LOG.critical("Unexpected error while polling the Sentinels of %s.", self.name, exc_info=True)
             with self._changed:
-                self._sure_until = time.monotonic() + SURE
+                self._sure_until = time.monotonic() + VALIDITY
                 self._rounds += 1
                 self._changed.notify_all()
-            time.sleep(LEAST)
-            self._wanted.wait(EVERY if self._pool is not None else SOON)
+            time.sleep(MIN_INTERVAL)
+            self._wanted.wait(INTERVAL if self._pool is not None else PAUSED_INTERVAL)
             self._wanted.clear()
         for announcements in self._announcements:
             announcements.close()
         for sentinel in self._sentinels.values():
             sentinel.close()
 
-    def _ask(self, began: float) -> Mapping[Host, MasterReport]:
-        """Poll the Sentinels and their peers; return the reports by host."""
+    def _poll(self, began: float) -> Mapping[Host, MasterReport]:
+        """Poll the Sentinels and return their reports by host. Add their peers for the next poll."""
         for host in self._hosts:
-            self._know(host)
+            self._add(host)
         sent = [sentinel for sentinel in self._sentinels.values() if sentinel.send()]
         deadline = time.monotonic() + self._quick
-        reports = {sentinel.host: said for sentinel in sent if (said := sentinel.receive(deadline)) is not None}
-        self._hosts += [peer for said in reports.values() for peer in said.peers]
-        self._hosts = list(dict.fromkeys(self._hosts))[:MOST_SENTINELS]
+        reports = {sentinel.host: report for sentinel in sent if (report := sentinel.receive(deadline)) is not None}
+        self._hosts += [peer for report in reports.values() for peer in report.peers]
+        self._hosts = list(dict.fromkeys(self._hosts))[:MAX_SENTINELS]
         return reports
 
-    def _know(self, host: Host) -> None:
+    def _add(self, host: Host) -> None:
         if host not in self._sentinels:
             pool = self._to_sentinel(host)
             self._sentinels[host] = Sentinel(pool, host, self._master)
             self._announcements.append(Announcements(pool, host, self._master, self.on_announcement))
 
-    def _judge(self, reports: Mapping[Host, MasterReport], began: float) -> None:
-        """Pause verbs, resume them, or switch to another master, according to the reports."""
+    def _apply_reports(self, reports: Mapping[Host, MasterReport], began: float) -> None:
+        """Pause verbs, resume them, or switch to another master, depending on the reports."""
         if not reports:
             if self._paused and self._is_overdue() and self._address is not None:
-                self._go_on(self._address)
+                self._resume(self._address)
             return
-        best = max(reports.values(), key=lambda said: (said.epoch, said.address == self._address))
+        best = max(reports.values(), key=lambda report: (report.epoch, report.address == self._address))
         if best.address != self._address:
             if self._address is not None:
                 self._pause()
             self._take_over(best.address)
-        elif any(said.failing_over for said in reports.values()):
-            self._await_end(best.address)
+        elif any(report.failing_over for report in reports.values()):
+            self._pause_until_end(best.address)
         else:
             self._gave_up = False
             # An announcement during the poll is not covered by its reports.
-            ended = self._paused < began and self._speakers <= reports.keys()
+            ended = self._paused < began and self._announcers <= reports.keys()
             if self._paused and (ended or self._is_overdue()):
-                self._go_on(best.address)
+                self._resume(best.address)
 
-    def _await_end(self, address: Host) -> None:
-        """Wait for the end of a failover while the master is still the old one."""
+    def _pause_until_end(self, address: Host) -> None:
+        """Pause verbs until a failover has ended, but no longer than ``LONGEST_PAUSE``."""
         if not self._gave_up and self._pool is not None:
             self._pause()
         if self._paused and self._is_overdue():
             self._gave_up = True
             LOG.error(STALLED, self.name, LONGEST_PAUSE)
-            self._go_on(address)
+            self._resume(address)
 
     def _take_over(self, address: Host) -> None:
-        """Switch to a new master once it confirms its role, or after the maximum pause."""
+        """Switch to a new master once it confirms its role, or once the pause is too long."""
         pool = self._to_master(address)
         with contextlib.suppress(*VENDOR):
             pool.release(pool.get_connection())
@@ -377,7 +387,7 @@ class Watched:
         if self._is_overdue() or self._address is None:
             self._open(address, pool)
 
-    def _go_on(self, address: Host) -> None:
+    def _resume(self, address: Host) -> None:
         self._open(address, self._to_master(address))
 
     def _is_overdue(self) -> bool:

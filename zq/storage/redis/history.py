@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from zq.model import UNBOUNDED, HistoryEntry, Page, QueueRef, Seconds, Span, portion
+from zq.model import UNBOUNDED, HistoryEntry, Page, QueueRef, Seconds, Span, take_portion
 from zq.storage.redis import layout, replies, scripts
 from zq.storage.redis.store import Store
 
@@ -25,11 +25,11 @@ class HistoryController:
         newest_first: bool = False,
     ) -> Page[HistoryEntry]:
         if span is None:
-            everything = self._pages(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
+            everything = self._read_page(scripts.HISTORY_ALL, queue, marker, (limit, most_bytes), now)
             return Page(everything, str(everything[-1].message.sequence) if everything else None)
         bounds = layout.ms(span.since), layout.ms(min(span.until, layout.MAX_MOMENT))
         script = scripts.HISTORY_NEWEST if newest_first else scripts.HISTORY_LIST
-        found = self._pages(script, queue, marker, (limit, most_bytes), now, *bounds)
+        found = self._read_page(script, queue, marker, (limit, most_bytes), now, *bounds)
         return Page(found, str(found[-1].position) if found else None)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Sequence[HistoryEntry]:
@@ -38,12 +38,17 @@ class HistoryController:
         blob = self._store.run(scripts.HISTORY_GET, queue, b"%d" % moment, *wanted, more=[layout.keys(queue).history])
         return replies.finished(blob, 0, moment)
 
-    def _pages(
+    def _read_page(
         self, script: scripts.Script, queue: QueueRef, marker: int, most: tuple[int, int], now: Seconds, *bounds: int
     ) -> "Records":
-        """Return one page with up to ``limit`` entries and ``most_bytes`` bytes of bodies.
+        """Return up to ``limit`` entries with up to ``most_bytes`` bytes of bodies.
 
-        A script stops early if it skips many expired entries; the next one continues there.
+        A script stops early if it has skipped many expired entries. Another call of the script then continues from
+        the last position.
+
+        Args:
+            most: ``limit`` and ``most_bytes``.
+            bounds: Additional arguments of the script.
         """
         limit, most_bytes = most
         moment, position = layout.ms(now), min(marker, layout.MAX_SEQUENCE)
@@ -53,7 +58,7 @@ class HistoryController:
             terms = [b"%d" % number for number in (moment, position, limit - len(found), left, *bounds)]
             blob = self._store.run(script, queue, *terms, more=[layout.keys(queue).history])
             read = found + replies.finished(blob, layout.MOMENT.size, moment)
-            found = list(portion(read, most_bytes, lambda record: record.message.body))
+            found = list(take_portion(read, most_bytes, lambda record: record.message.body))
             position = layout.MOMENT.unpack_from(blob)[0]
             if not position or len(found) < len(read):
                 return found

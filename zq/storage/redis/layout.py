@@ -14,8 +14,8 @@ zq:{0}:sweeper …        string       lease of the maintenance round that works
 zq:{t}:names            sorted set   names of the project's queues, in byte order
 zq:{t}:queues           hash         queue name -> metadata; zero byte and queue name -> grouping, if it is grouped
 zq:{t}:floor            string       largest sequence of any deleted queue
-zq:{t}:usage            hash         usage of the project: ``messages`` and ``bytes``; the parts of them in stages,
-                                     ``staged`` and ``staged_bytes``; bytes of answers by queue, ``answers:queue``
+zq:{t}:usage            hash         ``messages`` and ``bytes`` of the project; those of its stages, ``staged`` and
+                                     ``staged_bytes``; bytes of remembered results by queue, ``answers:queue``
 zq:{t}:fences           hash         name -> last epoch
 zq:{t}:producers        hash         name -> last batch, its counts, and the expiry
 zq:{t}:producing        sorted set   producers by expiry, for active expiry
@@ -23,14 +23,14 @@ zq:{t}:stages           hash         name -> expiry, bytes, queues
 zq:{t}:staging          sorted set   stages by expiry, for active expiry
 zq:open                 sorted set   project, producer and batch of commits that may be open, by start time
 zq:{t}:work             sorted set   fences, producers and stages: first letter of the kind, name; in byte order
-zq:{t}:moments          hash         fence or producer in ``work`` -> its epoch or batch, and the time of it
+zq:{t}:moments          hash         fence or producer in ``work`` -> its epoch or batch, and the time when it was set
 zq:{t}:open             hash         producer -> its open commit: decided but not completed
 zq:{t}:phase            hash         producer -> number of completed lists of the open commit
 zq:{t}:open:n:producer  list         rest of the n-th list of an open commit: first the lists of sequences to delete,
                                      one per queue, then one list per stage
 zq:{t}:stage:name       list         the stage's messages as drafts, in the order of staging
 zq:{t}:log              stream       last sequence -> published batch
-zq:{t}:counts           hash         totals of what was ever published and of what was trimmed
+zq:{t}:counts           hash         numbers of messages and bytes ever published, and ever trimmed
 zq:{t}:topics           sorted set   topic, last sequence and summary of each batch, in this order
 zq:{t}:fading           sorted set   members of ``topics`` by the last expiry of a message, for active expiry
 zq:{t}:purged           hash         topic -> last sequence before its purge
@@ -41,7 +41,7 @@ zq:{t}:ends             sorted set   kinds and names of documents by expiry, for
 zq:{t}:state:queue      hash         state of the queue, see below
 zq:{t}:stream:queue     stream       sequence -> entry: a message as it was posted, in the order of listings
 zq:{t}:avail:queue      sorted set   sequence by available-at, of messages that are neither in the lane nor claimed;
-                                     if grouped: sequence and hash of a line's head, by the time of its entry
+                                     if grouped: sequence and hash of each group's first message, by the entry's time
 zq:{t}:expiry:queue     sorted set   sequence by expiry: the order of active expiry
 zq:{t}:claimed:queue    sorted set   sequence by claim end, or by expiry if that is earlier, of claimed messages whose
                                      claim was not yet found to have expired
@@ -70,7 +70,7 @@ field        meaning
 ``sequence`` last sequence
 ``fresh``    available-at of the last post without a delay
 ``start``    16 times the time of the first post, minus the sequence before it
-``finished`` last time of finishing
+``finished`` latest finish time of a message
 ``entered``  number of messages that ever entered the queue
 ``stored``   number of messages that count as usage
 ``bytes``    bytes of these messages
@@ -80,20 +80,22 @@ field        meaning
 ``laned``    last sequence in the lane
 ``gap``      number of later messages that are not in the lane
 ``ceiling``  messages with an earlier available-at do not join the lane
-``grouping`` kind of grouping, if the queue is grouped
+``grouping`` message group mode, if the queue is grouped
 ============ =============================================================================================
 
-The *lane* of a queue has the messages that were posted without a delay and never claimed. In it, available-at increases
-with the sequence, so the stream from ``head`` on is in claim order; merged with ``avail``, it gives the claim order of
-the whole queue. Each message is in the lane, in ``avail`` or in ``claimed``. A claimed message moves to ``avail`` when
-a script finds that its claim has expired. A *grouped* queue has no lane; ``lines.lua`` describes the order of its
-messages (decision 0129).
+The *lane* of a queue has the messages that were posted without a delay and never claimed. In the lane, available-at
+increases with the sequence, so the stream from ``head`` on is in claim order. Merged with ``avail``, the lane yields
+the claim order of the whole queue. Each message is in the lane, in ``avail`` or in ``claimed``. A claimed message moves
+to ``avail`` when a script finds that its claim has expired. A *grouped* queue has no lane; ``lines.lua`` describes the
+order of its messages (decision 0129).
 
 Sequences and positions come from one counter. Sequences have 6 bytes and positions 14 digits, so that members with
-equal scores sort by them. The redelivery delay of a claimed message is the time from the claim's end to available-at.
-Scripts receive four keys of the project, ten of the queue, and the additional keys that they declare, except for the
-scripts of the log and of documents. ``shared.lua`` describes the scripts' side of this layout, and ``store``,
-``transactions``, ``batches`` and ``documents`` describe further details.
+equal scores sort by sequence or position. The redelivery delay of a claimed message is the time from the claim's end to
+available-at.
+
+Most scripts receive four keys of the project, ten keys of the queue, and the additional keys that they declare. Scripts
+of the log and of documents receive other keys. ``shared.lua`` describes the scripts' side of this layout, and
+``store``, ``transactions``, ``batches`` and ``documents`` describe further details.
 """
 
 from functools import lru_cache
@@ -110,10 +112,10 @@ CLOCK_KEY: Final = b"zq:clock"
 OPEN_KEY: Final = b"zq:open"
 # Channel on which scripts publish the full names of queues with new messages.
 READY: Final = b"zq:ready"
-# A channel without messages. Permission for it implies permission for the channels of batches.
+# A channel without messages. A user with permission for it also has permission for the channels of batches.
 FEED: Final = b"zq:feed"
 BUCKETS: Final = 64
-# A score above all times in milliseconds, which the expiry schedule uses for projects.
+# A score above all times in milliseconds. The expiry schedule uses it for projects.
 FAR: Final = 10**15
 PROJECT_KINDS: Final = ("names", "queues", "floor", "usage")
 QUEUE_KINDS: Final = ("state", "avail", "stream", "expiry", "claimed", "states", "bodies", "ids", "claims", "line")
@@ -135,12 +137,12 @@ MAX_MOMENT: Final = 1e12
 # sequence. A large body is stored separately.
 DRAFT: Final = Packing(">QQQIHHH")
 ENTRY: Final = Packing(">BHIQQQIHHH")
-# Header of a message's optional fields: the creation time, unless it is one TTL before the expiry; the claim count in
-# the origin; and the lengths of checksum, origin and reason, which follow. Optional fields after these are the time of
-# the first claim in the origin, the size of the attributes at the end of the body, and the group.
+# Header of a message's optional fields: the creation time (0: one TTL before the expiry), the claim count in the
+# origin, and the lengths of checksum, origin and reason, which follow. Then there may be a tail: the time of the first
+# claim in the origin, the size of the attributes at the end of the body, and the group.
 MORE: Final = Packing(">QIHHH")
 TAIL: Final = Packing(">QI")
-# A state: available, expires, ttl, ends, former, claimed, lease, count, first claimed; the claim follows.
+# A state: available, expires, ttl, ends, former, claimed, lease, count, first claimed. The claim's id follows.
 STATE: Final = Packing(">QQQQQQQIQ")
 # Header of a message in a reply: length of the state, followed by state, entry and body.
 FRONT: Final = Packing(">H")
@@ -169,14 +171,14 @@ class Keys(NamedTuple):
     stream: bytes
     claims: bytes
     first: Block
-    """The first keys of every queue script: those of the project, then those of the queue."""
+    """The first keys of every queue script: the keys of the project and then of the queue."""
     queue: Block
-    """Keys of the queue."""
+    """The queue's keys among them."""
     expiry: bytes
     by_expiry: list[bytes]
-    """Keys of all sorted sets by expiry."""
+    """Keys of the queue's sorted sets by expiry."""
     full: bytes
-    """The full name of the queue, as used by scripts and the channel."""
+    """The full name of the queue, for scripts and the channel."""
     stages: bytes
     staging: bytes
     producers: bytes
@@ -206,7 +208,7 @@ def string(value: bytes) -> str:
 
 @lru_cache(maxsize=8192)
 def keys(ref: QueueRef) -> Keys:
-    """Return the keys of a queue. For the name "", only the project's keys are valid."""
+    """Return the keys of a queue. If its name is "", only the project's keys are valid."""
     names, metadata, floor, usage = own(ref.project, *PROJECT_KINDS)
     transactions = own(ref.project, *TRANSACTION_KINDS)
     fences, producers, producing, stages, staging, opened, phase, *_ = transactions
@@ -241,54 +243,52 @@ def keys(ref: QueueRef) -> Keys:
 
 
 def whole(project: str) -> QueueRef:
-    """Return the reference that represents a whole project in the expiry schedule and in scripts."""
+    """Return the reference that stands for a whole project in the expiry schedule and in scripts."""
     return QueueRef(project, "")
 
 
 def content(project: str, stage: str) -> Block:
-    """Return the key of a stage's messages."""
+    """Return the key of the list with a stage's messages."""
     return own(project, "stage:" + stage)
 
 
 def opened(project: str, producer: str, number: int) -> Block:
-    """Return the key of a list of an open commit."""
+    """Return the key of one list of an open commit."""
     return own(project, f"open:{number}:{producer}")
 
 
 def own(project: str, *kinds: str) -> Block:
-    """Return keys of a project, which share a hash tag."""
+    """Return keys of a project. They share a hash tag, and therefore a cluster slot."""
     tag = blake2b(text(project), digest_size=16).hexdigest().encode()
     return tuple(b"zq:{%b}:%b" % (tag, text(kind)) for kind in kinds)
 
 
 def bucket(number: int) -> bytes:
-    """Return the key of a bucket of the expiry schedule."""
     return b"zq:{%d}:due" % number
 
 
 def bucket_lease(number: int) -> bytes:
-    """Return the key of a bucket's lease."""
     return b"zq:{%d}:sweeper" % number
 
 
 def bucket_of(ref: QueueRef) -> bytes:
-    """Return the key of the bucket with the queue's entries."""
+    """Return the key of the bucket in which the queue's schedule entries are."""
     return bucket(crc32(text(ref.name), crc32(text(ref.project))) % BUCKETS)
 
 
 def schedule_entry(ref: QueueRef, moment: int) -> bytes:
-    """Return an entry of the expiry schedule."""
+    """Encode an entry of the expiry schedule."""
     return MOMENT.pack(moment) + full(ref)
 
 
 def full(ref: QueueRef) -> bytes:
-    """Return a queue's full name: length of the project, project, queue name."""
+    """Encode the full name of a queue: length of the project, project, queue name."""
     project = text(ref.project)
     return LENGTH.pack(len(project)) + project + text(ref.name)
 
 
 def queue_of(full_name: bytes) -> QueueRef:
-    """Parse the full name of a queue."""
+    """Decode the full name of a queue."""
     end = LENGTH.size + LENGTH.unpack_from(full_name)[0]
     return QueueRef(string(full_name[LENGTH.size : end]), string(full_name[end:]))
 
@@ -300,7 +300,7 @@ UUID: Final = b"u"
 
 
 def packed(id: str) -> bytes:
-    """Encode an id for storage; hex digits and UUIDs are compressed."""
+    """Encode an id for storage. Hexadecimal digits and UUIDs are compressed."""
     if len(id) == HEX_DIGITS or len(id) == HEX_DIGITS + 4:
         kind = HEX if len(id) == HEX_DIGITS else UUID
         try:

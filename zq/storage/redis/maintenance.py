@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Active expiry and store metrics.
 
-Active expiry reclaims the memory of expired data, queue by queue according to the expiry schedule, together with other
-servers. The cost of a round depends on the amount of expired data and of due schedule entries, not of live data. Rounds
-of several servers lease buckets: one round works on a bucket at a time, others continue with the next bucket. A lease
-of a dead server ends after ``LEASE`` seconds. A schedule entry is removed only after its queue was swept and the
-queue's next expiry was scheduled, so an interrupted round loses nothing.
+Active expiry reclaims the memory of expired data, queue by queue, in the order of the expiry schedule. The cost of a
+round depends on the amount of expired data and the number of due schedule entries, not on the amount of live data.
+
+Several servers run rounds concurrently. A round leases a bucket while it works on it, and other rounds continue with
+the next bucket. The lease of a dead server expires after ``LEASE`` seconds. A schedule entry is removed only after its
+queue was swept and the queue's next expiry was scheduled, so an interrupted round loses nothing.
 """
 
 import random
@@ -24,8 +25,8 @@ from zq.storage.redis import batches, layout, scripts
 from zq.storage.redis.client import Question
 from zq.storage.redis.store import Store
 
-# Maximum number of entries that one script removes; it blocks the server for 3 to 4 ms.
-MOST: Final = 300
+# Maximum number of entries that one script removes. Such a script blocks the server for 3 to 4 ms.
+MAX_SCRIPT_REMOVALS: Final = 300
 # Number of schedule entries read from a bucket at a time.
 QUEUES: Final = 100
 # Seconds for which a round leases a bucket after its last renewal.
@@ -40,47 +41,51 @@ class ActiveExpiry:
         self._first = random.randrange(layout.BUCKETS)
 
     def sweep(self, now: int, pace: Pace) -> int:
-        """Run one round over all buckets; return the number of removed messages."""
-        sweep = Round(self._store, now, pace)
+        """Run one round over all buckets. Return the number of removed messages."""
+        sweep = SweepRound(self._store, now, pace)
         for step in range(layout.BUCKETS):
             number = (self._first + step) % layout.BUCKETS
-            sweep.clear(number)
+            sweep.sweep_bucket(number)
             if sweep.over:
                 self._first = number
                 break
         return sweep.removed
 
 
-class Round:
-    """One sweep round; ``over`` means that the pace has ended it."""
+class SweepRound:
+    """A round of active expiry.
+
+    Attributes:
+        over: Whether the pace has ended the round.
+    """
 
     def __init__(self, store: Store, now: int, pace: Pace) -> None:
         self._store = store
         self._now = now
         self._pace = pace
         self._name = uuid4().bytes
-        self._heard = 0.0
+        self._leased_at = 0.0
         self.removed = 0
         self.over = False
 
-    def clear(self, number: int) -> None:
-        """Sweep every due queue of a bucket, unless another round has leased the bucket."""
+    def sweep_bucket(self, number: int) -> None:
+        """Sweep the due queues of a bucket. Skip a bucket that another round has leased."""
         due = self._due(number, QUEUES)
         if not due:
             return
         try:
-            while due and all(self._look(number, member) for member in due):
+            while due and all(self._sweep_queue(number, member) for member in due):
                 due = self._due(number, QUEUES)
         finally:
             key = layout.bucket_lease(number)
             self._store.client.run(scripts.DUE_DONE, (key,), self._name)
 
-    def _look(self, number: int, member: bytes) -> bool:
-        """Remove a queue's expired data; return whether this round continues with the bucket."""
+    def _sweep_queue(self, number: int, member: bytes) -> bool:
+        """Remove a queue's expired data. Return whether this round may continue with the bucket."""
         queue = layout.queue_of(member[layout.MOMENT.size :])
-        while size := min(self._pace.step(), MOST):
+        while size := min(self._pace.step(), MAX_SCRIPT_REMOVALS):
             # The lease may have ended during a long pause.
-            if time.monotonic() - self._heard > LEASE / 2 and not self._due(number, 1):
+            if time.monotonic() - self._leased_at > LEASE / 2 and not self._due(number, 1):
                 return False
             messages, others, following = self._remove(queue, size)
             self.removed += messages
@@ -96,19 +101,20 @@ class Round:
         return False
 
     def _due(self, number: int, limit: int) -> list[bytes]:
-        """Lease the bucket and return its due entries, or nothing if another round has leased it."""
+        """Lease the bucket and return its due entries. Return no entries if another round has leased the bucket."""
         keys = layout.bucket(number), layout.bucket_lease(number)
         terms = b"%d" % self._now, b"%d" % limit, self._name, b"%d" % (LEASE * 1000)
         asked = time.monotonic()
         found: list[bytes] = self._store.client.run(scripts.DUE, keys, *terms)
-        self._heard = asked
+        self._leased_at = asked
         return found
 
     def _remove(self, queue: QueueRef, size: int) -> tuple[int, int, int]:
         """Remove up to ``size`` expired entries.
 
-        Return the number of removed messages, the number of other removed entries, and the time of the next expiry (0:
-        none).
+        Returns:
+            The number of removed messages, the number of other removed entries, and the time of the next expiry (0 =
+            none).
         """
         terms, keys = [b"%d" % self._now, b"%d" % size], layout.keys(queue)
         script, more = scripts.SWEEP, [keys.answers, keys.history]
@@ -131,7 +137,7 @@ PROJECTS: Final = 100
 COUNTED: Final = 5000
 # Number of queues per bucket that are checked for expired data.
 DUE: Final = 16
-MOST_WAITING: Final = 100_000
+MAX_EXPIRED_WAITING: Final = 100_000
 # Kinds of a project's sorted sets by expiry.
 BY_EXPIRY: Final = ("staging", "producing", "windows:", "fading", "ends")
 BUCKETS: Final = [layout.bucket(number) for number in range(layout.BUCKETS)]
@@ -145,21 +151,20 @@ class StoreStats:
         self._client = store.client
 
     def depths(self, now: int, queues: int, most: int) -> list[tuple[QueueRef, Depth]]:
-        """Return the message counts of the first queues, in order of buckets and names."""
+        """Return the message counts of the first queues, ordered by bucket and name."""
         named = self._queues(queues)
         terms = b"%d" % now, b"%d" % most
         replies = self._client.each([self._store.question(scripts.DEPTH, queue, *terms) for queue in named])
         return [(queue, _depth(*figures)) for queue, figures in zip(named, replies, strict=True)]
 
     def depth(self, queue: QueueRef, now: int, most: int) -> Depth:
-        """Return the message counts of one queue."""
         return _depth(*self._store.run(scripts.DEPTH, queue, b"%d" % now, b"%d" % most))
 
     def measures(self, now: int) -> list[Measure]:
-        return [*self._store.removals.measures(), *self._memory(), *self._messages(), *self._waiting(now)]
+        return [*self._store.removals.measures(), *self._memory(), *self._messages(), *self._expired(now)]
 
     def _queues(self, most: int) -> list[QueueRef]:
-        """Return the first queues of the store, from the projects in the expiry schedule."""
+        """Return the first ``most`` queues of the store, from the projects in the expiry schedule."""
         far = b"%d" % layout.FAR
         bounds = far, far, b"BYSCORE", b"LIMIT", b"0", b"%d" % most
         named = self._client.each([Question(key, (b"ZRANGE", key, *bounds)) for key in BUCKETS])
@@ -177,8 +182,8 @@ class StoreStats:
         return found[:most]
 
     def _memory(self) -> list[Measure]:
-        """Return memory usage and limit, summed over all servers; nothing if the user may not call INFO."""
-        keys = self._client.one_of_each(BUCKETS)
+        """Return memory usage and limit of all servers together. Return nothing if the user may not call INFO."""
+        keys = self._client.pick_per_server(BUCKETS)
         try:
             replies = self._client.each([Question(key, (b"INFO", b"memory")) for key in keys])
         except Unavailable as unavailable:
@@ -190,15 +195,15 @@ class StoreStats:
         return [Measure("store_bytes", used, (("part", "memory"),)), Measure("store_limit_bytes", limit)]
 
     def _messages(self) -> list[Measure]:
-        """Return the number of messages; nothing if there are more than ``COUNTED`` queues."""
+        """Return the number of messages. Return nothing if there are more than ``COUNTED`` queues."""
         queues = self._queues(COUNTED + 1)
         if len(queues) > COUNTED:
             return []
         keys = [layout.keys(queue).stream for queue in queues]
         return [Measure("store_messages", sum(self._client.each([Question(key, (b"XLEN", key)) for key in keys])))]
 
-    def _waiting(self, now: int) -> list[Measure]:
-        """Return the amount of expired data that is not removed, in queues that are due in the expiry schedule."""
+    def _expired(self, now: int) -> list[Measure]:
+        """Return metrics of the expired data that the due queues still contain."""
         bounds = b"-inf", b"%d" % now, b"BYSCORE", b"LIMIT", b"0"
         due = self._client.each([Question(key, (b"ZRANGE", key, *bounds, b"%d" % DUE)) for key in BUCKETS])
         queues = dict.fromkeys(layout.queue_of(member[layout.MOMENT.size :]) for members in due for member in members)
@@ -208,7 +213,7 @@ class StoreStats:
         named = [layout.keys(queue).expiry for queue in queues if queue.name]
         counts = self._client.each([Question(key, (b"ZCOUNT", key, b"-inf", b"%d" % now)) for key in named])
         return [
-            Measure("expired_waiting", min(sum(counts), MOST_WAITING)),
+            Measure("expired_waiting", min(sum(counts), MAX_EXPIRED_WAITING)),
             Measure("sweep_lag_seconds", max(0.0, now - oldest) / 1000),
         ]
 
@@ -218,5 +223,5 @@ def _depth(ready: int, delayed: int, claimed: int, expired: int, since: int) -> 
 
 
 def _by_expiry(queue: QueueRef) -> Sequence[bytes]:
-    """Return the keys of all sorted sets by expiry, of a queue or of a whole project."""
+    """Return the keys of all sorted sets by expiry, for a queue or for a whole project."""
     return layout.keys(queue).by_expiry if queue.name else layout.own(queue.project, *BY_EXPIRY)

@@ -7,15 +7,15 @@ from typing import Final
 
 from zq.errors import OtherMetadata
 from zq.model import (
-    MAX_LOOKS,
+    MAX_CLAIM_ATTEMPTS,
     UNBOUNDED,
-    Browsed,
+    BrowsePage,
     Copies,
     Draft,
     HistoryEntry,
     IdempotencyKey,
     ListFilter,
-    Located,
+    LocatedMessage,
     Message,
     Messages,
     Move,
@@ -24,15 +24,15 @@ from zq.model import (
     QueueRef,
     Seconds,
     State,
-    portion,
+    take_portion,
 )
 from zq.storage import browsing
 from zq.storage.redis import layout, replies, scripts
-from zq.storage.redis.store import Store, checked, packed_posted, plan_moves, raise_repeated, schedule_arrivals
+from zq.storage.redis.store import Store, checked, encode_posted, plan_moves, raise_repeated, schedule_arrivals
 
-# Header of a pop reply: whether to retry, and the number of removed expired messages.
+# Header of a pop reply: whether to call the script again, and the number of removed expired messages.
 POPPED: Final = Packing(">BI")
-# Header of a page of one state: whether to retry, and the position to continue from.
+# Header of a page of one state: whether to call the script again, and the position after which to continue.
 BROWSED: Final = Packing(">BQQQ")
 
 
@@ -67,7 +67,7 @@ class MessageController:
             terms.append(b"%d" % len(onces))
         for of, key, some in onces:
             _, remembered = self._store.answers(queue, key, moment)
-            terms += [b"%d" % of, *remembered, packed_posted(some)]
+            terms += [b"%d" % of, *remembered, encode_posted(some)]
         every = (*(copies.drafts if copies else ()), *drafts)
         packed = [layout.draft(draft, moment) for draft in every]
         reply = self._store.run(scripts.POST, queue, *terms, *packed, more=more)
@@ -76,7 +76,7 @@ class MessageController:
         return metadata or None
 
     def _expire(self, queue: QueueRef, drafts: Sequence[Draft], moment: int) -> None:
-        """Schedule active expiry of the queue for the first expiry of the drafts."""
+        """Schedule a sweep at the earliest expiry of the drafts."""
         self._store.schedule_expiry(queue, moment + min(draft.ttl for draft in drafts) * 1000, moment)
 
     def get(self, queue: QueueRef, ids: Sequence[str], now: Seconds) -> Messages:
@@ -108,14 +108,14 @@ class MessageController:
             if isinstance(blob, list):
                 return Page([], None, blob[0])
             read = found + replies.messages(blob, 8, moment)
-            found = list(portion(read, most_bytes, lambda message: message.body))
+            found = list(take_portion(read, most_bytes, lambda message: message.body))
             position = int.from_bytes(blob[:8])
             if not position or len(found) < len(read):
                 return Page(found, str(found[-1].sequence) if found else None)
 
     def browse(
         self, queue: QueueRef, state: State, after: Position, limit: int, now: Seconds, most_bytes: int = UNBOUNDED
-    ) -> Browsed:
+    ) -> BrowsePage:
         moment, again, position = layout.ms(now), 1, _within(after)
         terms = b"%d" % moment, state.encode()
         messages: Messages = []
@@ -126,7 +126,7 @@ class MessageController:
                 return browsing.browse(self, queue, state, after, limit, now, most_bytes)
             again, *position = BROWSED.unpack_from(blob)
             messages = replies.messages(blob, BROWSED.size, moment)
-        return Browsed(messages, Position(*position) if messages else None)
+        return BrowsePage(messages, Position(*position) if messages else None)
 
     def delete(
         self, queue: QueueRef, ids: Sequence[str], now: Seconds, claims: Sequence[str] | None = None, history: int = 0
@@ -152,7 +152,7 @@ class MessageController:
         more = self._store.history(queue, history, moment)
         numbers = b"%d" % moment, b"%d" % limit, b"%d" % most_bytes, b"%d" % history
         terms = *numbers, layout.keys(queue).full, expected or b""
-        for _ in range(MAX_LOOKS):
+        for _ in range(MAX_CLAIM_ATTEMPTS):
             blob = self._store.run(scripts.POP, queue, *terms, more=more)
             if isinstance(blob, list):
                 raise OtherMetadata(blob[0])
@@ -174,20 +174,23 @@ class MessageController:
 def _keys(
     drafts: Sequence[Draft], idempotency_key: IdempotencyKey | None
 ) -> Sequence[tuple[int, IdempotencyKey, Sequence[Draft]]]:
-    """Return the idempotency keys of a post, each with the number of its draft from 1 on, or 0 for the whole post."""
+    """Return the idempotency keys of a post with their drafts.
+
+    Each key comes with the number of its draft, counted from 1, or with 0 if it belongs to the whole post.
+    """
     own = [(at, draft.once, [draft]) for at, draft in enumerate(drafts, 1) if draft.once is not None]
     return own if idempotency_key is None else [(0, idempotency_key, drafts), *own]
 
 
 def _within(position: Position) -> Sequence[int]:
-    """Return the position, limited to numbers that Lua keeps exactly."""
+    """Return the numbers of a position, capped at the largest number that Lua represents exactly."""
     return [min(number, layout.FAR) for number in position]
 
 
-def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> Located | None:
-    """Find the queue with a live message, with one round trip for many queues."""
+def locate(store: Store, queues: Sequence[QueueRef], message: str, now: int) -> LocatedMessage | None:
+    """Find a live message in one of several queues, with one round trip per server."""
     asked = [store.question(scripts.GET, queue, b"%d" % now, layout.packed(message)) for queue in queues]
     for queue, blob in zip(queues, store.client.each(asked), strict=True):
         for found in replies.messages(blob, 0, now):
-            return Located(queue, HistoryEntry(found))
+            return LocatedMessage(queue, HistoryEntry(found))
     return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Server selection for the three kinds of Redis: one server, a master behind Sentinels, a cluster."""
+"""Selection of the server for a key: a single server, a master behind Sentinels, or a cluster."""
 
 import contextlib
 import random
@@ -11,7 +11,7 @@ from redis.exceptions import AskError, ConnectionError, NoPermissionError
 
 from zq.storage.redis.address import Address, Host
 from zq.storage.redis.connections import VENDOR, Pool, connection_options, pool_to
-from zq.storage.redis.failover import QUICK, Watched
+from zq.storage.redis.failover import POLL_TIMEOUT, SentinelNetwork
 
 Node: Any = ClusterNode
 """Untyped, because redis-py has no types for it."""
@@ -21,40 +21,40 @@ class Network(Protocol):
     """The servers of a store, and the mapping from keys to servers."""
 
     name: str
-    """Host and port for error messages, without credentials."""
+    """Address for error messages, without credentials."""
 
     def pool(self, key: bytes) -> Pool:
-        """Return the pool of the key's server. Raises ``RedisError``."""
+        """Return the pool of the key's server. Raises ``RedisError`` if no server is available."""
         ...
 
     def any_pool(self) -> Pool:
-        """Return the pool of any server. Raises ``RedisError``."""
+        """Return the pool of any server. Raises ``RedisError`` if no server is available."""
         ...
 
     def relearn(self) -> None:
-        """Reload the mapping from keys to servers. Raises ``RedisError``."""
+        """Reload the mapping from keys to servers. Raise no error if that fails."""
         ...
 
-    def doubt(self) -> None:
-        """Reload the mapping in the background, after a server did not answer."""
+    def relearn_later(self) -> None:
+        """Reload the mapping in the background, because a server has failed to respond."""
         ...
 
-    def still(self, pool: Pool) -> bool:
-        """Return whether writes over this pool reached the current master.
+    def is_current(self, pool: Pool) -> bool:
+        """Return whether the pool leads to the current master, so that writes over the pool are not lost.
 
         Raises ``RedisError`` if that cannot be determined in time.
         """
         ...
 
-    def asked(self, error: AskError) -> Pool:
-        """Return the pool of the server to which an ASK redirection leads."""
+    def redirected_pool(self, error: AskError) -> Pool:
+        """Return the pool of the server to which an ASK error redirects."""
         ...
 
     def close(self) -> None: ...
 
 
-class Single:
-    """One server."""
+class SingleServer:
+    """A store on a single server."""
 
     def __init__(self, pool: Pool, name: str) -> None:
         self.name = name
@@ -67,15 +67,15 @@ class Single:
         return self._pool
 
     def relearn(self) -> None:
-        """Do nothing: there is only one server."""
+        """Do nothing, because there is only one server."""
 
-    def doubt(self) -> None:
-        """Do nothing: there is only one server."""
+    def relearn_later(self) -> None:
+        """Do nothing, because there is only one server."""
 
-    def still(self, pool: Pool) -> bool:
+    def is_current(self, pool: Pool) -> bool:
         return True
 
-    def asked(self, error: AskError) -> Pool:
+    def redirected_pool(self, error: AskError) -> Pool:
         raise error
 
     def close(self) -> None:
@@ -83,7 +83,7 @@ class Single:
 
 
 class Cluster:
-    """A cluster. redis-py's client maps slots to servers."""
+    """A cluster. redis-py's client maps its slots to servers."""
 
     def __init__(self, address: Address, options: dict[str, Any]) -> None:
         self.name = address.name
@@ -107,14 +107,14 @@ class Cluster:
         with self._learning, contextlib.suppress(*VENDOR):
             self._connected().nodes_manager.initialize()
 
-    def doubt(self) -> None:
+    def relearn_later(self) -> None:
         if not self._learning.locked():
             threading.Thread(target=self.relearn, name="zq-redis-cluster", daemon=True).start()
 
-    def still(self, pool: Pool) -> bool:
+    def is_current(self, pool: Pool) -> bool:
         return True
 
-    def asked(self, error: AskError) -> Pool:
+    def redirected_pool(self, error: AskError) -> Pool:
         node = self._connected().get_node(host=error.host, port=error.port)
         if node is None:
             raise error
@@ -145,24 +145,25 @@ class Cluster:
 
 
 def reach(address: Address, timeout: float) -> Network:
-    """Return the network of an address. Nothing is sent yet."""
+    """Return the network for an address. Nothing is sent yet."""
     options = connection_options(timeout)
     own = options | address.credentials
     if address.cluster:
         return Cluster(address, own)
     own["db"] = address.db
     if address.master:
-        return watched(address, options, own, timeout)
+        return _sentinel_network(address, options, own, timeout)
     host = None if address.path else address.hosts[0]
-    return Single(pool_to(address, host, own), address.name)
+    return SingleServer(pool_to(address, host, own), address.name)
 
 
-def watched(address: Address, options: dict[str, Any], own: dict[str, Any], timeout: float) -> Watched:
-    """Return the network of a master behind Sentinels."""
-    quick = min(timeout / 8, QUICK) / len(address.hosts)
+def _sentinel_network(
+    address: Address, options: dict[str, Any], own: dict[str, Any], timeout: float
+) -> SentinelNetwork:
+    quick = min(timeout / 8, POLL_TIMEOUT) / len(address.hosts)
     sentinels = options | address.sentinel_credentials
     sentinels |= {"socket_timeout": quick, "socket_connect_timeout": quick}
-    masters = own | {"redis_connect_func": greet_master}
+    masters = own | {"redis_connect_func": check_master}
 
     def to_sentinel(host: Host) -> Pool:
         return pool_to(address, host, sentinels)
@@ -170,11 +171,11 @@ def watched(address: Address, options: dict[str, Any], own: dict[str, Any], time
     def to_master(host: Host) -> Pool:
         return pool_to(address, host, masters)
 
-    return Watched(address.name, address.master, address.hosts, to_sentinel, to_master, timeout)
+    return SentinelNetwork(address.name, address.master, address.hosts, to_sentinel, to_master, timeout)
 
 
-def greet_master(connection: Any) -> None:
-    """Check a new connection's server for the master role, with INFO because ROLE may be denied."""
+def check_master(connection: Any) -> None:
+    """Check that a new connection leads to a master, with INFO because the user may lack permission for ROLE."""
     connection.on_connect()
     connection.send_command("INFO", "replication")
     with contextlib.suppress(NoPermissionError):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notices of new messages and published batches, from scripts to listeners in this process.
+"""Subscriptions to new messages and published batches, for listeners in this process.
 
-The script that appends a batch also publishes it, on the sharded channel of the project. One thread per server
-subscribes to the channels of followed projects on that server. XREAD is not suitable: in a cluster a command can wait
-for streams of one slot only, and it would have to name all streams again after each batch.
+The script that appends a batch to a project's log also publishes it on the project's sharded channel. One thread per
+Redis server subscribes to the channels of the followed projects on that server. XREAD is not suitable: in a cluster, it
+can wait only for streams of one slot, and it would have to name all streams again after each batch.
 """
 
 import contextlib
@@ -19,19 +19,19 @@ from redis.exceptions import ConnectionError
 from zq.model import QueueRef
 from zq.model.topics import Batch, Listener
 from zq.storage.redis import batches, layout
-from zq.storage.redis.client import translated
+from zq.storage.redis.client import translate_errors
 from zq.storage.redis.connections import Pool
 from zq.storage.redis.network import Network
 from zq.storage.redis.subscriber import Connection, Notice, Subscriber
 
 # Maximum seconds for which a subscriber waits for the server's confirmation.
 PATIENCE: Final = 1.0
-# Seconds after which the queue subscriber checks whether it is closed.
-QUEUES_LOOK: Final = 0.1
+# Seconds between two checks whether the queue subscriber was closed.
+QUEUES_CHECK_INTERVAL: Final = 0.1
 # Seconds of pause after each read of queue notices, because each wake-up costs a post 50 µs.
-QUEUES_PAUSE: Final = 0.005
-# Seconds after which a log reader checks for changed subscriptions.
-LOG_LOOK: Final = 0.01
+QUEUES_READ_PAUSE: Final = 0.005
+# Seconds between two checks for changed subscriptions of a log reader.
+LOG_CHECK_INTERVAL: Final = 0.01
 # Seconds of pause after each read of batches, because each wake-up costs a publisher 50 µs.
 LOG_PAUSE: Final = 0.001
 
@@ -39,18 +39,17 @@ LOG_PAUSE: Final = 0.001
 class QueueSubscriber(Subscriber):
     """A thread that notifies a listener of queues with new messages.
 
-    Notices published while there is no connection are lost.
+    Notices that are published while the connection is broken are lost.
     """
 
     def __init__(self, network: Network, listener: Callable[[QueueRef], None]) -> None:
-        super().__init__("zq-redis-listener", QUEUES_LOOK, QUEUES_PAUSE)
+        super().__init__("zq-redis-listener", QUEUES_CHECK_INTERVAL, QUEUES_READ_PAUSE)
         self._network, self._listener = network, listener
         self._subscribed = threading.Event()
         self.start()
         self._subscribed.wait(PATIENCE)
 
-    def notify_instead(self, listener: Callable[[QueueRef], None]) -> None:
-        """Replace the listener."""
+    def set_listener(self, listener: Callable[[QueueRef], None]) -> None:
         self._listener = listener
 
     def pool(self) -> Pool:
@@ -68,10 +67,12 @@ class QueueSubscriber(Subscriber):
                 self._listener(layout.queue_of(name))
 
 
-class Followed:
-    """A followed project.
+class FollowedProject:
+    """A project whose log has listeners.
 
-    ``confirmed`` is set by the server's confirmation. ``late`` means that the subscriber has stopped waiting for it.
+    Attributes:
+        confirmed: Set when the server has confirmed the subscription.
+        late: Whether the subscriber no longer waits for the confirmation.
     """
 
     def __init__(self, reader: "LogReader") -> None:
@@ -81,37 +82,42 @@ class Followed:
         self.late = False
 
     def notify(self, batch: Batch | None, before: int = 0) -> None:
-        """Notify the listeners of a batch. None means that the cached part of the log must be dropped."""
+        """Notify the listeners of a batch.
+
+        Args:
+            batch: The batch; ``None`` = the listeners must drop their cached part of the log.
+            before: Last sequence of the log before the batch.
+        """
         for listener in self.listeners:
             listener(batch, before)
 
 
 class LogSubscriber:
-    """The subscriptions to project logs; idle until a project is followed."""
+    """The subscriptions to project logs. There are no threads until a project is followed."""
 
     def __init__(self, network: Network, database: int) -> None:
         self.network, self._database = network, database
         self.lock = threading.Lock()
-        self.followed: dict[bytes, Followed] = {}
+        self.followed: dict[bytes, FollowedProject] = {}
         """Followed projects by channel."""
         self._readers: dict[int, LogReader] = {}
 
     def channel(self, project: str) -> bytes:
-        """Return the channel of a project's batches."""
         return batches.feed(project, self._database)
 
     def subscribe(self, project: str, listener: Listener) -> Callable[[], None]:
-        """Notify the listener of batches published after this call; return a function that ends the subscription.
+        """Notify the listener of batches published after this call. Return a function that ends the subscription.
 
-        If the confirmation takes longer than ``PATIENCE``, the listener is later notified of a possible loss.
+        If the server does not confirm the subscription within ``PATIENCE`` seconds, the listener is later notified that
+        batches may be missing.
         """
         channel = self.channel(project)
-        with translated():
+        with translate_errors():
             pool = self.network.pool(channel)
         with self.lock:
             known = self.followed.get(channel)
             if known is None:
-                known = self.followed[channel] = Followed(self.reader(pool))
+                known = self.followed[channel] = FollowedProject(self.reader(pool))
                 known.reader.changes.append((True, channel))
             known.listeners += (listener,)
         if not known.confirmed.wait(PATIENCE):
@@ -119,7 +125,7 @@ class LogSubscriber:
                 known.late = not known.confirmed.is_set()
         return lambda: self._end(channel, known, listener)
 
-    def _end(self, channel: bytes, known: Followed, listener: Listener) -> None:
+    def _end(self, channel: bytes, known: FollowedProject, listener: Listener) -> None:
         with self.lock:
             known.listeners = tuple(other for other in known.listeners if other is not listener)
             if not known.listeners and self.followed.get(channel) is known:
@@ -134,7 +140,7 @@ class LogSubscriber:
             reader.close()
 
     def reader(self, pool: Pool) -> "LogReader":
-        """Return the reader for a server. Call it with the lock held."""
+        """Return the reader for a server. The caller holds the lock."""
         found = self._readers.get(id(pool))
         if found is None:
             found = LogReader(self, pool)
@@ -143,27 +149,31 @@ class LogSubscriber:
         return found
 
     def forget(self, reader: "LogReader") -> None:
-        """Remove a reader that has ended. Call it with the lock held."""
+        """Remove a reader that has ended. The caller holds the lock."""
         del self._readers[id(reader.server)]
 
 
 class LogReader(Subscriber):
-    """The reader of one server's notices.
+    """The reader of one server's published batches.
 
-    ``changes`` has the pending subscriptions (True) and unsubscriptions (False) by channel, in order.
+    Attributes:
+        changes: Pending subscriptions (``True``) and unsubscriptions (``False``) with their channels, oldest first.
     """
 
     def __init__(self, follower: LogSubscriber, server: Pool) -> None:
-        super().__init__("zq-redis-follower", LOG_LOOK, LOG_PAUSE)
+        super().__init__("zq-redis-follower", LOG_CHECK_INTERVAL, LOG_PAUSE)
         self.server = server
         self.changes: deque[tuple[bool, bytes]] = deque()
         self._follower = follower
         self._tried = False
 
     def pool(self) -> Pool | None:
-        """Return the pool; before each retry, move projects that are now on other servers to their readers."""
+        """Return the server's pool, or ``None`` if this reader has no project left.
+
+        Before a reconnection, assign projects that have moved to other servers to the readers of these servers.
+        """
         if self._tried:
-            self._sort()
+            self._reassign()
         self._tried = True
         with self._follower.lock:
             if not self._channels():
@@ -191,7 +201,7 @@ class LogReader(Subscriber):
             if known is not None:
                 self._take(kind, known, content[0])
 
-    def _take(self, kind: bytes, known: Followed, content: bytes) -> None:
+    def _take(self, kind: bytes, known: FollowedProject, content: bytes) -> None:
         if kind == b"smessage":
             _notify_batches(known, content)
         elif kind == b"ssubscribe":
@@ -204,8 +214,11 @@ class LogReader(Subscriber):
         elif kind == b"sunsubscribe" and known.confirmed.is_set() and known.reader is self:
             raise ConnectionError("The channel's slot has moved to another server.")
 
-    def _sort(self) -> None:
-        """Move projects that are now on other servers to their readers. Raises ``RedisError``."""
+    def _reassign(self) -> None:
+        """Assign projects that have moved to other servers to the readers of these servers.
+
+        Raises ``RedisError`` if the server of a project cannot be determined.
+        """
         network, lock = self._follower.network, self._follower.lock
         network.relearn()
         with lock:
@@ -219,14 +232,14 @@ class LogReader(Subscriber):
                     known.reader.changes.append((True, channel))
 
     def _channels(self) -> list[bytes]:
-        """Return the channels of this reader's projects. Call it with the lock held."""
+        """Return the channels of this reader's projects. The caller holds the lock."""
         return [channel for channel, known in self._follower.followed.items() if known.reader is self]
 
 
-def _notify_batches(known: Followed, content: bytes) -> None:
+def _notify_batches(known: FollowedProject, content: bytes) -> None:
     # Other clients may publish invalid content here.
     with contextlib.suppress(struct.error, ValueError, msgspec.MsgspecError):
         if not content:
             known.notify(None)
         for batch in batches.batches(content, batches.DIGITS):
-            known.notify(batch.opened(), int(content[: batches.DIGITS]))
+            known.notify(batch.decode(), int(content[: batches.DIGITS]))

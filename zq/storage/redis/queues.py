@@ -9,7 +9,7 @@ from zq.storage.redis.store import Store
 
 # Kinds of messages in grouped queues, as stored in their entries.
 KINDS: Final = {Grouping.ORDERED: 2, Grouping.FAIR: 3}
-# Prefix of a queue name in the field that has the queue's grouping.
+# Prefix of a queue's name in the name of the field with its grouping.
 GROUPING: Final = b"\0"
 
 

@@ -17,9 +17,10 @@ from zq.storage.redis.layout import (
 
 
 def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
-    """Decode the message at offset ``at`` with its state as of ``now``.
+    """Decode the message at offset ``at`` as of ``now``.
 
-    Return the message, the lease and start of its claim, and the end offset.
+    Returns:
+        The message, the ttl and start of its claim, and the end offset.
     """
     length = FRONT.unpack_from(blob, at)[0]
     first = at + FRONT.size
@@ -58,7 +59,7 @@ def message(blob: bytes, at: int, now: int) -> tuple[Message, int, int, int]:
 
 
 def _more(more: bytes, created: int) -> tuple[int, int, str, str, str, int, int, str]:
-    """Decode the optional part of an entry: see ``layout.MORE`` and ``layout.TAIL``."""
+    """Decode the optional fields of an entry, see ``layout.MORE`` and ``layout.TAIL``."""
     told, count, checksum, origin, reason = MORE.unpack_from(more)
     second = MORE.size + checksum
     third = second + origin

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Lua scripts, one per verb.
 
-A file consists of sections: parts, which several scripts share, and scripts. A section begins with the line ``---- part
-name`` or ``---- script name: flags``.
+A file consists of sections, which are scripts or parts. Several scripts share a part. A section begins with the line
+``---- part name`` or ``---- script name: flags``.
 """
 
 import re
@@ -20,7 +20,7 @@ SECTION: Final = re.compile(r"^---- (?:part|script) (\w+)(?:: (.+))?\n", re.MULT
 
 
 def read_sections() -> dict[str, tuple[str, str]]:
-    """Return flags and text of each section by name."""
+    """Return the flags and text of each section by name."""
     found = {}
     for file in FOLDER.iterdir():
         if file.name.endswith(".lua"):
@@ -34,14 +34,16 @@ SECTIONS: Final = read_sections()
 
 
 def part(name: str) -> str:
-    """Return the text of a part."""
     return SECTIONS[name][1]
 
 
 class Script:
-    """A script with the parts that it needs.
+    """A script, which consists of parts and its own text.
 
-    The part ``shared`` comes first unless the script is ``alone``, followed by ``parts``.
+    Args:
+        parts: Names of the parts, in order.
+        alone: Whether to omit the part ``shared``, which comes first in all other scripts.
+        confirmed: Whether a write waits for replicas if ``wait_replicas`` is set.
     """
 
     def __init__(self, name: str, *parts: str, alone: bool = False, confirmed: bool = True) -> None:
@@ -52,11 +54,11 @@ class Script:
         # Redis reads the flags only from the first line.
         source = "".join([f"#!lua{flags and ' flags='}{flags}\n", constants, *map(part, self.parts), text])
         self.confirmed = confirmed and "no-writes" not in flags
-        """Wait for replicas after a write if ``wait_replicas`` is set."""
+        """Whether the client waits for replicas after the script, if ``wait_replicas`` is set."""
         self.call = b"EVALSHA", sha1(source.encode(), usedforsecurity=False).hexdigest().encode()
-        """First arguments of the command for a server that has the script."""
+        """Start of the command for a server that has the script."""
         self.load = b"EVAL", source.encode()
-        """First arguments of the command for a server that lacks the script; the command also loads it."""
+        """Start of the command for a server that lacks the script. It also loads the script."""
 
 
 LINED: Final = ("lines", "entries")

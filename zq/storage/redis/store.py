@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared parts of the controllers: queue scripts, script errors, moves, and the expiry schedule."""
+"""Code that the controllers share: queue scripts, script errors, moves, and the expiry schedule."""
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -27,7 +27,7 @@ from zq.errors import (
     StageNotFound,
     ZqError,
 )
-from zq.model import Draft, IdempotencyKey, Move, QueueRef, Settled
+from zq.model import Draft, IdempotencyKey, Move, QueueRef, SettleResult
 from zq.model.stats import removals
 from zq.storage.redis import layout, scripts
 from zq.storage.redis.client import Client, Question
@@ -37,54 +37,65 @@ from zq.storage.redis.scripts import Script
 
 # Milliseconds to which times in the expiry schedule are rounded down, so that servers create equal entries.
 GRID: Final = 15_000
-# Milliseconds before an entry is due from which no new message relies on it, because the sweep may finish before the
-# message is stored.
+# Milliseconds before its due time at which an entry no longer covers new messages, because the sweep may finish before
+# such a message is stored.
 MARGIN: Final = 30_000
-# Milliseconds after which the target queue of a move is swept, in case the server dies before it schedules the exact
-# expiry of the moved messages.
+# Milliseconds after which the target queue of a move is swept. The sweep is needed if the server dies before it
+# schedules the exact expiry of the moved messages.
 BURIAL: Final = 60_000
 # Maximum number of queues and projects whose schedule entries are cached. A ``FIFOCache`` is read without a lock.
-MOST_KNOWN: Final = 100_000
+MAX_KNOWN: Final = 100_000
 
 
 class Store:
-    """The context that runs scripts on queues and maintains the expiry schedule.
+    """A runner of queue scripts that also maintains the expiry schedule.
 
-    A schedule entry says when a queue may have expired data. It is in another cluster slot than the queue, so the entry
-    is created before the message that needs it. One entry covers all later expiries.
+    A schedule entry says when a queue may have expired data. The entry and the queue are in different cluster slots, so
+    the entry is created before the message that needs it. One entry covers all later expiries.
     """
 
     def __init__(self, client: Client) -> None:
         self.client = client
         self.removals = removals()
-        self._scheduled = FIFOCache[QueueRef, int](MOST_KNOWN)
-        self._registered = FIFOCache[str, bool](MOST_KNOWN)
+        self._scheduled = FIFOCache[QueueRef, int](MAX_KNOWN)
+        self._registered = FIFOCache[str, bool](MAX_KNOWN)
         self._lock = threading.Lock()
 
     def run(self, script: Script, queue: QueueRef, *arguments: bytes, more: Iterable[Block] = ()) -> Reply:
-        """Run a script on a queue, with additional keys of the same project."""
+        """Run a script on a queue.
+
+        Args:
+            more: Additional keys of the same project.
+        """
         return self.client.run(script, (*layout.keys(queue).first, *chain.from_iterable(more)), *arguments)
 
     def question(self, script: Script, queue: QueueRef, *arguments: bytes) -> Question:
-        """Return a read-only script on a queue for ``Client.each``."""
+        """Build a read-only script call on a queue, for ``Client.each``."""
         keys = layout.keys(queue).first
         return Question(keys[0], arguments, script, keys)
 
     def history(self, queue: QueueRef, seconds: int, now: int) -> list[Block]:
-        """Return the keys of a queue's history and schedule its expiry; return nothing for 0 seconds."""
+        """Schedule the expiry of history entries and return the keys of the queue's history.
+
+        If ``seconds`` is 0, the queue keeps no history: schedule nothing and return no keys.
+        """
         if not seconds:
             return []
         self.schedule_expiry(queue, now + seconds * 1000, now)
         return [layout.keys(queue).history]
 
     def answers(self, queue: QueueRef, idempotency_key: IdempotencyKey, now: int) -> tuple[Block, list[bytes]]:
-        """Return the keys of remembered requests, and this request's key, digest and expiry as script arguments."""
+        """Schedule the expiry of an idempotency key.
+
+        Returns:
+            The Redis keys of remembered requests, and the script arguments: idempotency key, digest and expiry.
+        """
         expires = now + idempotency_key.window * 1000
         self.schedule_expiry(queue, expires, now)
         return layout.keys(queue).answers, [layout.text(idempotency_key.key), idempotency_key.digest, b"%d" % expires]
 
     def schedule_expiry(self, queue: QueueRef, expires: int, now: int) -> None:
-        """Schedule a sweep of the queue at ``expires`` (milliseconds). Call it before the message is stored."""
+        """Schedule a sweep of the queue at ``expires`` (milliseconds). Must be called before the message is stored."""
         try:
             entered = self._scheduled[queue]  # in one step, because another thread may evict the entry
         except KeyError:
@@ -98,25 +109,29 @@ class Store:
             self._scheduled[queue] = moment
 
     def register_project(self, project: str) -> None:
-        """Register a project in the expiry schedule. Call it before the project's first queue is created."""
+        """Register a project in the expiry schedule. Must be called before the project's first queue is created."""
         if project not in self._registered:
             self.schedule(layout.whole(project), layout.FAR)
             with self._lock:
                 self._registered[project] = True
 
     def schedule(self, queue: QueueRef, moment: int, done: bytes = b"") -> None:
-        """Add an entry of this time (0: none) to the queue's bucket and remove the entry ``done``."""
+        """Add an entry to the queue's bucket, and remove the entry ``done``.
+
+        Args:
+            moment: Due time in milliseconds; 0 = add no entry.
+        """
         key = layout.bucket_of(queue)
         member = layout.schedule_entry(queue, moment)
         self.client.run(scripts.SCHEDULE, (key,), b"%d" % moment, member, done, b"")
 
 
-# Header of a remembered request: expiry and length of the digest; digest and answer follow.
+# Header of a remembered request: expiry and length of the digest. The digest and the result follow.
 KNOWN: Final = Packing(">QH")
 # First byte of a MessagePack array of two values, and of an 8-byte number.
 PAIR: Final = b"\x92"
 NUMBER: Final = b"\xcf"
-# Header of a settlement's result: deleted, released, moved and buried messages; the lost ids follow.
+# Header of a settlement's result: numbers of deleted, released, moved and buried messages. The lost ids follow.
 SETTLED: Final = Packing(">IIII")
 # Errors of scripts that reply with a code only.
 ERRORS: Final[dict[bytes, type[ZqError]]] = {
@@ -135,37 +150,38 @@ def checked(
 ) -> Reply:
     """Return a successful reply, or raise the error in it.
 
-    ``answer`` decodes the remembered answer to ``idempotency_key``; None means that it is the answer to a post.
+    Args:
+        answer: Decodes the remembered result for ``idempotency_key``; ``None`` = it is the result of a post.
     """
     if not isinstance(reply, list):
         return reply
     if idempotency_key is None or reply[0] != b"known":
-        raise _error(reply)
-    packed = _answered(reply[1], idempotency_key)
-    raise unpack_posted(packed) if answer is None else Repeated(answer(packed))
+        raise _read_error(reply)
+    packed = _read_result(reply[1], idempotency_key)
+    raise decode_posted(packed) if answer is None else Repeated(answer(packed))
 
 
 def raise_repeated(reply: Reply, drafts: Sequence[Draft]) -> None:
-    """Raise ``DraftsRepeated`` if the reply reports drafts with known keys."""
+    """Raise ``DraftsRepeated`` if the reply reports drafts whose idempotency keys were used before."""
     if not isinstance(reply, list) or reply[0] != b"repeated":
         return
     first: dict[str, Repeated] = {}
     for of, known in zip(reply[1::2], reply[2::2], strict=True):
         draft = drafts[of - 1]
         assert draft.once is not None, "the script was called with the key"
-        first[draft.id] = unpack_posted(_answered(known, draft.once))
+        first[draft.id] = decode_posted(_read_result(known, draft.once))
     raise DraftsRepeated(first)
 
 
-def _answered(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
-    """Return the remembered answer. Raises ``KeyReused`` if the digest differs."""
+def _read_result(known: bytes, idempotency_key: IdempotencyKey) -> bytes:
+    """Return the remembered result of a request. Raises ``KeyReused`` if the digest differs."""
     end = KNOWN.size + KNOWN.unpack_from(known)[1]
     if known[KNOWN.size : end] != idempotency_key.digest:
         raise KeyReused
     return known[end:]
 
 
-def _error(reply: Sequence[bytes]) -> ZqError:
+def _read_error(reply: Sequence[bytes]) -> ZqError:
     kind, *about = reply
     match kind:
         case b"unstaged":
@@ -179,33 +195,33 @@ def _error(reply: Sequence[bytes]) -> ZqError:
     return ERRORS[kind]()
 
 
-def unpack_settled(packed: bytes) -> Settled:
+def decode_settled(packed: bytes) -> SettleResult:
     """Decode the result of a settlement."""
     deleted, released, moved, buried = SETTLED.unpack_from(packed)
-    return Settled(deleted, released, moved, buried, layout.ids(packed[SETTLED.size :]))
+    return SettleResult(deleted, released, moved, buried, layout.ids(packed[SETTLED.size :]))
 
 
-def packed_ids(drafts: Sequence[Draft]) -> bytes:
-    """Encode the answer to a repeated post into a stage."""
+def encode_ids(drafts: Sequence[Draft]) -> bytes:
+    """Encode the result that is remembered for a post into a stage."""
     return msgspec.msgpack.encode([draft.id for draft in drafts])
 
 
-def packed_posted(drafts: Sequence[Draft]) -> bytes:
-    """Encode the answer to a repeated post, except the last sequence, whose 8 bytes the script appends."""
-    return PAIR + packed_ids(drafts) + NUMBER
+def encode_posted(drafts: Sequence[Draft]) -> bytes:
+    """Encode the result that is remembered for a post, except the last sequence, whose 8 bytes the script appends."""
+    return PAIR + encode_ids(drafts) + NUMBER
 
 
-def unpack_posted(answer: bytes) -> Repeated:
-    """Decode the answer to a repeated post.
+def decode_posted(answer: bytes) -> Repeated:
+    """Decode the remembered result of a post.
 
-    A post into a stage, or of an earlier version, has only ids.
+    Results of posts into a stage, and results that earlier versions of zq stored, contain only ids.
     """
     told = msgspec.msgpack.decode(answer)
     return Repeated(*told) if told and isinstance(told[0], list) else Repeated(told)
 
 
 class MovePlan(NamedTuple):
-    """The targets of moves and their arguments for scripts."""
+    """The targets of moves, and the script arguments for the moves."""
 
     targets: list[QueueRef]
     terms: list[bytes]
@@ -217,7 +233,10 @@ class MovePlan(NamedTuple):
 
 
 def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -> MovePlan:
-    """Plan moves and schedule the expiry of their messages. Call it before the messages move."""
+    """Return the plan of the moves, and schedule the expiry of the moved messages.
+
+    Must be called before the messages are moved.
+    """
     numbers: dict[str, int] = {}
     terms: list[bytes] = []
     expiries: dict[str, int] = {}
@@ -236,7 +255,7 @@ def plan_moves(store: Store, project: str, moves: Sequence[Move], moment: int) -
 
 
 def schedule_arrivals(store: Store, targets: Sequence[QueueRef], blob: bytes, moment: int) -> bytes:
-    """Schedule the expiry of moved messages from the reply's header; return the rest of the reply."""
+    """Schedule the expiry of moved messages, which the header of a reply states. Return the rest of the reply."""
     at = 0
     for target in targets:
         earliest = layout.MOMENT.unpack_from(blob, at)[0]

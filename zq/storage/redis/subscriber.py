@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A thread that reads published messages on its own redis-py connection.
 
-The thread also sends all commands on this connection, because two threads must not use a TLS connection at once. No
-thread can wake it up: every ``patience`` seconds it checks for commands to send and for its end.
+The thread also sends all commands on this connection, because two threads must not use a TLS connection concurrently.
+No other thread can wake it. Every ``patience`` seconds, it checks for commands to send and whether it was closed.
 
 The thread reads the connection directly, which takes 2.4 µs per notice instead of 10 µs with redis-py's ``PubSub``.
 Reads have no timeout argument, because that would cost two system calls each.
@@ -20,14 +20,15 @@ from zq.storage.redis.connections import RETIRED, VENDOR, Pool
 
 LOG = logging.getLogger(__name__)
 LOST: Final = "%s: connection to the store's notices lost, retrying: %s"
-UNFORESEEN: Final = "%s: unexpected error, reconnecting."
+UNEXPECTED: Final = "%s: unexpected error, reconnecting."
 FOUND: Final = "%s: connected to the store's notices again."
-# Seconds without input after which the server is pinged, and after which an unanswered ping ends the connection.
+# Seconds without input after which the server is pinged, and then seconds without a reply after which the connection is
+# closed.
 QUIET: Final = 5.0
 # Seconds before the second attempt to connect; doubled for each further attempt.
-FIRST_WAIT: Final = 0.05
+FIRST_DELAY: Final = 0.05
 # Maximum seconds between attempts to connect.
-LONGEST_WAIT: Final = 2.0
+MAX_DELAY: Final = 2.0
 # Maximum number of notices handled together.
 TOGETHER: Final = 1000
 
@@ -40,26 +41,28 @@ Connection = Any
 class Subscriber(ABC):
     """A subscriber that reconnects until it is closed.
 
-    ``pause`` is the number of seconds for which it does not read after it has read all input.
+    Args:
+        patience: Seconds to wait for input before ``send`` is called again.
+        pause: Seconds for which the subscriber stops reading after it has read all input.
     """
 
     def __init__(self, name: str, patience: float, pause: float) -> None:
         self._patience, self._pause = patience, pause
-        self._deaf = False
-        self._wait = FIRST_WAIT
+        self._is_lost = False
+        self._wait = FIRST_DELAY
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     @abstractmethod
     def pool(self) -> Pool | None:
-        """Return the pool of the server, or None to end the thread."""
+        """Return the pool of the server, or ``None`` to end the thread."""
 
     @abstractmethod
     def subscribe(self, connection: Connection) -> None:
         """Subscribe on a new connection."""
 
     def send(self, connection: Connection) -> bool:
-        """Send pending commands. Return False to end this connection."""
+        """Send pending commands. Return ``False`` to end this connection."""
         return True
 
     @abstractmethod
@@ -87,22 +90,22 @@ class Subscriber(ABC):
                     connection.disconnect()
                     pool.release(connection)
             except VENDOR as error:
-                self._lost(error)
+                self._log_loss(error)
             except Exception:  # the thread must survive any failure
-                LOG.critical(UNFORESEEN, self._thread.name, exc_info=True)
+                LOG.critical(UNEXPECTED, self._thread.name, exc_info=True)
             self._closed.wait(self._wait)
-            self._wait = min(2 * self._wait, LONGEST_WAIT)
+            self._wait = min(2 * self._wait, MAX_DELAY)
 
-    def _lost(self, error: BaseException) -> None:
-        """Log the first failure after a successful connection."""
-        if not self._deaf and not self._closed.is_set():
-            self._deaf = True
+    def _log_loss(self, error: BaseException) -> None:
+        """Log a lost connection, but not the failures of the following attempts."""
+        if not self._is_lost and not self._closed.is_set():
+            self._is_lost = True
             LOG.warning(LOST, self._thread.name, error)
 
-    def _found(self) -> None:
-        self._wait = FIRST_WAIT
-        if self._deaf:
-            self._deaf = False
+    def _log_recovery(self) -> None:
+        self._wait = FIRST_DELAY
+        if self._is_lost:
+            self._is_lost = False
             LOG.warning(FOUND, self._thread.name)
 
     def _follow(self, pool: Pool, connection: Connection) -> None:
@@ -114,7 +117,7 @@ class Subscriber(ABC):
             notices = self._read(connection)
             if notices:
                 self.on_notices(notices)
-                self._found()
+                self._log_recovery()
                 last, asked = time.monotonic(), False
                 self._closed.wait(self._pause)
             elif time.monotonic() - last > QUIET:
@@ -124,7 +127,7 @@ class Subscriber(ABC):
                 connection.send_command("PING", check_health=False)
 
     def _read(self, connection: Connection) -> list[Notice]:
-        """Return all available notices after waiting up to ``patience`` seconds for the first one."""
+        """Wait up to ``patience`` seconds for a notice. Return all notices that are available then."""
         found: list[Notice] = []
         patience = self._patience
         while len(found) < TOGETHER and connection.can_read(patience):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published messages in Redis: a stream for each project, and an index of it by topic."""
+"""Published messages in Redis: one stream per project, with an index by topic."""
 
 import contextlib
 import random
@@ -12,22 +12,22 @@ from redis.exceptions import OutOfMemoryError
 
 from zq.errors import Unavailable
 from zq.model import Edge, IdempotencyKey, Seconds, Stats
-from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, Published, Retention, TopicRef
+from zq.model.topics import Batch, Entry, Listener, LogSlice, Pattern, PublishedMessage, Retention, TopicRef
 from zq.storage.redis import batches, layout, scripts
 from zq.storage.redis.connections import Reply
 from zq.storage.redis.notices import LogSubscriber
 from zq.storage.redis.scripts import Script
 from zq.storage.redis.store import Store, checked
 
-# Upper bound of times in the expiry schedule that are due at once.
+# Upper bound for times in the expiry schedule that mean "due immediately".
 LONG_AGO: Final = 10**9
 # Reply of a publish: first sequence, and whether trimmed messages are left to remove.
 PUBLISHED: Final = Packing(">Q?")
-MOST_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
 # Maximum bytes of a read, and maximum number of batches that it examines.
-MOST_BATCHES: Final = 1000
-# Maximum round trips of a read by pattern; each requests ``GROWTH`` times as many messages as the one before.
-LOOKS: Final = 5
+MAX_BATCHES: Final = 1000
+# Maximum round trips of a read by pattern. Each of them requests ``GROWTH`` times as many messages as the previous one.
+MAX_ROUND_TRIPS: Final = 5
 GROWTH: Final = 4
 # Maximum seconds by which a log may be ahead of the store's time.
 AHEAD: Final = 60
@@ -77,7 +77,7 @@ class TopicController:
 
     def read(self, project: str, after: int, limit: int, pattern: Pattern) -> LogSlice:
         scan = LogScan(after, limit, pattern)
-        for _ in range(LOOKS):
+        for _ in range(MAX_ROUND_TRIPS):
             scan.take(self._run(scripts.LOG_READ, project, *scan.terms()))
             if scan.done:
                 break
@@ -88,7 +88,8 @@ class TopicController:
 
     def purge(self, topic: TopicRef) -> None:
         terms = layout.text(topic.name), self._follower.channel(topic.project)
-        # Before, in case that the answer is lost; and again, for a round that came in between has removed that entry.
+        # Schedule before the purge, because its reply may be lost. Schedule again, because a sweep in between may have
+        # removed the first entry.
         self._sweep_soon(topic.project)
         self._run(scripts.TOPIC_PURGE, topic.project, *terms)
         self._sweep_soon(topic.project)
@@ -99,7 +100,7 @@ class TopicController:
         while True:
             asked = b"%d" % layout.ms(now), layout.text(topic.name), after
             after, whole, *fronts, rest = self._run(scripts.TOPIC_STATS, topic.project, *asked)
-            living = [item for batch in batches.batches(rest, 0) for item in batch.opened().messages(0, now)]
+            living = [item for batch in batches.batches(rest, 0) for item in batch.decode().messages(0, now)]
             free += whole + len(living)
             edges += [_edge(item) for item in living]
             for at, front in enumerate(filter(None, fronts)):
@@ -115,12 +116,15 @@ class TopicController:
         return self._follower.subscribe(project, listener)
 
     def _highest(self, project: str) -> int:
-        """Return an upper bound of the log's sequences, even after data loss, derived from the store's time."""
+        """Return an upper bound of all sequences of the log, derived from the store's time.
+
+        The bound holds even if the log has lost data.
+        """
         seconds, _ = self._store.client.command(batches.keys(project)[0], b"TIME")
         return (int(seconds) + AHEAD) * 1000 * batches.PACE
 
     def _trim(self, project: str, retention: Retention) -> bool:
-        """Trim the log in a full store; return whether that freed memory."""
+        """Trim the log of a full store. Return whether that freed memory."""
         gone, left = self._run(scripts.LOG_TRIM, project, b"%d" % retention.size, b"%d" % retention.messages)
         if left:
             self._sweep_soon(project)
@@ -129,7 +133,7 @@ class TopicController:
     def _sweep_soon(self, project: str) -> None:
         """Schedule a sweep of the project for the next round.
 
-        Each entry is unique, so that only a later round removes it.
+        The entry is unique, so that a round in progress does not remove it.
         """
         self._store.schedule(layout.whole(project), random.randrange(1, LONG_AGO))
 
@@ -151,7 +155,7 @@ class LogScan:
 
     def terms(self) -> list[bytes]:
         """Return the arguments of the next script call."""
-        numbers = self._position, self._ask, MOST_BYTES, MOST_BATCHES - self._seen
+        numbers = self._position, self._ask, MAX_BYTES, MAX_BATCHES - self._seen
         return [*(b"%d" % number for number in numbers), layout.text(self._pattern.topic)]
 
     def take(self, blob: bytes) -> None:
@@ -159,10 +163,10 @@ class LogScan:
         reached, self._last, self._dropped = STATE.unpack_from(blob)
         for batch in batches.batches(blob, STATE.size):
             if self._pattern.matches(batch.topic):
-                if self._found and self._bytes + len(batch.messages) > MOST_BYTES:
+                if self._found and self._bytes + len(batch.messages) > MAX_BYTES:
                     self.done = True
                     return
-                self._found.append(batch.opened())
+                self._found.append(batch.decode())
                 self._bytes += len(batch.messages)
                 self._messages += batch.last - max(self._after, batch.first - 1)
             self._position, self._seen = batch.last, self._seen + 1
@@ -171,12 +175,12 @@ class LogScan:
                 return
         self._position = reached
         self._ask *= GROWTH
-        self.done = bool(self._pattern.topic) or reached >= self._last or self._seen >= MOST_BATCHES
+        self.done = bool(self._pattern.topic) or reached >= self._last or self._seen >= MAX_BATCHES
 
     def result(self) -> LogSlice:
         position = max(self._position, self._after)
         return LogSlice(self._found, position, position < self._last, self._last, self._dropped)
 
 
-def _edge(item: Published) -> Edge:
+def _edge(item: PublishedMessage) -> Edge:
     return Edge(str(item.sequence), item.created, item.sequence)

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fences, stages and commits in Redis.
 
-All data of a project shares a cluster slot, so one script decides a commit. ``transactions.lua`` describes the scripts'
-side. Times are in milliseconds. The stored forms are:
+All data of a project is in one cluster slot, so one script decides a commit. ``transactions.lua`` describes the
+scripts' side. Times are in milliseconds. The stored forms are:
 
-- Stage: expiry, bytes of all bodies, number of queues; then per queue the minimum TTL of its messages, the length of
-  its name, and the name.
+- Stage: expiry, bytes of all bodies, number of queues; then for each queue the minimum TTL of its messages, the length
+  of its name, and the name.
 - Staged message: number of its queue in the stage; draft, with times relative to 0.
-- Producer: expiry, messages published and deleted by its last batch; then the batch in decimal digits.
+- Producer: expiry, numbers of messages published and deleted by its last batch; then the batch in decimal digits.
 
-An open commit is decided but not completed. It has lists, first of claims and then of stages, which are processed one
-by one. A server registers a commit at ``OPEN_KEY`` before it opens the commit, because ``OPEN_KEY`` is in another
-cluster slot and one script cannot do both. An entry without an open commit is removed after ``FORGOTTEN`` milliseconds.
+An open commit is decided but not completed. It has lists of messages, first for claims and then for stages, which are
+processed one by one. A server registers a commit at ``OPEN_KEY`` before it opens the commit. One script cannot do both,
+because ``OPEN_KEY`` is in another cluster slot. An entry without an open commit is removed after ``FORGOTTEN``
+milliseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,10 +23,10 @@ from msgspec import Struct, msgpack
 
 from zq.errors import ProducerNotFound
 from zq.model import (
-    MOST_STAGED,
+    MAX_STAGED,
     Bounds,
     Commit,
-    Committed,
+    CommitResult,
     Draft,
     IdempotencyKey,
     KnownFence,
@@ -35,7 +36,7 @@ from zq.model import (
     Page,
     QueueRef,
     Seconds,
-    Unfinished,
+    UnfinishedCommit,
 )
 from zq.model.quotas import Work, WorkCount
 from zq.storage.capabilities import BOUNDS
@@ -43,15 +44,15 @@ from zq.storage.redis import layout, scripts
 from zq.storage.redis.client import Question
 from zq.storage.redis.connections import Reply
 from zq.storage.redis.layout import OPEN_KEY, Block
-from zq.storage.redis.store import Store, checked, packed_ids
+from zq.storage.redis.store import Store, checked, encode_ids
 
 STAGE: Final = Packing(">QQI")
 STAGED_QUEUE: Final = Packing(">QI")
 PRODUCER: Final = Packing(">QQQ")
 
 
-def least_lives(stage: bytes) -> dict[str, int]:
-    """Return the queues of a stage's messages, each with the minimum TTL of its messages in milliseconds."""
+def min_ttls(stage: bytes) -> dict[str, int]:
+    """Return the minimum TTL of a stage's messages in milliseconds, by queue."""
     at, found = STAGE.size, {}
     while at < len(stage):
         least, length = STAGED_QUEUE.unpack_from(stage, at)
@@ -64,15 +65,15 @@ def expiry(producer: bytes) -> int:
     return int(PRODUCER.unpack_from(producer)[0])
 
 
-def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False) -> Committed:
+def committed(producer: bytes, *, replayed: bool = False, is_open: bool = False) -> CommitResult:
     _, published, deleted = PRODUCER.unpack_from(producer)
-    return Committed(int(producer[PRODUCER.size :]), published, deleted, replayed, is_open)
+    return CommitResult(int(producer[PRODUCER.size :]), published, deleted, replayed, is_open)
 
 
 # Total size in bytes of bodies after which a step ends.
 CAPACITY: Final = 4 << 20
 # Number of open commits that are read together.
-MOST: Final = 100
+MAX_READ_COMMITS: Final = 100
 # Maximum number of names that one script lists.
 NAMES: Final = 200
 # Milliseconds after which an entry without an open commit is stale, because no verb takes that long.
@@ -80,10 +81,12 @@ FORGOTTEN: Final = 60_000
 
 
 class Open(Struct, array_like=True, frozen=True):
-    """The stored form of an open commit, with one list per item of ``claims`` and ``stages``.
+    """The stored form of an open commit. Each item of ``claims`` and ``stages`` has a list of messages.
 
-    ``batch`` is in decimal digits. ``claims`` has the full name of each queue with settled claims and its history
-    retention in seconds. ``stages`` has the stored form of each stage.
+    Attributes:
+        batch: Number of the batch, in decimal digits.
+        claims: Full name and history retention in seconds of each queue with settled claims.
+        stages: Stored form of each stage.
     """
 
     batch: bytes
@@ -92,7 +95,7 @@ class Open(Struct, array_like=True, frozen=True):
 
     @property
     def phases(self) -> int:
-        """The number of lists."""
+        """The number of lists of messages."""
         return len(self.claims) + len(self.stages)
 
     @property
@@ -112,48 +115,49 @@ unpack = msgpack.Decoder(Open).decode
 unpack_entry = msgpack.Decoder(Entry).decode
 
 
-def announce(store: Store, commit: Commit, now: int) -> None:
-    """Register a commit that may become open, so that other servers find it."""
+def register(store: Store, commit: Commit, now: int) -> None:
+    """Register a commit that may become open, so that other servers can find it."""
     entry = Entry(layout.text(commit.project), layout.text(commit.producer), b"%d" % commit.batch)
-    _enter(store, b"%d" % now, msgpack.encode(entry), b"", b"")
+    _schedule(store, b"%d" % now, msgpack.encode(entry), b"", b"")
 
 
-def unfinished(store: Store, now: int) -> Sequence[Unfinished]:
-    """Return the open commits of all projects. Removes stale entries."""
-    bounds = OPEN_KEY, b"0", b"%d" % (MOST - 1), b"WITHSCORES"
+def unfinished(store: Store, now: int) -> Sequence[UnfinishedCommit]:
+    """Return the open commits of all projects, and remove stale entries."""
+    bounds = OPEN_KEY, b"0", b"%d" % (MAX_READ_COMMITS - 1), b"WITHSCORES"
     found = store.client.command(OPEN_KEY, b"ZRANGE", *bounds)
     open_ones = []
     for member, score in zip(found[::2], found[1::2], strict=True):
         entry = unpack_entry(member)
         project, producer = layout.string(entry.project), layout.string(entry.producer)
-        packed, phase = _look(store, project, entry.producer)
+        packed, phase = _find_open(store, project, entry.producer)
         if packed is not None and unpack(packed).batch == entry.batch:
             block = layout.own(project, f"open:{phase}:{producer}")[0]
             left = store.client.each([Question(block, (b"LLEN", block)), Question(block, (b"LINDEX", block, b"0"))])
             progress = f"{entry.batch.decode()} {phase} {left[0]} {len(left[1] or b'')}"
-            open_ones.append(Unfinished(project, producer, progress))
+            open_ones.append(UnfinishedCommit(project, producer, progress))
         elif float(score) < now - FORGOTTEN:  # unless another server registers the commit again in between
-            _enter(store, b"0", b"", member, b"%d" % (now - FORGOTTEN))
+            _schedule(store, b"0", b"", member, b"%d" % (now - FORGOTTEN))
     return open_ones
 
 
 def carry_on(store: Store, project: str, producer: str, most: int, now: int) -> bool:
-    """Process one slice of a commit; return whether anything is left."""
+    """Process one slice of a commit. Return whether anything is left."""
     name, whole = layout.text(producer), layout.whole(project)
-    packed, phase = _look(store, project, name)
+    packed, phase = _find_open(store, project, name)
     if packed is None:
         return False
     commit = unpack(packed)
-    more, terms = _list(store, project, commit, phase, now)
+    more, terms = _slice_arguments(store, project, commit, phase, now)
     numbers = b"%d" % phase, b"%d" % commit.phases, b"%d" % most, b"%d" % CAPACITY
     keys = [layout.keys(whole).transactions, layout.opened(project, producer, phase), *more]
     return bool(store.run(scripts.CARRY, whole, b"%d" % now, name, packed, *numbers, *terms, more=keys))
 
 
 def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: int) -> list[QueueRef]:
-    """Return the queues of these names after scheduling expiries.
+    """Schedule the expiries of queues and return the queues.
 
-    ``lives`` has the TTL of the first message to expire, in milliseconds, by queue.
+    Args:
+        lives: Minimum TTL of the new messages in milliseconds, by queue name.
     """
     targets = [QueueRef(project, name) for name in lives]
     for target in targets:
@@ -161,25 +165,25 @@ def schedule_targets(store: Store, project: str, lives: Mapping[str, int], now: 
     return targets
 
 
-def _enter(store: Store, *terms: bytes) -> None:
-    """Change the schedule of open commits."""
+def _schedule(store: Store, *terms: bytes) -> None:
+    """Add or remove an entry of ``OPEN_KEY``."""
     store.client.run(scripts.SCHEDULE, (OPEN_KEY,), *terms)
 
 
-def _list(store: Store, project: str, commit: Open, phase: int, now: int) -> tuple[list[Block], list[bytes]]:
-    """Return keys and arguments for a slice of a list."""
+def _slice_arguments(store: Store, project: str, commit: Open, phase: int, now: int) -> tuple[list[Block], list[bytes]]:
+    """Return the script keys and arguments for a slice of one list."""
     if phase < len(commit.claims):
         full, history = commit.claims[phase]
         queue = layout.queue_of(full)
         return [layout.keys(queue).queue, *store.history(queue, history, now)], [b"1", b"%d" % history, full]
-    lives = least_lives(commit.stages[phase - len(commit.claims)])
+    lives = min_ttls(commit.stages[phase - len(commit.claims)])
     targets = schedule_targets(store, project, lives, now)
     terms = [b"0", b"%d" % len(targets), *(layout.full(target) for target in targets)]
     return [layout.keys(target).queue for target in targets], terms
 
 
-def _look(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
-    """Return the producer's open commit, or None, and the number of its finished lists."""
+def _find_open(store: Store, project: str, producer: bytes) -> tuple[bytes | None, int]:
+    """Return the producer's open commit, or ``None``, and the number of completed lists."""
     keys = layout.keys(layout.whole(project))
     packed, phase = store.client.each([Question(key, (b"HGET", key, producer)) for key in (keys.open, keys.phase)])
     return packed, int(phase or 0)
@@ -192,7 +196,11 @@ LARGE: Final = [b"large"]
 
 
 class Attempt:
-    """An attempt to commit at a time in milliseconds."""
+    """An attempt to commit.
+
+    Args:
+        moment: Time in milliseconds.
+    """
 
     def __init__(self, store: Store, commit: Commit, moment: int, bounds: Bounds) -> None:
         self._store = store
@@ -204,28 +212,31 @@ class Attempt:
         self._names = list(dict.fromkeys(commit.publish))
         """Stages to publish, including existing ones of ``beside``."""
         self._lists = list(dict.fromkeys((item.queue, item.history) for item in self._held))
-        """Lists of messages to delete: one per queue and history retention."""
+        """Queue and history retention of each list of messages to delete."""
 
-    def run(self) -> Committed:
-        """Commit and return the result, which may be an open commit. Raises the errors of ``commit``."""
+    def run(self) -> CommitResult:
+        """Commit and return the result. The commit may still be open.
+
+        Raises the errors of ``TransactionController.commit``.
+        """
         ends = self._moment + self._commit.ttl * 1000
         self._store.schedule_expiry(self._whole, ends, self._moment)
         may_open = False
         while True:
-            packed = self._staged()
-            reply = self._run(packed, ends, self._open(packed) if may_open else None)
+            packed = self._read_stages()
+            reply = self._run(packed, ends, self._open_form(packed) if may_open else None)
             if reply == LARGE:
-                announce(self._store, self._commit, self._moment)
+                register(self._store, self._commit, self._moment)
                 may_open = True
             elif reply != RESTAGED:
                 return self._answer(reply)
 
-    def _answer(self, reply: Reply) -> Committed:
+    def _answer(self, reply: Reply) -> CommitResult:
         done = checked(reply)
         return committed(done[2:], replayed=done[:1] == b"\1", is_open=done[1:2] == b"\1")
 
     def _run(self, packed: Sequence[bytes], ends: int, to_open: Open | None) -> Reply:
-        commit, targets = self._commit, self._targets(packed)
+        commit, targets = self._commit, self._schedule_targets(packed)
         fence = (layout.text(commit.fence.name), commit.fence.epoch) if commit.fence else (b"", 0)
         sizes = (fence[1], len(self._names), len(self._held), len(targets))
         bounds = (self._bounds.step, self._bounds.most, CAPACITY, len(self._lists))
@@ -248,16 +259,15 @@ class Attempt:
             more += [layout.opened(commit.project, commit.producer, number) for number in range(to_open.phases)]
         return self._store.run(scripts.COMMIT, self._whole, *terms, more=more)
 
-    def _open(self, packed: Sequence[bytes]) -> Open:
-        """Return the stored form of the commit if it becomes open."""
+    def _open_form(self, packed: Sequence[bytes]) -> Open:
         claims = [(layout.full(queue), history) for queue, history in self._lists]
         return Open(b"%d" % self._commit.batch, claims, list(packed))
 
     def _claimed(self, queue: QueueRef, history: int) -> list[Block]:
         return [layout.keys(queue).queue, *self._store.history(queue, history, self._moment)]
 
-    def _staged(self) -> list[bytes]:
-        """Return the stored form of each stage, or b"" for a missing stage."""
+    def _read_stages(self) -> list[bytes]:
+        """Return the stored form of each stage; b"" for a missing stage."""
         publish, beside = dict.fromkeys(self._commit.publish), dict.fromkeys(self._commit.beside)
         if not publish:
             return []
@@ -268,11 +278,11 @@ class Attempt:
         self._names = [*publish, *(name for name in beside if found[name])]
         return [found[name] or b"" for name in self._names]
 
-    def _targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
-        """Return the queues of the stages' messages after scheduling their expiries."""
+    def _schedule_targets(self, packed: Sequence[bytes]) -> list[QueueRef]:
+        """Schedule the expiries of the stages' messages and return their queues."""
         lives: dict[str, int] = {}
         for stage in packed:
-            for name, least in least_lives(stage).items():
+            for name, least in min_ttls(stage).items():
                 lives[name] = min(least, lives.get(name, least))
         return schedule_targets(self._store, self._commit.project, lives, self._moment)
 
@@ -280,7 +290,7 @@ class Attempt:
 class TransactionController:
     """``zq.storage.api.TransactionController`` on Redis."""
 
-    least_slice = 40
+    min_slice = 40
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -299,7 +309,7 @@ class TransactionController:
         ttl: int,
         most_bytes: int,
         idempotency_key: IdempotencyKey | None = None,
-        most_messages: int = MOST_STAGED,
+        most_messages: int = MAX_STAGED,
     ) -> None:
         moment, keys = layout.ms(now), layout.keys(queue)
         expires = moment + ttl * 1000
@@ -315,7 +325,7 @@ class TransactionController:
         if idempotency_key is not None:
             answers, remembered = self._store.answers(queue, idempotency_key, moment)
             more.append(answers)
-            terms += [*remembered, packed_ids(drafts)]
+            terms += [*remembered, encode_ids(drafts)]
         packed = [layout.draft(draft, 0) for draft in drafts]
         checked(self._store.run(scripts.STAGE, queue, *terms, *packed, more=more), idempotency_key)
 
@@ -324,13 +334,13 @@ class TransactionController:
         more = [layout.keys(whole).transactions, layout.content(project, stage)]
         self._store.run(scripts.STAGE_DROP, whole, layout.text(stage), more=more)
 
-    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> Committed:
+    def commit(self, commit: Commit, now: Seconds, bounds: Bounds = BOUNDS) -> CommitResult:
         return Attempt(self._store, commit, layout.ms(now), bounds).run()
 
     def carry_on(self, project: str, producer: str, most: int, now: Seconds) -> bool:
         return carry_on(self._store, project, producer, most, layout.ms(now))
 
-    def unfinished(self, now: Seconds) -> Sequence[Unfinished]:
+    def unfinished(self, now: Seconds) -> Sequence[UnfinishedCommit]:
         return unfinished(self._store, layout.ms(now))
 
     def count(self, project: str, work: Work, name: str, now: Seconds) -> WorkCount:
@@ -352,14 +362,14 @@ class TransactionController:
         while len(found) < limit:
             terms = b"%d" % layout.ms(now), kind, behind, end, b"%d" % min(limit - len(found), NAMES)
             last, *reply = self._store.run(scripts.WORK_LIST, whole, *terms, more=[layout.keys(whole).transactions])
-            found += self._known(project, work, reply)
+            found += self._decode_work(project, work, reply)
             if not last:
                 break
             behind = b"(" + last
         return Page(found, found[-1].name if found else None)
 
-    def _known(self, project: str, work: Work, reply: Sequence[bytes]) -> Sequence[KnownWork]:
-        """Return the work items in a script reply."""
+    def _decode_work(self, project: str, work: Work, reply: Sequence[bytes]) -> Sequence[KnownWork]:
+        """Decode the fences, stages or producers in a script reply."""
         names = [layout.string(name) for name in reply[::4]]
         rows = list(zip(names, reply[1::4], reply[2::4], reply[3::4], strict=True))
         if work is Work.FENCE:
@@ -374,7 +384,7 @@ class TransactionController:
         stages = zip(names, counts, kept, strict=True)
         return [KnownStage(name, int(count), size, expires / 1000) for name, count, (expires, size, _) in stages]
 
-    def last(self, project: str, producer: str, now: Seconds) -> Committed:
+    def last(self, project: str, producer: str, now: Seconds) -> CommitResult:
         keys, name = layout.keys(layout.whole(project)), layout.text(producer)
         kept = self._store.client.each([Question(key, (b"HGET", key, name)) for key in (keys.open, keys.producers)])
         if kept[1] is None or expiry(kept[1]) <= layout.ms(now):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded store: the ordered engine over a RocksDB directory, owned by one process with many threads.
+"""The embedded store: the queue engine over a RocksDB directory, which one process owns.
 
 This module combines the engine and the store. The other modules of the package depend only on ``ordered.store``.
 """
@@ -21,7 +21,7 @@ from msgspec import structs
 from zq.errors import StartRefused, StoreDamaged
 from zq.model import Seconds, store_uri
 from zq.model.expiry import Expiry
-from zq.model.stats import Measure, Postpone, Report, Restored, Salvaged, Snapshot
+from zq.model.stats import Measure, Postpone, Report, RestoreResult, SalvageResult, Snapshot
 from zq.storage.api import Storage
 from zq.storage.ordered import layout, resuming, startup
 from zq.storage.ordered.integrity import Integrity
@@ -30,21 +30,21 @@ from zq.storage.ordered.startup import StorageClock
 from zq.storage.ordered.storage import OrderedStorage
 from zq.storage.ordered.store import Housekeeping, Range
 from zq.storage.rocksdb import admission, backups, write_ahead
-from zq.storage.rocksdb.files import Damage, hold_lock, made_in_place, refusal, warn_of_others
-from zq.storage.rocksdb.rescue import Rescue
+from zq.storage.rocksdb.files import Damage, create_directory, hold_lock, open_error, warn_of_others
+from zq.storage.rocksdb.rescue import DamagedDirectory
 from zq.storage.rocksdb.store import SYNC_MODES, Store
 from zq.storage.rocksdb.survey import Survey
 
-# Maximum bytes in the write buffers between two slices of a large commit; RocksDB's own limit is 256 MiB.
-MOST_BUFFERED: Final = 64 << 20
+# Maximum size in bytes of the write buffers between two slices of a large commit. RocksDB's own limit is 256 MiB.
+MAX_BUFFERED: Final = 64 << 20
 # Name prefix of snapshot folders in the store.
 SNAPSHOT: Final = ".zq-snapshot-"
-# A file in the store whose modification time is the time of the last complete backup.
+# A file in the store. Its modification time is the time of the last complete backup.
 BACKED_UP: Final = ".zq-backed-up"
 # Seconds between two checks for due compactions.
-LOOK: Final = 60.0
-# Seconds of compacting after which a check compacts no further range.
-LONGEST: Final = 1.0
+CHECK_INTERVAL: Final = 60.0
+# Seconds of compactions after which a check begins no further one.
+MAX_COMPACTING: Final = 1.0
 
 
 def connect(
@@ -54,26 +54,30 @@ def connect(
     max_clock_jump: int = 172800,
     expiry: Expiry | None = None,
 ) -> OrderedStorage:
-    """Open ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``. Raises ``StartRefused``.
+    """Open the store at ``rocksdb:///absolute/path`` or ``rocksdb:relative/path``.
 
-    ``sync`` is explained in ``Store``. ``max_clock_jump`` is the maximum number of seconds by which the clock may be
-    ahead of the store's last use.
+    Args:
+        sync: The sync mode; see ``Store``.
+        max_clock_jump: Maximum seconds by which the clock may be ahead of the store's last use; 0 for no limit.
+
+    Raises:
+        StartRefused: The sync mode or the URI is invalid, or the directory is in use, damaged or unsuitable.
     """
     if sync not in SYNC_MODES:
         raise StartRefused(f"[storage:rocksdb] sync must be one of {', '.join(SYNC_MODES)}; it is {sync!r}.")
-    path = path_of(uri)
+    path = parse_path(uri)
     warn_of_others(path)
-    return _opened(path, sync, sync_interval, max_clock_jump, expiry or Expiry())
+    return _open(path, sync, sync_interval, max_clock_jump, expiry or Expiry())
 
 
-def _opened(path: Path, sync: str, sync_interval: float, max_clock_jump: int, expiry: Expiry) -> OrderedStorage:
+def _open(path: Path, sync: str, sync_interval: float, max_clock_jump: int, expiry: Expiry) -> OrderedStorage:
     directory = Directory(
         path, layout.FAMILIES, (sync, sync_interval), expiry, stamped=layout.STAMPED, trimmed=layout.TRIMMED
     )
     try:
         storage = OrderedStorage(directory.open, expiry, directory, max_clock_jump)
     except StoreDamaged as error:
-        raise refusal(path, error.__cause__ or error) from error
+        raise open_error(path, error.__cause__ or error) from error
     directory.forget_snapshots()  # safe now, because no other process has the store open
     return storage
 
@@ -82,17 +86,17 @@ def admit(path: Path) -> None:
     """Check that a directory may be opened for writing, without changing it.
 
     Raises:
-        StartRefused: The layout is different, the log is damaged before complete writes, or a log file is missing.
+        StartRefused: The layout is different, a log file is missing, or complete writes follow damage in the log.
     """
     admission.admit(path, startup.check_layout)
 
 
 def check(uri: str) -> Report:
     """Check the integrity of a store. Raises ``StartRefused`` if the store is in use or does not exist."""
-    return _checked(path_of(uri))
+    return _check(parse_path(uri))
 
 
-def _checked(path: Path) -> Report:
+def _check(path: Path) -> Report:
     if not (path / "CURRENT").exists():
         raise StartRefused(f"There is no store in {path}.")
     try:
@@ -100,7 +104,7 @@ def _checked(path: Path) -> Report:
     except StartRefused:
         raise
     except Exception as error:
-        raise refusal(path, error) from error
+        raise open_error(path, error) from error
     try:
         startup.check_readable(survey)
         report = Integrity(survey, _now()).report()
@@ -109,14 +113,15 @@ def _checked(path: Path) -> Report:
         survey.close()
 
 
-def salvage(uri: str, to: str) -> Salvaged:
+def salvage(uri: str, to: str) -> SalvageResult:
     """Copy the readable data of a store to a new store at ``to``, which is a path or a URI.
 
-    Raises ``StartRefused`` if ``to`` exists, or if the damaged store does not exist or is in use.
+    Raises:
+        StartRefused: ``to`` exists, or the damaged store does not exist or is in use.
     """
-    path = path_of(uri)
-    with _replacement(path, path_of(to) if ":" in to else Path(to)) as folder:
-        rescue = Rescue(path, folder, layout.FAMILIES)
+    path = parse_path(uri)
+    with _replacement(path, parse_path(to) if ":" in to else Path(to)) as folder:
+        rescue = DamagedDirectory(path, folder, layout.FAMILIES)
         try:
             store = Store(folder / "store", layout.FAMILIES, "never", 0)
             try:
@@ -133,19 +138,19 @@ def salvage(uri: str, to: str) -> Salvaged:
             report = Integrity(made, _now()).report()
         finally:
             made.close()
-    return Salvaged(dict(sorted(done.saved.items())), done.lost, damage, report)
+    return SalvageResult(dict(sorted(done.saved.items())), done.lost, damage, report)
 
 
 @contextmanager
 def _replacement(path: Path, to: Path) -> Iterator[Path]:
-    """Provide a folder for a new store, which is renamed to ``to`` unless an error is raised."""
+    """Provide a folder for a new store, and rename the store to ``to`` if the context ends without an error."""
     unfinished = to.with_name(f"{to.name}.unfinished")
     for target in (to, unfinished):
         if target.exists():
             raise StartRefused(f"{target} is there already: a salvage makes a new store. Name another, or remove it.")
     if not path.is_dir() or (not any(path.glob("*.sst")) and not any(path.glob("*.log"))):
         raise StartRefused(f"There is no store in {path}.")
-    hold_lock(path).close()  # refuse a store that is in use before anything is created
+    hold_lock(path).close()  # reject a store that is in use before anything is created
     try:
         unfinished.mkdir(mode=0o700, parents=True)
     except OSError as error:
@@ -162,50 +167,55 @@ class Backups:
 
     @staticmethod
     def check_target(target: Path, uri: str) -> None:
-        """Check that a folder may have backups of this store. Raises ``StartRefused``."""
-        backups.check_target(target, path_of(uri))
+        """Check that ``target`` is suitable for backups of the store. Raises ``StartRefused`` if it is not."""
+        backups.check_target(target, parse_path(uri))
 
     @staticmethod
-    def make(snapshot: Snapshot, target: Path, keep: int | None) -> backups.Made:
+    def make(snapshot: Snapshot, target: Path, keep: int | None) -> backups.NewBackup:
         """See ``backups.make``."""
         return backups.make(snapshot, target, layout.VERSION.decode(), keep)
 
     @staticmethod
     def verify(folder: Path) -> Report:
-        """Read a whole backup and check the integrity of its store, without changing it.
+        """Check the checksums of a backup and the integrity of its store, without changing it.
 
         Raises ``StartRefused`` if the folder is not a complete backup.
         """
         manifest = backups.read(folder)
-        if found := backups.damage(folder, manifest):
+        if found := backups.find_damage(folder, manifest):
             return Report({}, 0, [], found)
         with tempfile.TemporaryDirectory(prefix="zq-verify-") as made:
             for file in manifest.files:
                 source, to = folder.resolve() / file.name, Path(made, file.name)
-                # Link tables, which are never modified. All other files may be modified when the store is opened.
+                # RocksDB never modifies table files. It may modify all other files when it opens the store.
                 to.symlink_to(source) if to.suffix == ".sst" else shutil.copyfile(source, to)
-            return _checked(Path(made))
+            return _check(Path(made))
 
     @staticmethod
     def restore(
         folder: Path, uri: str, shift: Postpone | None, force_clock: bool, use: Callable[[Storage], int]
-    ) -> Restored:
+    ) -> RestoreResult:
         """Restore a backup to a new store.
 
-        ``shift`` extends the expiry of live data by the time since the backup. ``use`` is called with the restored
-        store and returns its number of tokens. Raises ``StartRefused``, without creating a store.
+        Args:
+            shift: If given, all expiries are extended by the age of the backup; see ``resuming.resume``.
+            use: A function that processes the restored store and returns its number of tokens.
+
+        Raises:
+            StartRefused: The backup is incomplete or damaged, the target exists or is not writable, or the machine's
+                clock is implausible. No store was created.
         """
-        path, manifest = path_of(uri), backups.read(folder)
-        with made_in_place(path) as unfinished:
+        path, manifest = parse_path(uri), backups.read(folder)
+        with create_directory(path) as unfinished:
             try:
                 unfinished.mkdir(mode=0o700, parents=True)
-                found = backups.damage(folder, manifest, unfinished)
+                found = backups.find_damage(folder, manifest, unfinished)
             except OSError as error:
                 raise StartRefused(f"{path} cannot be written: {error.strerror}.") from error
             if found:
                 raise StartRefused(f"{folder} is damaged. {' '.join(found)}")
-            restored = _resumed(unfinished, manifest, shift, force_clock)
-            storage = _opened(unfinished, "never", 0, 0, Expiry(compaction_filter=False))
+            restored = _resume(unfinished, manifest, shift, force_clock)
+            storage = _open(unfinished, "never", 0, 0, Expiry(compaction_filter=False))
             try:
                 restored = structs.replace(restored, tokens=use(storage))
             finally:
@@ -215,13 +225,13 @@ class Backups:
         return restored
 
 
-def _resumed(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> Restored:
+def _resume(path: Path, manifest: backups.Manifest, shift: Postpone | None, force_clock: bool) -> RestoreResult:
     """Prepare the store of a backup for its next start."""
     admit(path)
     try:
         store = Store(path, layout.FAMILIES, "never", 0)
     except StoreDamaged as error:
-        raise refusal(path, error) from error
+        raise open_error(path, error) from error
     try:
         restored = resuming.resume(store, StorageClock(), manifest.moment, shift, force_clock)
         store.wait_durable(always=True)
@@ -234,8 +244,8 @@ def _now() -> int:
     return layout.ms(StorageClock().now())
 
 
-def path_of(uri: str) -> Path:
-    """Return the directory that a URI names."""
+def parse_path(uri: str) -> Path:
+    """Return the directory in a URI. Raises ``StartRefused`` if the URI is malformed."""
     parts = store_uri.split(uri)
     path = Path(unquote(parts.path))
     if parts.netloc or not parts.path or path == Path("/"):
@@ -244,9 +254,9 @@ def path_of(uri: str) -> Path:
 
 
 class Directory(Housekeeping):
-    """The housekeeping of a RocksDB directory: compactions, metrics and damage.
+    """The housekeeping of a RocksDB directory: compactions, snapshots, metrics and damage.
 
-    It survives a reopening of the store. ``open`` must not be called while a store is open in the directory.
+    The object is kept when the store is reopened. ``open`` must not be called while the store is open.
     """
 
     def __init__(
@@ -258,10 +268,12 @@ class Directory(Housekeeping):
         stamped: str,
         trimmed: str,
     ) -> None:
-        """Create the directory's housekeeping.
+        """Initialize.
 
-        ``stamped`` is the family with the compaction filter; ``trimmed`` is the family from which large ranges are
-        removed.
+        Args:
+            sync: The sync mode and its interval; see ``Store``.
+            stamped: The family with the compaction filter.
+            trimmed: The family from which large ranges are removed.
         """
         self._path = path
         self._families = families
@@ -271,58 +283,58 @@ class Directory(Housekeeping):
         self._trimmed = trimmed
         self._damage = Damage()
         self._allowed = False
-        self._looked = -math.inf
+        self._checked_at = -math.inf
         self._former: Counter[str] = Counter()
         self._store: Store | None = None
         self._pause = 0.0
-        """Seconds for which the last snapshot blocked all threads."""
+        """Seconds for which the last snapshot has blocked all threads."""
 
     def open(self) -> Store:
-        """Open the store. Raises ``StartRefused`` and ``Unavailable``."""
+        """Open the store. Raises ``StartRefused`` if it is in use or cannot be opened for writing."""
         if self._store is not None:
             self._former += self._store.totals()
         filtered = self._stamped if self._expiry.compaction_filter else ""
         store = self._store = self._make(filtered)
-        store.let_filter(self._allowed)
+        store.enable_filter(self._allowed)
         return store
 
     def _make(self, filtered: str) -> Store:
         admit(self._path)
         store = Store(self._path, self._families, *self._sync, filtered, self._damage)
-        write_ahead.remember(self._path)
+        write_ahead.record_files(self._path)
         return store
 
     def allow_destruction(self, allowed: bool) -> None:
         self._allowed = allowed
-        self._opened.let_filter(allowed)
+        self._opened.enable_filter(allowed)
 
     def configure(self, expiry: Expiry) -> bool:
         former, self._expiry = self._expiry, expiry
-        self._looked = -math.inf
+        self._checked_at = -math.inf
         return former.compaction_filter != expiry.compaction_filter
 
     def maintain(self, trimmed: Iterator[Range]) -> None:
-        """Once a minute, compact removed ranges and values that the filter has not seen for a long time.
+        """Once a minute, start due compactions of trimmed ranges and of files with expired bodies.
 
-        ``tuning`` explains the filter. Removed ranges have few, large entries, so they would not trigger a compaction
-        soon.
+        RocksDB would compact them late: a trimmed range has only a few tombstones, and a compaction filter causes no
+        compactions.
         """
         moment = time.monotonic()
-        if moment - self._looked < LOOK:
+        if moment - self._checked_at < CHECK_INTERVAL:
             return
-        self._looked = moment
-        write_ahead.remember(self._path)
+        self._checked_at = moment
+        write_ahead.record_files(self._path)
         store = self._opened
         if store.filtering and store.may_compact(self._stamped):
             store.compact_after(self._stamped, self._expiry.compaction_interval)
         store.flush_removals(self._trimmed)
         for gone in trimmed if store.may_compact(self._trimmed) else ():
             store.compact_range(gone)
-            if time.monotonic() > moment + LONGEST:
+            if time.monotonic() > moment + MAX_COMPACTING:
                 break
 
     def bound_memory(self) -> None:
-        self._opened.flush_beyond(MOST_BUFFERED)
+        self._opened.flush_beyond(MAX_BUFFERED)
 
     @contextmanager
     def snapshot(self, moment: Seconds) -> Iterator[Snapshot]:
@@ -338,7 +350,7 @@ class Directory(Housekeeping):
                 shutil.rmtree(left, ignore_errors=True)
 
     def forget_snapshots(self) -> None:
-        """Remove the snapshots that killed servers have left."""
+        """Remove the snapshots that killed servers have left behind."""
         for left in self._path.glob(f"{SNAPSHOT}*"):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -353,11 +365,13 @@ class Directory(Housekeeping):
         yield Measure("expired_removed_total", totals["filtered"], (("layer", "filter"),))
         yield Measure("compaction_filter_active", store.filtering)
         for family in self._families:
-            size = store.figure(family, "total-sst-files-size") + store.figure(family, "cur-size-all-mem-tables")
+            size = store.get_property(family, "total-sst-files-size") + store.get_property(
+                family, "cur-size-all-mem-tables"
+            )
             yield Measure("store_bytes", size, (("part", family),))
-        pending = sum(store.figure(family, "estimate-pending-compaction-bytes") for family in self._families)
+        pending = sum(store.get_property(family, "estimate-pending-compaction-bytes") for family in self._families)
         yield Measure("store_pending_compaction_bytes", pending)
-        yield Measure("store_running_compactions", store.figure("default", "num-running-compactions"))
+        yield Measure("store_running_compactions", store.get_property("default", "num-running-compactions"))
         yield Measure("store_background_errors_total", totals["background_errors"])
         yield Measure("store_stall_seconds_total", totals["stalled_ms"] / 1000)
         yield Measure("store_compacted_bytes_total", totals["compacted_bytes"])

@@ -2,7 +2,7 @@
 """The check of a RocksDB directory's layout and log before the directory is opened for writing.
 
 Opening a directory for writing changes it permanently: RocksDB creates missing column families, replays the log up to
-the first damage, and drops the rest. This module therefore refuses an unsuitable directory while it is unchanged.
+the first damage, and drops the rest. This module therefore rejects an unsuitable directory before it is opened.
 """
 
 import logging
@@ -15,13 +15,13 @@ from rocksdict import AccessType, DBRecoveryMode, Options, Rdict
 
 from zq.errors import StartRefused
 from zq.storage.rocksdb import write_ahead
-from zq.storage.rocksdb.files import close_part, hold_lock, refusal
+from zq.storage.rocksdb.files import close_part, hold_lock, open_error
 from zq.storage.rocksdb.write_ahead import Tear
 
 LOG = logging.getLogger(__name__)
-# The default column family, which every database has.
+# The column family that every database has.
 DEFAULT: Final = "default"
-# Raises ``StartRefused`` for a directory with these column families and values of the default one.
+# A check of the column families and of values in ``DEFAULT``. It raises ``StartRefused`` for an unsuitable directory.
 Check = Callable[[frozenset[str], Callable[[bytes], bytes | None]], object]
 TORN: Final = (
     "The write-ahead log ends torn, as a power cut leaves it: %d bytes of %s and later files, from offset %d on, are "
@@ -43,10 +43,10 @@ NO_LIST: Final = (
 
 
 def admit(path: Path, check: Check) -> None:
-    """Check that the directory may be opened for writing, or does not exist yet, without changing it.
+    """Check that a directory may be opened for writing, without changing it. A missing directory is accepted.
 
-    Raises ``StartRefused`` if ``check`` does, if the log is damaged before complete writes, or if a log file is
-    missing.
+    Raises:
+        StartRefused: ``check`` fails, a log file is missing, or complete writes follow damage in the log.
     """
     if not (path / "CURRENT").exists():
         if any(file.stat().st_size for file in (*path.glob("*.sst"), *path.glob("*.log"))):
@@ -55,16 +55,16 @@ def admit(path: Path, check: Check) -> None:
     with hold_lock(path):
         try:
             families = frozenset(Rdict.list_cf(str(path)))
-            database, is_whole = _opened(path)
+            database, is_whole = _open(path)
             try:
                 check(families, database.get)
-                tear, gone = _examined(path, database, is_whole)
+                tear, gone = _inspect(path, database, is_whole)
             finally:
                 close_part(database)
         except StartRefused:
             raise
         except Exception as error:
-            raise refusal(path, error) from error
+            raise open_error(path, error) from error
     if gone:
         raise StartRefused(MISSING.format(path=path, names=", ".join(gone)))
     if tear is not None and tear.has_records:
@@ -73,29 +73,28 @@ def admit(path: Path, check: Check) -> None:
         LOG.warning(TORN, tear.dropped, tear.file, tear.offset)
 
 
-def look_at_log(path: Path) -> tuple[Tear | None, list[str]]:
-    """Return the place at which the log becomes unreadable, or None, and the names of missing log files.
+def inspect_log(path: Path) -> tuple[Tear | None, list[str]]:
+    """Return where the log becomes unreadable (None if nowhere), and the names of missing log files.
 
-    The caller holds the directory's lock. Raises RocksDB's error if the list of files is unreadable.
+    The caller holds the directory's lock. Raises RocksDB's error if anything except the log is unreadable.
     """
-    database, is_whole = _opened(path)
+    database, is_whole = _open(path)
     try:
-        return _examined(path, database, is_whole)
+        return _inspect(path, database, is_whole)
     finally:
         close_part(database)
 
 
-def _examined(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None, list[str]]:
-    """Return the place at which the log becomes unreadable, or None, and the names of missing log files."""
+def _inspect(path: Path, database: Rdict, is_whole: bool) -> tuple[Tear | None, list[str]]:
     least = int(database.property_int_value("rocksdb.min-log-number-to-keep") or 0)
     tear = None
     if not is_whole or write_ahead.end_in_zeros(path, least):
         tear = write_ahead.examine(path, int(database.latest_sequence_number()), least)
-    return tear, write_ahead.missing(path, least)
+    return tear, write_ahead.find_missing(path, least)
 
 
-def _opened(path: Path) -> tuple[Rdict, bool]:
-    """Open the default column family read-only, and return also whether the whole log was replayed.
+def _open(path: Path) -> tuple[Rdict, bool]:
+    """Open the default column family read-only. Return the database, and whether the whole log was replayed.
 
     Raises RocksDB's error if anything except the log is unreadable.
     """

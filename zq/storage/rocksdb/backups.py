@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backups of a RocksDB directory in a target folder: one subfolder per backup, named by its time.
+"""Backups of a RocksDB directory in a target folder.
 
     20261125T132152.345Z             a complete backup: the files of the directory, and MANIFEST.json, which lists them
-    20261125T132152.345Z.partial     a backup during its creation or removal, or after either was interrupted
-    zq-backup.lock                   a file that is locked while a backup is made in the folder
+    20261125T132152.345Z.partial     an incomplete backup, which is being created or removed, or was interrupted
+    zq-backup.lock                   a file that is locked while a backup is created
 
-Files of earlier backups are linked, so a backup only needs space for new files. This module is independent of RocksDB:
-it copies a snapshot, whose files do not change.
+Unchanged files are linked from earlier backups, so a backup needs space only for new files. The module does not use
+RocksDB: it copies a snapshot, whose files do not change.
 """
 
 import fcntl
@@ -33,10 +33,10 @@ PARTIAL: Final = ".partial"
 MANIFEST: Final = "MANIFEST.json"
 CURRENT: Final = "CURRENT"
 LOCK: Final = "zq-backup.lock"
-# File names that a manifest may list: files of RocksDB in the backup's folder.
+# File names that a manifest may list. They cannot be paths.
 LISTED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 # Maximum size in bytes of a manifest.
-MOST: Final = 64 << 20
+MAX_MANIFEST_BYTES: Final = 64 << 20
 # The last second of the year 9999, the latest time that a backup's name can have.
 LATEST: Final = 253402300799
 # Number of bytes that are copied at a time.
@@ -44,7 +44,7 @@ CHUNK: Final = 1 << 20
 
 
 class File(Struct, frozen=True):
-    """A file of a backup. ``sha256`` is in hexadecimal."""
+    """A file of a backup. ``sha256`` is the checksum of its content in hexadecimal."""
 
     name: str
     size: Annotated[int, Meta(ge=0)]
@@ -55,10 +55,11 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """The description of a backup.
 
     Attributes:
-        version: Version of zq.
-        moment: Time in seconds by the store's clock.
-        sequence: See ``Snapshot``.
-        checksum: SHA-256 of the manifest with an empty checksum.
+        version: The version of zq.
+        layout: The layout version of the store.
+        moment: The time of the snapshot by the store's clock, in seconds.
+        sequence: RocksDB's sequence number; see ``Snapshot``.
+        checksum: The SHA-256 of the manifest with an empty checksum.
     """
 
     version: str
@@ -69,24 +70,24 @@ class Manifest(Struct, frozen=True, kw_only=True):
     checksum: str = ""
 
 
-class Made(NamedTuple):
-    """A new backup, with its total size and the size of the copied files in bytes."""
+class NewBackup(NamedTuple):
+    """A new backup, its total size, and the size of the files that were not linked, in bytes."""
 
     folder: Path
     size: int
     copied: int
 
 
-def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Made:
-    """Create a backup in the folder ``target``, then remove the oldest ones beyond ``keep`` (None: keep all).
+def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> NewBackup:
+    """Create a backup in the folder ``target``, then remove the oldest backups so that ``keep`` remain.
 
-    Raises ``StartRefused``, without creating a backup.
+    If ``keep`` is None, all backups remain. Raises ``StartRefused`` if the backup or a removal fails.
     """
-    with _held(target):
+    with _locked(target):
         partial = target / f"{_name_of(snapshot.moment)}{PARTIAL}"
         try:
             partial.mkdir(mode=0o700)
-            made = _filled(partial, snapshot, layout, _former(target))
+            made = _fill(partial, snapshot, layout, _known_files(target))
             folder = partial.with_suffix("")
             partial.rename(folder)
             sync(target)
@@ -98,7 +99,7 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Mad
             raise StartRefused(f"No backup was made: {_reason(error)}.") from error
         snapshot.whole = True
         try:
-            for old in whole(target)[: -keep if keep else 0]:
+            for old in complete_backups(target)[: -keep if keep else 0]:
                 _remove(old)
         except OSError as error:
             raise StartRefused(f"The backup {folder} was made, and older ones stay: {_reason(error)}.") from error
@@ -106,7 +107,7 @@ def make(snapshot: Snapshot, target: Path, layout: str, keep: int | None) -> Mad
 
 
 def check_target(target: Path, store: Path) -> None:
-    """Check that the folder may have backups of the store. Raises ``StartRefused``."""
+    """Raise ``StartRefused`` if the folder ``target`` does not exist or is part of the store."""
     if not target.is_dir():
         is_there = "is no directory" if target.exists() else "is not there"
         raise StartRefused(f"{target} {is_there}: make a directory for the backups of this store first.")
@@ -115,12 +116,12 @@ def check_target(target: Path, store: Path) -> None:
 
 
 def read(folder: Path) -> Manifest:
-    """Read the manifest of a complete backup. Raises ``StartRefused`` for anything else."""
+    """Read and check the manifest of a backup. Raises ``StartRefused`` if the folder is not a complete backup."""
     if os.path.realpath(folder).endswith(PARTIAL):
         raise StartRefused(f"{folder} is no whole backup: it was not finished.")
     try:
-        with _opened(folder / MANIFEST) as file:
-            text = file.read(MOST)
+        with _open(folder / MANIFEST) as file:
+            text = file.read(MAX_MANIFEST_BYTES)
     except OSError as error:
         raise StartRefused(f"{folder} is no backup: {MANIFEST} cannot be read ({error.strerror}).") from error
     try:
@@ -137,33 +138,33 @@ def read(folder: Path) -> Manifest:
     return manifest
 
 
-def damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
-    """Return a sentence for each missing or changed file; copy intact files to the folder ``to``, if given.
+def find_damage(folder: Path, manifest: Manifest, to: Path | None = None) -> list[str]:
+    """Compare the files of a backup with its manifest. If the folder ``to`` is given, also copy the files to it.
 
-    Raises ``OSError`` if ``to`` is not writable.
+    Return one sentence for each missing or changed file. Raises ``OSError`` if ``to`` is not writable.
     """
     found = []
     for listed in manifest.files:
         try:
-            source = _opened(folder / listed.name)
+            source = _open(folder / listed.name)
         except OSError as error:
             found.append(f"{listed.name} cannot be read: {error.strerror}.")
             continue
         with source:
-            size, digest = _copied(source, None if to is None else to / listed.name)
+            size, digest = _copy(source, None if to is None else to / listed.name)
         if (size, digest) != (listed.size, listed.sha256):
             found.append(f"{listed.name} is not as it was: its size or its SHA-256 is another one.")
     return found
 
 
-def whole(target: Path) -> list[Path]:
+def complete_backups(target: Path) -> list[Path]:
     """Return the complete backups in a folder, oldest first."""
     found = (path for path in target.iterdir() if NAME.fullmatch(path.name) and not path.is_symlink())
     return sorted(path for path in found if (path / MANIFEST).is_file())
 
 
 def sync(folder: Path) -> None:
-    """Sync the directory entries of a folder to disk."""
+    """Sync a folder to disk, so that its entries survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -172,8 +173,8 @@ def sync(folder: Path) -> None:
 
 
 @contextmanager
-def _held(target: Path) -> Iterator[None]:
-    """Lock the folder against other backups and remove the remains of killed ones."""
+def _locked(target: Path) -> Iterator[None]:
+    """Lock the folder against concurrent backups, and remove incomplete backups."""
     with ExitStack() as kept:
         try:
             lock = kept.enter_context((target / LOCK).open("a"))
@@ -188,16 +189,16 @@ def _held(target: Path) -> Iterator[None]:
         yield
 
 
-def _filled(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> Made:
-    """Write and sync the files and the manifest of a backup."""
+def _fill(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[str, int, str], Path]) -> NewBackup:
+    """Write and sync the files and the manifest of a backup. ``known`` has the files that may be linked."""
     files, copied = [], 0
     for source in sorted(Path(snapshot.folder).iterdir()):
-        with _opened(source) as content:
+        with _open(source) as content:
             size, digest = source.stat().st_size, hashlib.file_digest(content, "sha256").hexdigest()
             files.append(File(source.name, size, digest))
-            if not _linked(known.get((source.name, size, digest)), partial / source.name):
+            if not _link(known.get((source.name, size, digest)), partial / source.name):
                 content.seek(0)
-                if _copied(content, partial / source.name) != (size, digest):
+                if _copy(content, partial / source.name) != (size, digest):
                     raise OSError(0, "it changed while it was copied", str(source))
                 copied += size
     manifest = Manifest(
@@ -209,20 +210,20 @@ def _filled(partial: Path, snapshot: Snapshot, layout: str, known: dict[tuple[st
         file.flush()
         os.fsync(file.fileno())
     sync(partial)
-    return Made(partial, sum(file.size for file in files), copied)
+    return NewBackup(partial, sum(file.size for file in files), copied)
 
 
-def _former(target: Path) -> dict[tuple[str, int, str], Path]:
-    """Return the files of existing backups by name, size and hash."""
+def _known_files(target: Path) -> dict[tuple[str, int, str], Path]:
+    """Return the files of all complete backups by (name, size, checksum)."""
     found: dict[tuple[str, int, str], Path] = {}
-    for folder in whole(target):
+    for folder in complete_backups(target):
         with suppress(StartRefused):
             found |= {(file.name, file.size, file.sha256): folder / file.name for file in read(folder).files}
     return found
 
 
-def _linked(former: Path | None, to: Path) -> bool:
-    """Link a file of a former backup if possible; return whether it was linked and has at least the right size."""
+def _link(former: Path | None, to: Path) -> bool:
+    """Link a file of a former backup. Return False if there is none or it cannot be linked."""
     if former is None:
         return False
     with suppress(OSError):  # the file was removed, or the file system does not support another link
@@ -231,8 +232,8 @@ def _linked(former: Path | None, to: Path) -> bool:
     return False
 
 
-def _copied(source: BufferedReader, to: Path | None) -> tuple[int, str]:
-    """Copy a file to ``to``, if given; return its size and hash."""
+def _copy(source: BufferedReader, to: Path | None) -> tuple[int, str]:
+    """Read a file to its end and copy it to ``to``, if given. Return its size and checksum."""
     digest, size = hashlib.sha256(), 0
     with to.open("xb") if to is not None else open(os.devnull, "wb") as file:
         while chunk := source.read(CHUNK):
@@ -245,8 +246,8 @@ def _copied(source: BufferedReader, to: Path | None) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def _opened(path: Path) -> BufferedReader:
-    """Open a regular file for reading. Raises ``OSError`` for links and other types."""
+def _open(path: Path) -> BufferedReader:
+    """Open a regular file for reading. Raises ``OSError`` for a symbolic link or another type of file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -255,7 +256,7 @@ def _opened(path: Path) -> BufferedReader:
 
 
 def _remove(backup: Path) -> None:
-    """Remove a backup; rename it first, so that an interrupted removal leaves no complete-looking backup."""
+    """Remove a backup. Rename it first, so that an interrupted removal leaves no seemingly complete backup."""
     gone = backup.with_name(f"{backup.name}{PARTIAL}")
     backup.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)

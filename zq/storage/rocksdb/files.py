@@ -25,33 +25,34 @@ SEEN: Final = (
     "Parts of the store cannot be read. What does not need them is served; the log names the files. "
     "Stop the server, then run zq-server check-store and zq-server salvage."
 )
-# The table file in an error of RocksDB; ``OFFSET`` is the offset of the block.
+# The number of a table file in an error message of RocksDB.
 TABLE: Final = re.compile(r"([0-9]+)\.sst")
+# The offset of a block in an error message of RocksDB.
 OFFSET: Final = re.compile(r"\boffset ([0-9]+)")
-# Ends of RocksDB's error messages about a missing or unreadable table file.
-GONE: Final = ("No such file", "Input/output error")
+# Parts of RocksDB's error messages about a missing or unreadable table file.
+MISSING: Final = ("No such file", "Input/output error")
 # The mode of new directories. The mode of the files in them depends on the umask of the process.
 OWNER_ONLY: Final = 0o700
 # Seconds between two attempts to lock a directory that another process has open.
 LOCK_PAUSE: Final = 0.1
-# Seconds after which the attempts end. A server notices after about one second that its master was killed.
+# Seconds after which the attempts end. A worker whose master was killed keeps the lock for about one second.
 LOCK_PATIENCE: Final = 3.0
-# Maximum duration in seconds of a quick flush, after which the write buffers have few new writes.
+# A flush that takes fewer seconds leaves few new writes in the write buffers.
 QUICK: Final = 0.1
 # Maximum number of flushes before the files are linked.
-MOST_FLUSHES: Final = 6
-# Directories that this process has open. If it closed any file in one of them, it would lose the directory's lock.
+MAX_FLUSHES: Final = 6
+# Directories that this process has open. If it closed another descriptor of the LOCK file, it would lose the lock.
 _opened: Final[set[Path]] = set()
 
 
 def is_damage(error: BaseException) -> bool:
     """Return whether an error of RocksDB reports a corrupt, missing or unreadable file."""
     text = str(error)
-    return text.startswith("Corruption") or (TABLE.search(text) is not None and any(word in text for word in GONE))
+    return text.startswith("Corruption") or (TABLE.search(text) is not None and any(word in text for word in MISSING))
 
 
-def place_of(error: Exception) -> tuple[int, int]:
-    """Return the table file number and the block offset in an error of RocksDB, each -1 if it is missing."""
+def damage_location(error: Exception) -> tuple[int, int]:
+    """Return the table file number and the block offset in RocksDB's error message; -1 for a missing number."""
     table, offset = TABLE.search(str(error)), OFFSET.search(str(error))
     return int(table[1]) if table else -1, int(offset[1]) if offset else -1
 
@@ -59,7 +60,7 @@ def place_of(error: Exception) -> tuple[int, int]:
 def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) -> None:
     """Raise RocksDB's error if damage has ended a scan.
 
-    ``cursor`` is an iterator over the same range, and ``last`` is the last key that the scan returned.
+    ``cursor`` is a new iterator over the range of the scan, and ``last`` is the last key that the scan has yielded.
     """
     cursor.seek(lower if backwards or last is None else last + b"\0")
     while backwards and cursor.valid() and (last is None or cursor.key() < last):
@@ -69,23 +70,23 @@ def check_end(cursor: Any, lower: bytes, last: bytes | None, backwards: bool) ->
 
 
 class Damage:
-    """The damage found in one store. Thread-safe; it survives a reopening of the store."""
+    """The damage that was found in one store. The object is kept when the store is reopened. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._places: set[tuple[int, int]] = set()
+        self._locations: set[tuple[int, int]] = set()
         self.families: frozenset[str] = frozenset()
-        """Families with unreadable data. RocksDB must not compact them, because it would then stop all writes."""
+        """Families with damaged data. If RocksDB compacted them, it would stop all writes."""
         self.count = 0
-        """Number of failed reads; repeated reads of one block count repeatedly."""
+        """Number of reads that have failed."""
 
-    def meet(self, error: Exception, family: str, key: bytes | None = None) -> bool:
-        """Record and log damage in a family at or above ``key``; return whether it is the family's first."""
-        place = place_of(error)
+    def record(self, error: Exception, family: str, key: bytes | None = None) -> bool:
+        """Record and log damage in a family at or above ``key``. Return whether it is the family's first damage."""
+        place = damage_location(error)
         with self._lock:
             self.count += 1
-            known, first = place in self._places, family not in self.families
-            self._places.add(place)
+            known, first = place in self._locations, family not in self.families
+            self._locations.add(place)
             self.families |= {family}
         if not known:
             where = "" if key is None else f", from key {key.hex() or 'the first'} on"
@@ -93,13 +94,16 @@ class Damage:
         return first
 
     def check(self) -> None:
-        """Raise ``StoreDamaged`` if damage has been found."""
+        """Raise ``StoreDamaged`` if any damage has been found."""
         if self.count:
             raise StoreDamaged(SEEN)
 
 
 def open_database(path: Path, options: Options, families: dict[str, Options]) -> Rdict:
-    """Open the directory. If it is locked, wait up to ``LOCK_PATIENCE`` seconds for another process to exit."""
+    """Open the directory. If it is locked, wait up to ``LOCK_PATIENCE`` seconds.
+
+    Raises ``StartRefused`` if the directory stays locked or cannot be opened.
+    """
     deadline = time.monotonic() + LOCK_PATIENCE
     while True:
         try:
@@ -109,13 +113,13 @@ def open_database(path: Path, options: Options, families: dict[str, Options]) ->
             return opened
         except Exception as error:
             if not is_locked(error) or time.monotonic() > deadline:
-                raise refusal(path, error) from error
+                raise open_error(path, error) from error
         time.sleep(LOCK_PAUSE)
 
 
 def warn_of_others(path: Path) -> None:
     """Log a warning if other users of this machine can access an existing directory."""
-    with suppress(OSError):  # the directory does not exist yet, or is inaccessible, which opening it reports
+    with suppress(OSError):  # a missing directory is created later, and an inaccessible one is reported later
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & ~OWNER_ONLY & 0o777:
             LOG.warning(
@@ -127,10 +131,12 @@ def warn_of_others(path: Path) -> None:
 
 
 def hold_lock(path: Path) -> IO[bytes]:
-    """Lock the directory without changing it; the lock is released when the returned file is closed.
+    """Acquire RocksDB's lock of the directory without changing it. Close the returned file to release the lock.
 
-    RocksDB acquires the same lock. It is owned by the process, so it does not exclude two parts of one process. Raises
-    ``StartRefused`` if a server has the directory open.
+    The lock belongs to the process, so it does not exclude other threads of this process.
+
+    Raises:
+        StartRefused: A server has the directory open, or there is no store.
     """
     deadline = time.monotonic() + LOCK_PATIENCE
     names = ("LOCK", "CURRENT", "IDENTITY")
@@ -139,7 +145,7 @@ def hold_lock(path: Path) -> IO[bytes]:
     except FileNotFoundError as error:
         raise StartRefused(f"There is no store in {path}.") from error
     except OSError as error:
-        raise refusal(path, error) from error
+        raise open_error(path, error) from error
     while path.resolve() not in _opened:
         try:
             fcntl.lockf(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -149,12 +155,12 @@ def hold_lock(path: Path) -> IO[bytes]:
         else:
             return file
         time.sleep(LOCK_PAUSE)
-    raise in_use(path)
+    raise in_use_error(path)
 
 
 @contextmanager
-def made_in_place(path: Path) -> Iterator[Path]:
-    """Provide the name of a new directory, which is renamed to ``path`` unless an error is raised.
+def create_directory(path: Path) -> Iterator[Path]:
+    """Provide a path for a new directory, and rename it to ``path`` if the context ends without an error.
 
     Raises ``StartRefused`` if ``path`` exists.
     """
@@ -170,33 +176,38 @@ def made_in_place(path: Path) -> Iterator[Path]:
 
 
 def flush_all(views: Iterable[Rdict]) -> None:
-    """Flush the write buffers of the families one by one, without blocking writers. Raises ``Unavailable``."""
+    """Flush the write buffers of the families one by one, without blocking writers.
+
+    Raises ``Unavailable`` if a flush fails.
+    """
     try:
         for view in views:
             view.flush()
     except Exception as error:
-        raise unavailable() from error
+        raise unavailable_error() from error
 
 
 def link_files(database: Rdict, folder: Path) -> float:
-    """Copy the database by linking its files to a new folder; return the seconds that this took.
+    """Link the files of the database to a new folder, and return the duration in seconds.
 
-    All threads are blocked while the write buffers are flushed, so call ``flush_all`` first. Raises ``Unavailable``.
+    Meanwhile, RocksDB flushes the write buffers and blocks all threads. To shorten this time, call ``flush_all`` first.
+    Raises ``Unavailable`` if RocksDB reports an error.
     """
     began = time.monotonic()
     try:
         Checkpoint(database).create_checkpoint(str(folder))
     except Exception as error:
-        raise unavailable() from error
+        raise unavailable_error() from error
     return time.monotonic() - began
 
 
 def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple[float, int]:
-    """Flush all families until a flush is quick, then link the files.
+    """Flush all families repeatedly until a flush is quick, then link the files to a new folder.
 
-    Return the seconds that linking took and the last sequence number that the files are known to contain.
+    Return the duration of linking in seconds, and a RocksDB sequence number up to which the files contain all writes.
+    Raises ``Unavailable`` if RocksDB reports an error.
     """
-    for _ in range(MOST_FLUSHES):
+    for _ in range(MAX_FLUSHES):
         began = time.monotonic()
         flush_all(views)
         if time.monotonic() - began < QUICK:
@@ -205,31 +216,34 @@ def link_flushed(database: Rdict, views: Sequence[Rdict], folder: Path) -> tuple
     return link_files(database, folder), last
 
 
-def let_go(path: Path) -> None:
-    """Note that the directory was closed, and list the log files that the next opening needs."""
-    write_ahead.remember(path)
+def note_closed(path: Path) -> None:
+    """Record that the directory was closed, and list its log files for the check at the next opening."""
+    write_ahead.record_files(path)
     _opened.discard(path.resolve())
 
 
 def close_part(part: Rdict) -> None:
-    """Close a database or a view of one of its families. Raises ``Unavailable``."""
+    """Close a database or a view of one of its families.
+
+    Raises ``Unavailable`` if this fails for a reason other than an I/O error or damage.
+    """
     try:
         part.close()
     except Exception as error:
-        # After a failed write, closing fails too. Acknowledged writes are already in the log.
+        # After a failed write, closing also fails. Acknowledged writes are already in the log.
         if "IO error" not in str(error) and not is_damage(error):
-            raise unavailable() from error
+            raise unavailable_error() from error
 
 
-def unavailable() -> Unavailable:
-    """Return the error for a failed RocksDB call, which becomes its cause."""
+def unavailable_error() -> Unavailable:
+    """Return the error for a failed RocksDB call. The caller raises it with RocksDB's error as the cause."""
     return Unavailable()
 
 
-def refusal(path: Path, error: BaseException) -> StartRefused:
+def open_error(path: Path, error: BaseException) -> StartRefused:
     """Return the error for a directory that RocksDB cannot open."""
     if is_locked(error):
-        return in_use(path)
+        return in_use_error(path)
     sentence = f"The store {path} cannot be opened: {str(error).splitlines()[0].strip(' .')}."
     if is_damage(error):
         sentence = (
@@ -239,11 +253,11 @@ def refusal(path: Path, error: BaseException) -> StartRefused:
 
 
 def is_locked(error: BaseException) -> bool:
-    """Return whether a process has the store open, according to RocksDB's error message."""
+    """Return whether RocksDB's error reports that a process has the store open."""
     return re.search(r"\block (file|hold)", str(error)) is not None
 
 
-def in_use(path: Path) -> StartRefused:
+def in_use_error(path: Path) -> StartRefused:
     """Return the error for a store that another process has open."""
     return StartRefused(
         f"The store {path} is in use by another process: stop that one, or give this server a store of its own "

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The readable part of a damaged store, family by family.
+"""The readable data of a damaged store.
 
-A damaged block ends a scan of all files, so a gap also hides the entries that other files have in its range. The keys
-in a gap are derived from index entries of other families, and from a second directory that RocksDB's repair creates
-from the undamaged files. Their values are always read from the store itself, so that no outdated value is returned.
+A scan skips a damaged block's whole key range, including the entries of other files. The keys in such a gap come from
+two sources: from index entries of other families, and from a second directory that RocksDB's repair builds from the
+undamaged files. The values are read from the damaged store itself, because the second directory may have old values.
 """
 
 import os
@@ -18,16 +18,16 @@ from rocksdict import Options, Rdict
 from zq.errors import StartRefused, StoreDamaged
 from zq.storage.ordered.store import TOP
 from zq.storage.rocksdb import write_ahead
-from zq.storage.rocksdb.files import refusal
-from zq.storage.rocksdb.survey import Spans, Survey
+from zq.storage.rocksdb.files import open_error
+from zq.storage.rocksdb.survey import FamilyGaps, Survey
 
-# Prefixes of the names of files that a repair does not copy, because it creates them again.
+# Name prefixes of files that are not copied for a repair, because the repair or the next opening creates them.
 MADE_ANEW: Final = ("MANIFEST", "CURRENT", "OPTIONS", "LOCK", "LOG", write_ahead.LISTED)
 Known = Callable[[], Iterable[bytes]]
 
 
-def repaired(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
-    """Copy a store and let RocksDB rebuild the list of its files. Tables are linked if possible."""
+def repair(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
+    """Copy a store except for the files ``without``, let RocksDB rebuild the copy's manifest, and return ``to``."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.name not in without and not file.name.startswith(MADE_ANEW) and file.is_file():
@@ -36,19 +36,19 @@ def repaired(path: Path, to: Path, without: Iterable[str] = ()) -> Path:
     return to
 
 
-def mended(path: Path, to: Path) -> Path:
-    """Copy a store; the log of the copy has only the readable writes."""
+def copy_intact(path: Path, to: Path) -> Path:
+    """Copy a store, except for damaged writes in the write-ahead log, and return ``to``."""
     to.mkdir(mode=0o700)
     for file in path.iterdir():
         if file.suffix == ".log":
-            write_ahead.mend(file, to / file.name)
+            write_ahead.copy_intact(file, to / file.name)
         elif file.is_file():
             _copy(file, to)
     return to
 
 
 def _copy(file: Path, to: Path) -> None:
-    """Link a table, which never changes, and copy any other file."""
+    """Link a table file, which never changes, if possible. Copy any other file."""
     try:
         if file.suffix != ".sst":
             raise OSError
@@ -57,11 +57,14 @@ def _copy(file: Path, to: Path) -> None:
         shutil.copyfile(file, to / file.name)
 
 
-class Rescue:
-    """The readable part of one store. ``workshop`` is a directory for copies, which the caller removes."""
+class DamagedDirectory:
+    """The readable data of one damaged store; see ``ordered.salvage_copy.DamagedStore``.
+
+    ``workshop`` is a directory for copies, which the caller removes.
+    """
 
     def __init__(self, path: Path, workshop: Path, families: Iterable[str]) -> None:
-        """Open the store. Raises ``StartRefused`` if it is in use or has no readable data."""
+        """Open the store and scan it for damage. Raises ``StartRefused`` if it is in use or cannot be opened."""
         self._workshop = workshop
         self._rest: Survey | None = None
         notes: list[str] = []
@@ -72,18 +75,18 @@ class Rescue:
                 pass
         damaged = {gap.file for gap in self.survey.gaps()}
         if damaged:
-            with suppress(Exception):  # the repaired copy is optional: it only helps to find more keys
-                self._rest = Survey(repaired(self._source, workshop / "rest", damaged))
+            with suppress(Exception):  # the repaired copy is optional, because it only helps to find more keys
+                self._rest = Survey(repair(self._source, workshop / "rest", damaged))
 
     def entries(self, family: str, *known: Known) -> Iterator[tuple[bytes, bytes | None]]:
-        """Yield all readable items, and each unreadable key that is ``known`` to exist with the value None."""
+        """See ``DamagedStore.entries``. Keys in gaps are also taken from the repaired copy."""
         yield from self.survey.scan(family, b"", TOP)
-        spans = self.gaps(family)
-        if not spans:
+        gaps = self.gaps(family)
+        if not gaps:
             return
-        sure = {key for keys in known for key in keys() if key in spans}
+        sure = {key for keys in known for key in keys() if key in gaps}
         rest = self._rest.scan(family, b"", TOP) if self._rest is not None else ()
-        for key in sorted(sure.union(key for key, _ in rest if key in spans)):
+        for key in sorted(sure.union(key for key, _ in rest if key in gaps)):
             try:
                 value = self.get(family, key)
             except StoreDamaged:
@@ -97,15 +100,14 @@ class Rescue:
         """Yield the readable items of a range."""
         return self.survey.scan(family, lower, upper)
 
-    def gaps(self, family: str) -> Spans:
-        """Return the ranges of a family that could not be read."""
-        return Spans(self.survey.gaps(family))
+    def gaps(self, family: str) -> FamilyGaps:
+        """Return the unreadable ranges of a family."""
+        return FamilyGaps(self.survey.gaps(family))
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key.
+        """Return the value of a key. Raises ``StoreDamaged`` if the damaged store may have a newer value.
 
-        Raises ``StoreDamaged``, possibly also for a readable key, because RocksDB may read damaged files whose range
-        does not include the key.
+        RocksDB may fail at a damaged file that cannot contain the key. The repaired copy then has the current value.
         """
         try:
             return self.survey.get(family, key)
@@ -127,7 +129,7 @@ class Rescue:
             if not survey.unlisted and survey.tear is not None and survey.tear.has_records:
                 notes += survey.notes
                 survey.close()
-                self._source = mended(path, self._workshop / "mended")
+                self._source = copy_intact(path, self._workshop / "mended")
                 survey = Survey(self._source)
             if not survey.unlisted:
                 return survey
@@ -139,9 +141,9 @@ class Rescue:
             cause = str(error).splitlines()[0].strip(" .")
             notes.append(f"The list of files cannot be read and was made anew from the files that are whole ({cause})")
         try:
-            self._source = repaired(path, self._workshop / "repaired")
+            self._source = repair(path, self._workshop / "repaired")
             survey = Survey(self._source)
         except Exception as error:
-            raise refusal(path, error) from error
+            raise open_error(path, error) from error
         notes += (f"{file.name} cannot be read at all" for file in (self._source / "lost").glob("*.sst"))
         return survey

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An ordered key-value store for the queue engine, over rocksdict.
+"""The ordered key-value store over rocksdict, the Python binding of RocksDB.
 
-This module is independent of queues. Only it, ``files``, ``survey`` and ``tuning`` import the binding, so that the
-binding can be replaced. These measured properties of the binding shape the module:
+The module does not depend on queues. It is shaped by properties of the binding:
 
-- A write holds the GIL, including during its fsync; ``flush_wal`` does not. Therefore a write only appends to the log
-  file, and one ``flush_wal`` serves all waiting threads.
-- A write during a stall would block every thread. Therefore RocksDB refuses the write instead, and it is retried here.
-- A failed write consumes its batch.
-- All of the binding's errors are plain ``Exception``.
+- A write holds the GIL, even during an fsync; ``flush_wal`` does not. Writes therefore only append to the log file, and
+  one ``flush_wal`` serves all waiting threads.
+- A write during a stall would block all threads. RocksDB therefore rejects such writes, and this module retries them.
+- A failed write consumes its batch, so a retry builds a new batch.
+- All errors of the binding are plain ``Exception``.
 """
 
 import gc
@@ -33,12 +32,12 @@ from zq.storage.rocksdb.files import (
     Damage,
     check_end,
     close_part,
+    damage_location,
     is_damage,
-    let_go,
     link_flushed,
+    note_closed,
     open_database,
-    place_of,
-    unavailable,
+    unavailable_error,
 )
 from zq.storage.rocksdb.tuning import Tuning
 
@@ -47,12 +46,12 @@ LOG = logging.getLogger(__name__)
 STALL_PAUSE: Final = 0.002
 # Seconds of a stall after which a write fails.
 STALL_PATIENCE: Final = 5.0
-# Seconds of a stall after which a write on the event loop's thread fails, because that thread serves all requests.
+# Seconds of a stall after which a write on the event loop's thread fails. That thread serves all requests.
 INLINE_PATIENCE: Final = 0.05
 # Seconds after a stall during which ``Store.prompt`` is false.
 STALL_MEMORY: Final = 1.0
 SYNC_MODES: Final = ("always", "interval", "never")
-# The names in ``Store.totals`` of RocksDB's statistics.
+# Names in ``Store.totals`` by the name of RocksDB's statistic.
 COUNTED: Final = {
     "rocksdb.compaction.key.drop.user": "filtered",
     "rocksdb.compact.write.bytes": "compacted_bytes",
@@ -60,8 +59,8 @@ COUNTED: Final = {
 }
 
 
-class _Turn:
-    """A waiting thread. It is woken once, after its flush or to become the next leader."""
+class _Waiter:
+    """A thread that waits for a flush or to become the next leader."""
 
     __slots__ = ("gate", "leads", "served")
 
@@ -73,21 +72,21 @@ class _Turn:
 
 
 class GroupSync:
-    """A group sync: one leader flushes for all waiting threads.
+    """A group sync: one thread, the leader, flushes for all waiting threads.
 
-    A thread becomes the leader if no flush is running. A flush covers all earlier writes.
+    A flush covers all earlier writes. A thread that arrives during a flush waits for the next one.
     """
 
     def __init__(self, flush: Callable[[], None]) -> None:
         self._flush = flush
         self._lock = threading.Lock()
-        self._waiting: list[_Turn] = []
+        self._waiting: list[_Waiter] = []
         self._busy = False
 
     def wait(self) -> None:
-        """Wait for a flush that began after this call. Raises ``Unavailable`` if that flush failed."""
+        """Wait for a flush that begins after this call. Raises ``Unavailable`` if that flush fails."""
         with self._lock:
-            turn = _Turn() if self._busy else None
+            turn = _Waiter() if self._busy else None
             if turn is None:
                 self._busy = True
             else:
@@ -125,10 +124,10 @@ class Store(ordered.Store):
     The sync mode determines when writes reach the disk:
 
     - ``always``: before ``wait_durable`` returns.
-    - ``interval``: every ``sync_interval`` seconds in the background. A power failure may lose the writes since then.
+    - ``interval``: every ``sync_interval`` seconds, in the background.
     - ``never``: when the operating system writes them.
 
-    A killed process loses no writes in any mode, because a write returns after it was written to the log.
+    A kill of the process loses no writes in any mode.
     """
 
     def __init__(
@@ -144,16 +143,15 @@ class Store(ordered.Store):
         """Open the store.
 
         Args:
-            filtered: The family with the compaction filter, which ``let_filter`` enables; ``tuning`` explains the
-                format of its values.
-            damage: Damage that was found before the store was reopened.
-            logged: False to write without a log file, because the writes are made durable elsewhere.
+            filtered: The family with the compaction filter, which ``enable_filter`` enables; see ``tuning``.
+            damage: The damage found so far, if the store is reopened.
+            logged: Whether writes are appended to a log file. If not, the caller makes them durable.
         """
         self._damage = damage or Damage()
         self._path = path
         self._always = sync == "always"
         self.failure: Exception | None = None
-        """The first write error. After it, the store refuses writes and must be reopened."""
+        """The first write error. The store then rejects all writes until it is reopened."""
         tuned = Tuning()
         self._options = tuned.store()
         plain = {name: tuned.family(Options(raw_mode=True)) for name in families if name != filtered}
@@ -162,7 +160,7 @@ class Store(ordered.Store):
             plain[name].set_disable_auto_compactions(True)
         self._db = open_database(path, self._options, plain | special)
         self.filtering = bool(filtered) and tuning.is_active(path, filtered)
-        """Whether the compaction filter works."""
+        """Whether RocksDB has loaded the compaction filter."""
         if filtered and not self.filtering:
             LOG.critical(tuning.UNFILTERED)
         self._filtered = filtered
@@ -183,43 +181,39 @@ class Store(ordered.Store):
 
     @property
     def prompt(self) -> bool:
-        """Whether verbs do not block, except on the disk. False during write stalls."""
+        """Whether short verbs may run on the event loop's thread. False during and shortly after a write stall."""
         return time.monotonic() - self._stalled_at > STALL_MEMORY
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        """Return the value of a key, or None."""
         try:
             value: bytes | None = self._views[family].get(key)
         except Exception as error:
-            raise self._unread(error, family, key) from error
+            raise self._read_error(error, family, key) from error
         return value
 
     def get_many(self, family: str, keys: Sequence[bytes], spare: bool = False) -> list[bytes | None]:
-        """Return the values of several keys, in order; with ``spare``, a damaged value is ``b""``, not an error."""
+        """See ``ordered.Store.get_many``."""
         get = self._views[family].get
         try:
             # The binding's multi-get is not faster for a page of keys, and it releases the GIL while a lock is held.
             return [get(key) for key in keys]
         except Exception as error:
             if not spare or not is_damage(error):
-                raise self._unread(error, family, keys[0]) from error
-        return [self._spared(family, key) for key in keys]
+                raise self._read_error(error, family, keys[0]) from error
+        return [self._get_spare(family, key) for key in keys]
 
     def scan(
         self, family: str, lower: bytes, upper: bytes, backwards: bool = False, spare: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the items with ``lower <= key < upper`` in key order, from a snapshot at the start of the scan.
-
-        With ``spare``, the scan ends at damage, which is noted, instead of raising an error.
-        """
+        """Yield the items of a snapshot that is taken when the scan begins; see ``ordered.Store.scan``."""
         bounds, view = ReadOptions(), self._views[family]
         bounds.set_iterate_upper_bound(upper)
         last: bytes | None = None
         try:
             items: Any = view.items(False, lower, bounds)
             if backwards:
-                # The binding's parameter for the lower bound sets the upper bound. In an empty range, a backward scan
-                # would continue through all tombstones below the range.
+                # The binding has no lower bound for backward scans. In an empty range, the scan would read all
+                # tombstones below the range.
                 backwards = next(iter(items), None) is not None
                 items = view.items(True, None, bounds) if backwards else ()
                 items = takewhile(lambda item: item[0] >= lower, items)
@@ -229,18 +223,18 @@ class Store(ordered.Store):
             # The binding's iterators end at a damaged block without an error, as at the end of the data.
             check_end(view.iter(bounds), lower, last, backwards)
         except Exception as error:
-            refusal = self._unread(error, family, lower if last is None else last)
-            if not spare or not isinstance(refusal, StoreDamaged):
-                raise refusal from error
+            failure = self._read_error(error, family, lower if last is None else last)
+            if not spare or not isinstance(failure, StoreDamaged):
+                raise failure from error
 
     def write(self, writes: Sequence[Write], gone: Sequence[Range] = ()) -> None:
-        """Apply all writes and range removals in one step; the ranges contain none of the writes.
+        """Apply the writes and range removals atomically; see ``ordered.Store.write``.
 
-        When this method returns, the writes are visible to every thread and survive a kill of the process. Raises
-        ``Unavailable``; then nothing is applied, and the store accepts no further writes.
+        During a write stall, the write is retried for some seconds. After any other error, the store accepts no further
+        writes.
         """
         if self.failure is not None:
-            raise unavailable()
+            raise unavailable_error()
         deadline = time.monotonic() + (STALL_PATIENCE if inline.current() is None else INLINE_PATIENCE)
         while True:
             batch = self._batch(writes, gone)
@@ -250,9 +244,9 @@ class Store(ordered.Store):
             except Exception as error:
                 if "stall" not in str(error):
                     self.failure = error
-                    if is_damage(error):  # a compaction found it, and RocksDB refuses writes until it is reopened
-                        self._damage.meet(error, self._family_of(place_of(error)[0]))
-                    raise unavailable() from error
+                    if is_damage(error):  # a compaction found it, and RocksDB rejects writes until it is reopened
+                        self._damage.record(error, self._find_family(damage_location(error)[0]))
+                    raise unavailable_error() from error
                 if time.monotonic() > deadline:
                     raise Unavailable("The store is too busy to take writes. Try again later.") from error
             self._stalled_at = time.monotonic()
@@ -260,10 +254,7 @@ class Store(ordered.Store):
             self._stalled += STALL_PAUSE
 
     def wait_durable(self, always: bool = False) -> None:
-        """Wait until this thread's writes are as durable as the sync mode requires, or on disk with ``always``.
-
-        Raises ``Unavailable``.
-        """
+        """See ``ordered.Store.wait_durable``. Raises ``Unavailable`` if the sync fails."""
         if not (self._always or always):
             return
         if (ticket := inline.current()) is not None:
@@ -271,40 +262,43 @@ class Store(ordered.Store):
         else:
             self._group_sync.wait()
 
-    def let_filter(self, work: bool) -> None:
-        """Enable the compaction filter, or pause its family's compactions.
+    def enable_filter(self, work: bool) -> None:
+        """Enable or disable the compactions that run the compaction filter, which removes data permanently.
 
-        The filter removes data permanently. Running compactions continue. Raises ``Unavailable``.
+        Compactions that are already running continue. Raises ``Unavailable`` if RocksDB rejects the options.
         """
         if self.filtering:
             allowed = work and self.may_compact(self._filtered)
-            self._set_options(self._filtered, tuning.GO if allowed else tuning.STOP)
+            self._set_options(self._filtered, tuning.COMPACTIONS_ON if allowed else tuning.COMPACTIONS_OFF)
 
     def may_compact(self, family: str) -> bool:
-        """Return whether no damage was found in the family. A compaction of damaged data stops all writes."""
+        """Return whether the family has no known damage. A compaction of damaged data would stop all writes."""
         return family not in self._damage.families
 
     def compact_after(self, family: str, seconds: int) -> None:
-        """Compact each file of the family ``seconds`` after it was written; older files soon after this call.
+        """Make RocksDB compact each file of the family ``seconds`` after it was written, and older files immediately.
 
-        Raises ``Unavailable``.
+        Raises ``Unavailable`` if RocksDB rejects the options.
         """
         self._set_options(family, tuning.schedule(seconds))
 
     def flush_removals(self, family: str) -> None:
-        """Flush the removals of a family: compactions only consider removals in files. Raise ``Unavailable``."""
+        """Flush the removals of a family, so that compactions take them into account.
+
+        Raises ``Unavailable`` if the flush fails.
+        """
         try:
-            if self.figure(family, "num-deletes-active-mem-table"):
+            if self.get_property(family, "num-deletes-active-mem-table"):
                 self._views[family].flush()
         except Exception as error:
-            raise unavailable() from error
+            raise unavailable_error() from error
 
     def flush_beyond(self, most: int) -> None:
-        """Flush the write buffers if they hold more than ``most`` bytes in total.
+        """Flush the large write buffers if the total size of all write buffers exceeds ``most`` bytes.
 
-        A family with a small buffer is not flushed. Raises ``Unavailable``.
+        Raises ``Unavailable`` if a flush fails.
         """
-        sizes = {family: self.figure(family, "cur-size-active-mem-table") for family in self._views}
+        sizes = {family: self.get_property(family, "cur-size-active-mem-table") for family in self._views}
         if sum(sizes.values()) <= most:
             return
         try:
@@ -312,50 +306,49 @@ class Store(ordered.Store):
                 if size > most // len(sizes):
                     self._views[family].flush()
         except Exception as error:
-            raise unavailable() from error
+            raise unavailable_error() from error
         tuning.trim_heap()
 
     def link(self, folder: Path) -> tuple[float, int]:
-        """Link the files with all earlier writes to a new folder.
-
-        Return the seconds for which all threads were blocked, and the sequence number of the last included write.
-        Raises ``Unavailable``.
-        """
+        """Link the files with all earlier writes to a new folder; see ``files.link_flushed``."""
         return link_flushed(self._db, list(self._views.values()), folder)
 
     def compact_range(self, gone: Range) -> None:
-        """Compact a removed range to free its space, and wait until that is done. Raises ``Unavailable``."""
+        """Compact a removed range to free its space. Blocks until the compaction ends.
+
+        Raises ``Unavailable`` if the compaction fails.
+        """
         family, lower, upper = gone
         options = CompactOptions()
         options.set_exclusive_manual_compaction(False)
         try:
             self._views[family].compact_range(lower, upper, options)
         except Exception as error:
-            raise unavailable() from error
+            raise unavailable_error() from error
 
     def compact(self, family: str) -> None:
-        """Compact the whole family now."""
+        """Compact the whole family. Blocks until the compaction ends."""
         options = CompactOptions()
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
         self._views[family].flush()
         self._views[family].compact_range(None, None, options)
 
-    def figure(self, family: str, name: str) -> int:
-        """Return a numeric RocksDB property of a family."""
+    def get_property(self, family: str, name: str) -> int:
+        """Return a numeric RocksDB property of a family, or 0 if RocksDB does not know it."""
         return int(self._views[family].property_int_value(f"rocksdb.{name}") or 0)
 
     def totals(self) -> Counter[str]:
-        """Return counts, bytes and milliseconds of stalls since the store was opened."""
+        """Return RocksDB's statistics since the store was opened."""
         if self._ended is not None:
             return self._ended
         lines = (line.split() for line in (self._options.get_statistics() or "").splitlines())
         totals = Counter({COUNTED[words[0]]: int(words[-1]) for words in lines if words and words[0] in COUNTED})
         totals["stalled_ms"] = round(self._stalled * 1000)
-        totals["background_errors"] = self.figure("default", "background-errors")
+        totals["background_errors"] = self.get_property("default", "background-errors")
         return totals
 
     def close(self) -> None:
-        """Flush and close the directory. No other call may run at the same time or later."""
+        """Flush and close the directory; see ``ordered.Store.close``."""
         self._ended = self.totals()
         self._closing.set()
         if self._syncer is not None:
@@ -364,40 +357,40 @@ class Store(ordered.Store):
             if self.failure is None:
                 self._flush()
         finally:
-            self.let_go()
+            self.close_unflushed()
 
-    def _unread(self, error: Exception, family: str, key: bytes) -> Unavailable:
+    def _read_error(self, error: Exception, family: str, key: bytes) -> Unavailable:
         """Return the error for a failed read."""
         if not is_damage(error):
-            return unavailable()
-        if self._damage.meet(error, family, key):
+            return unavailable_error()
+        if self._damage.record(error, family, key):
             with suppress(Unavailable):
-                self._set_options(family, tuning.STOP)
+                self._set_options(family, tuning.COMPACTIONS_OFF)
         return StoreDamaged(UNREADABLE)
 
-    def _spared(self, family: str, key: bytes) -> bytes | None:
+    def _get_spare(self, family: str, key: bytes) -> bytes | None:
         try:
             return self.get(family, key)
         except StoreDamaged:
             return b""
 
-    def _family_of(self, file: int) -> str:
-        """Return the family of a table file, or ""."""
+    def _find_family(self, file: int) -> str:
+        """Return the family of a table file, or "" if no family has the file."""
         for name, view in self._views.items():
             if f" {file}:" in (view.property_value("rocksdb.sstables") or ""):
                 return name
         return ""
 
-    def let_go(self) -> None:
-        """Close the directory, without a flush."""
-        # The directory stays locked while any view or handle exists, even when closing one of them fails.
+    def close_unflushed(self) -> None:
+        """Close the directory without a flush."""
+        # The directory stays locked as long as any view or handle exists, so all are closed even if one of them fails.
         parts = [*self._views.values(), self._db]
         self._views, self._handles = {}, {}
         del self._db
         while parts:
             close_part(parts.pop(0))
         gc.collect()
-        let_go(self._path)
+        note_closed(self._path)
 
     def _batch(self, writes: Iterable[Write], gone: Iterable[Range]) -> WriteBatch:
         batch, handles = WriteBatch(raw_mode=True), self._handles
@@ -414,16 +407,16 @@ class Store(ordered.Store):
         try:
             self._views[family].set_options(options)
         except Exception as error:
-            raise unavailable() from error
+            raise unavailable_error() from error
 
     def _flush(self) -> None:
-        if self.failure is not None:  # the system may have dropped the pages that the failed flush was to write
-            raise unavailable()
+        if self.failure is not None:  # after a failed fsync, the operating system may have dropped the unwritten pages
+            raise unavailable_error()
         try:
             self._db.flush_wal(True)
         except Exception as error:
             self.failure = error
-            raise unavailable() from error
+            raise unavailable_error() from error
 
     def _sync_every(self, seconds: float) -> None:
         with suppress(Unavailable):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read-only access to a damaged store: its directory is not changed, and scans skip damage.
+"""Read-only access to a damaged store. The directory is not changed, and scans skip damage.
 
-RocksDB's iterators end at the first unreadable block and report its file and offset. A binary search finds the key at
-which the block ends: a seek to a key inside the block fails with the same file and offset. Other files may have keys in
-that range, which a caller that knows them can read with ``get``.
+RocksDB's iterators end at the first unreadable block and report its file and offset. A seek to any key in the block
+fails with the same file and offset, so a binary search finds the end of the block. A scan skips this key range, even if
+other files have keys in it; ``get`` can still read such keys.
 """
 
 import gc
@@ -16,13 +16,13 @@ from rocksdict import AccessType, DBRecoveryMode, Options, Rdict, ReadOptions
 
 from zq.errors import StoreDamaged
 from zq.storage.ordered.store import UNREADABLE
-from zq.storage.rocksdb.admission import look_at_log
-from zq.storage.rocksdb.files import close_part, hold_lock, is_damage, place_of, unavailable
+from zq.storage.rocksdb.admission import inspect_log
+from zq.storage.rocksdb.files import close_part, damage_location, hold_lock, is_damage, unavailable_error
 from zq.storage.rocksdb.tuning import Tuning
 from zq.storage.rocksdb.write_ahead import Tear
 
 READ_ALL: Final = DBRecoveryMode.skip_any_corrupted_record()
-# Number of bytes by which the last key of a damaged block may be longer than the known keys around it.
+# Number of bytes by which the last key of a damaged block may be longer than its known neighbors.
 SLACK: Final = 16
 # The last bytes of every complete table file.
 MAGIC: Final = bytes.fromhex("f7cff485b741e288")
@@ -39,7 +39,7 @@ MISSING: Final = "{name} of the write-ahead log is missing, and with it the writ
 
 
 class Table(NamedTuple):
-    """A table file according to the store's metadata. ``entries`` is 0 if the file cannot be opened."""
+    """The metadata of a table file. ``entries`` is 0 if the file cannot be opened."""
 
     start: bytes
     end: bytes
@@ -50,7 +50,7 @@ class Table(NamedTuple):
 class Gap(NamedTuple):
     """A key range ``lower <= key < upper`` of a family that a scan cannot read.
 
-    The damaged ``table`` has its own range, and about ``entries`` of its entries are lost.
+    ``entries`` is the estimated number of unreadable entries of the damaged ``table``.
     """
 
     family: str
@@ -62,7 +62,7 @@ class Gap(NamedTuple):
     cause: str
 
     def hides(self, key: bytes) -> bool:
-        """Return whether the damage may affect a key."""
+        """Return whether the key is in the gap and may be in the damaged table."""
         its = self.table
         return self.lower <= key < self.upper and (its is None or its.start <= key <= its.end)
 
@@ -79,22 +79,25 @@ class Gap(NamedTuple):
 
 
 class Survey:
-    """A ``Readable`` that skips damage. It locks the directory until ``close``, so that no server opens it.
+    """A ``Readable`` that skips damage. The directory is locked until ``close``.
 
-    ``notes`` has sentences on damage that is not a gap.
+    ``notes`` has sentences that describe damage other than gaps.
     """
 
     def __init__(self, path: Path) -> None:
-        """Open the store read-only. Raises ``StartRefused`` if it is in use, or RocksDB's error."""
+        """Open the store read-only.
+
+        Raises ``StartRefused`` if the store is in use. If RocksDB cannot open the store, RocksDB's error is raised.
+        """
         self.notes: list[str] = []
         self.tear: Tear | None = None
-        """The place where the write-ahead log becomes unreadable."""
+        """The position at which the write-ahead log becomes unreadable."""
         self._gaps: dict[tuple[str, tuple[int, int]], Gap] = {}
         self._lock = hold_lock(path)
         try:
             self._note_log(path)
             self._plain = _open(path, READ_ALL, Options(raw_mode=True))
-            # With filters, RocksDB finds keys outside damaged blocks, but the filters may be damaged too.
+            # ``get`` tries both: with bloom filters, RocksDB reads fewer blocks, but the filters may be damaged too.
             self._filtered = _open(path, READ_ALL, Tuning().family(Options(raw_mode=True)))
         except BaseException:
             self._lock.close()
@@ -102,20 +105,22 @@ class Survey:
         self._views = [{name: db.get_column_family(name) for name in names} for db, names in self._databases()]
         self._tables = {_number(file["name"]): _table(file) for file in self._plain[0].live_files()}
         newest = max(self._tables, default=0)
-        self.unlisted = sorted(file.name for file in path.glob("*.sst") if _number(file) > newest and _ends_well(file))
-        """Complete table files that are newer than all known files. RocksDB would remove them."""
+        self.unlisted = sorted(
+            file.name for file in path.glob("*.sst") if _number(file) > newest and _is_complete(file)
+        )
+        """Complete table files that are newer than all files in the manifest. RocksDB would remove them."""
         if self.unlisted:
             self.notes.append(UNLISTED.format(files=", ".join(self.unlisted)))
 
     def add_notes(self, notes: Iterable[str]) -> None:
-        """Add sentences on damage that was found before the store could be opened."""
+        """Add sentences that describe damage found before this survey."""
         self.notes += notes
 
     def _note_log(self, path: Path) -> None:
-        """Note the place at which the log becomes unreadable, and the missing log files."""
+        """Note damage to the log and missing log files."""
         try:
-            self.tear, gone = look_at_log(path)
-        except Exception:  # noqa: BLE001  (the binding raises no other: a list of files that cannot be read says nothing)
+            self.tear, gone = inspect_log(path)
+        except Exception:  # noqa: BLE001  (the binding raises no subclass; with an unreadable manifest, nothing is known)
             return
         self.notes += (MISSING.format(name=name) for name in gone)
         if self.tear is not None and self.tear.dropped:
@@ -133,11 +138,11 @@ class Survey:
             except Exception as error:  # noqa: BLE001  (the same)
                 damage = error
         if damage is None or not is_damage(damage):
-            raise unavailable() from damage
+            raise unavailable_error() from damage
         raise StoreDamaged(UNREADABLE) from damage
 
     def scan(self, family: str, lower: bytes, upper: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the readable items of a range; ``gaps`` has the unreadable ranges afterwards."""
+        """Yield the readable items of a range. Afterwards, ``gaps`` includes the unreadable parts."""
         view = self._views[0].get(family)
         while view is not None and lower < upper:
             cursor = _Cursor(view, upper)
@@ -147,15 +152,15 @@ class Survey:
             error = cursor.failure()
             if error is None:
                 return
-            lower = self._step_over(family, view, lower, upper, error)
+            lower = self._skip_gap(family, view, lower, upper, error)
 
     def gaps(self, family: str = "") -> list[Gap]:
-        """Return the gaps found so far in one family or in all families, in key order."""
+        """Return the gaps found so far, in one family or in all families ("")."""
         found = [gap for gap in self._gaps.values() if family in ("", gap.family)]
         return sorted(found, key=lambda gap: (gap.family, gap.lower))
 
     def damage(self) -> list[str]:
-        """Return a sentence on each damage found so far."""
+        """Return sentences that describe all damage found so far."""
         return [*self.notes, *map(str, self.gaps())]
 
     def close(self) -> None:
@@ -171,26 +176,26 @@ class Survey:
     def _databases(self) -> list[tuple[Rdict, list[str]]]:
         return [self._plain, self._filtered]
 
-    def _step_over(self, family: str, view: Rdict, lower: bytes, upper: bytes, error: Exception) -> bytes:
-        """Note a gap that begins at ``lower``; return its upper bound."""
+    def _skip_gap(self, family: str, view: Rdict, lower: bytes, upper: bytes, error: Exception) -> bytes:
+        """Record the gap that begins at ``lower``. Return its upper bound."""
         if not is_damage(error):
-            raise unavailable() from error
-        place = place_of(error)
+            raise unavailable_error() from error
+        place = damage_location(error)
 
         def fails(key: bytes) -> bool:
-            found = _Cursor(view, upper).failure(key)  # a new iterator, because a failed one may keep its error
-            return found is not None and place_of(found) == place
+            found = _Cursor(view, upper).failure(key)  # a new cursor, because a failed one may keep its error
+            return found is not None and damage_location(found) == place
 
         table = self._tables.get(place[0])
         end = upper if table is None or not lower <= table.end < upper else table.end + b"\0"
-        beyond = _first_not(fails, lower, upper if fails(end) else end)
+        beyond = _find_end(fails, lower, upper if fails(end) else end)
         file = f"{place[0]:06d}.sst" if place[0] >= 0 else "a file"
-        gap = Gap(family, file, lower, beyond, table, _lost(table, error), str(error).splitlines()[0].strip())
+        gap = Gap(family, file, lower, beyond, table, _estimate_loss(table, error), str(error).splitlines()[0].strip())
         self._gaps.setdefault((family, place), gap)
         return beyond
 
 
-class Spans:
+class FamilyGaps:
     """The gaps of a family."""
 
     def __init__(self, gaps: list[Gap]) -> None:
@@ -205,7 +210,7 @@ class Spans:
         return index >= 0 and key < self._gaps[index].upper
 
     def overlap(self, lower: bytes, upper: bytes) -> bool:
-        """Return whether any gap overlaps the range."""
+        """Return whether any gap overlaps the range ``lower <= key < upper``."""
         return any(gap.lower < upper and gap.upper > lower for gap in self._gaps)
 
 
@@ -218,7 +223,10 @@ def _open(path: Path, mode: DBRecoveryMode, family: Options) -> tuple[Rdict, lis
 
 
 class _Cursor:
-    """An iterator up to a key. It keeps the options alive, because RocksDB has a pointer to the bound in them."""
+    """An iterator with an upper bound.
+
+    The cursor keeps the read options alive, because RocksDB has a pointer to the bound in these options.
+    """
 
     def __init__(self, view: Rdict, upper: bytes) -> None:
         self._bounds = ReadOptions()
@@ -226,7 +234,7 @@ class _Cursor:
         self._iterator = view.iter(self._bounds)
 
     def items(self, lower: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Yield the items from ``lower`` on, up to the first unreadable one."""
+        """Yield the items at or above ``lower``, up to the first unreadable item."""
         iterator = self._iterator
         iterator.seek(lower)
         while iterator.valid():
@@ -234,7 +242,7 @@ class _Cursor:
             iterator.next()
 
     def failure(self, key: bytes | None = None) -> Exception | None:
-        """Return the error that ended the items, or the error of a seek to ``key``; None if there is no error."""
+        """Return the error at the current position or, after a seek, at ``key``. Return None if there is no error."""
         if key is not None:
             self._iterator.seek(key)
         if self._iterator.valid():
@@ -246,8 +254,8 @@ class _Cursor:
         return None
 
 
-def _first_not(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
-    """Return the smallest key of about this length for which ``fails`` is false. It is false for the upper bound."""
+def _find_end(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> bytes:
+    """Return the smallest key between the bounds for which ``fails`` is false. ``fails(upper)`` must be false."""
     width = max(len(lower), len(upper)) + SLACK
     low, high = (int.from_bytes(key.ljust(width, b"\0")) for key in (lower, upper))
     while high - low > 1:
@@ -260,17 +268,17 @@ def _first_not(fails: Callable[[bytes], bool], lower: bytes, upper: bytes) -> by
     return upper if upper.ljust(width, b"\0") == found else found
 
 
-def _lost(table: Table | None, error: Exception) -> int:
+def _estimate_loss(table: Table | None, error: Exception) -> int:
     """Estimate the number of entries in the unreadable block, or in the table if all of it is unreadable."""
     if table is None:
         return 0
     size = str(error).rpartition(" size ")[2].split()[:1]
-    if place_of(error)[1] < 0 or not size or not size[0].isdigit():
+    if damage_location(error)[1] < 0 or not size or not size[0].isdigit():
         return table.entries
     return max(1, round(table.entries * int(size[0]) / max(table.size, 1)))
 
 
-def _ends_well(file: Path) -> bool:
+def _is_complete(file: Path) -> bool:
     with file.open("rb") as content:
         content.seek(max(0, file.stat().st_size - len(MAGIC)))
         return content.read() == MAGIC

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The RocksDB options of a store and its families, and the compaction filter.
 
-RocksDB's compaction filter removes expired values without Python. It reads the last 4 bytes of a value as a
-little-endian time in seconds. A compaction drops the entry if the machine's clock is more than one second past that
-time.
+**Filter.** RocksDB's TTL compaction filter removes expired values. The last 4 bytes of a value are a little-endian time
+in seconds. A compaction drops the entry if the machine's clock is more than one second past that time.
 
-The binding cannot set the filter, but it loads options from a file that names the filter's class. RocksDB registers
-that name only when the process opens a database with a time to live. Otherwise it ignores the filter silently, so a
-caller that opens a store checks ``is_active`` afterwards.
+**Loading.** The binding cannot set the filter, but it can load an options file that names the filter's class. RocksDB
+knows that name only after the process has opened a database with a TTL. If the name is unknown, RocksDB ignores the
+filter silently, so check ``is_active`` after a store is opened.
 
-The filter removes data permanently, even if the clock is wrong. Pending compactions start while a store is being
-opened. Therefore the family is opened with its compactions disabled, and ``GO`` enables them after the store and the
-clock have been checked.
+**Safety.** The filter removes data permanently, even if the clock is wrong, and compactions may start while a store is
+being opened. The family is therefore opened with compactions disabled. ``COMPACTIONS_ON`` enables them after the store
+and the clock have been checked.
 """
 
 import atexit
@@ -35,8 +34,8 @@ MIB: Final = 1 << 20
 def trim_heap() -> None:
     """Return freed memory to the operating system, if the C library is glibc.
 
-    glibc keeps freed memory in the heaps of the allocating threads. The write buffers, which several threads of a
-    server fill in turn, would occupy about three times their size.
+    glibc keeps freed memory in a heap per thread. Because several threads fill the write buffers in turn, the process
+    would otherwise occupy about three times the size of the write buffers.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -50,7 +49,6 @@ class Tuning:
         self._cache = Cache(64 * MIB)
 
     def store(self) -> Options:
-        """Return the options of the store."""
         options = self.family(Options(raw_mode=True))
         options.enable_statistics()
         options.create_if_missing(True)
@@ -63,7 +61,7 @@ class Tuning:
         return options
 
     def family(self, options: Options) -> Options:
-        """Return the options of a family."""
+        """Set the common options of a family, and return ``options``."""
         table = BlockBasedOptions()
         table.set_block_cache(self._cache)
         table.set_bloom_filter(10, False)
@@ -71,7 +69,7 @@ class Tuning:
         options.set_compression_type(DBCompressionType.lz4())
         options.set_level_compaction_dynamic_level_bytes(True)
         options.set_write_buffer_size(64 * MIB)
-        # A queue leaves one tombstone per message, so files that consist mostly of tombstones are compacted.
+        # Compact files that consist mostly of tombstones: a queue leaves one tombstone per message.
         options.add_compact_on_deletion_collector_factory(10000, 5000, 0.5)
         return options
 
@@ -97,32 +95,32 @@ UNFILTERED: Final = (
     "other layers alone ([expiry] sweep, delete_on_read); the space of a large backlog comes back later."
 )
 
-# The options that enable the compactions of the filtered family.
-GO: Final = {"disable_auto_compactions": "false"}
-# The options of a family that must not be compacted. Writers are not blocked by the growing number of files.
-STOP: Final = {"disable_auto_compactions": "true"}
+# Options that enable the compactions of a family.
+COMPACTIONS_ON: Final = {"disable_auto_compactions": "false"}
+# Options that disable the compactions of a family. Writers are then not blocked by a growing number of files.
+COMPACTIONS_OFF: Final = {"disable_auto_compactions": "true"}
 
 PREFIX: Final = "zq-options-"
-# The name of a file that is locked while its folder is in use.
+# The name of a file in the folder that is locked while the folder is in use.
 OWNER: Final = "owner"
 
-_arming = threading.Lock()
-# The folder from which this process loads the options; empty until it is created.
-_armed: list[str] = []
+_registering = threading.Lock()
+# The folder from which this process loads the options, as a list of one item; empty until the folder is created.
+_registered: list[str] = []
 
 
 def filtered_options() -> Options:
-    """Return the options of a family with the filter and with compactions disabled; the defaults if loading fails."""
+    """Return options with the compaction filter and with compactions disabled, or default options if loading fails."""
     try:
-        families: dict[str, Options] = Options.load_latest(_arm())[1]
+        families: dict[str, Options] = Options.load_latest(_register_filter())[1]
         return families["filtered"]
-    except Exception:  # the binding raises no subclass; another version of it may not support these options
+    except Exception:  # the binding raises no subclass, and another version of it may not support these options
         LOG.exception("The compaction filter's options cannot be loaded.")
         return Options(raw_mode=True)
 
 
 def is_active(path: Path, family: str) -> bool:
-    """Return whether the family has the filter, according to RocksDB's latest options file in this directory."""
+    """Return whether RocksDB has opened the family with the filter, according to its latest options file."""
     written = path.glob("OPTIONS-*[0-9]")
     newest = max(written, key=lambda file: int(file.name.rpartition("-")[2]), default=None)
     section = ""
@@ -135,37 +133,37 @@ def is_active(path: Path, family: str) -> bool:
 
 
 def schedule(seconds: int) -> dict[str, str]:
-    """Return the options that compact files ``seconds`` after they were written, to be set on an open store.
+    """Return options that make RocksDB compact files ``seconds`` after they were written.
 
-    Setting them, even to their current values, makes RocksDB check all files at once. An idle store never does so by
-    itself.
+    An idle store never checks the age of its files. Setting these options, even to their current values, makes it check
+    all files immediately.
     """
     return {"periodic_compaction_seconds": str(seconds), "ttl": str(seconds)}
 
 
-def _own_folder() -> str:
-    """Create a temporary folder that is removed at exit; remove those of killed processes now."""
+def _create_folder() -> str:
+    """Create a temporary folder that is removed at exit. Remove the folders of killed processes."""
     for owner in Path(tempfile.gettempdir()).glob(f"{PREFIX}*/{OWNER}"):
-        with suppress(OSError), owner.open("r+") as file:  # fails for other users, running processes, removed files
+        with suppress(OSError), owner.open("r+") as file:  # fails for another user's or a running process's folder
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(owner.parent, ignore_errors=True)
     made = tempfile.mkdtemp(prefix="zq-starting-")
     locked = os.open(f"{made}/{OWNER}", os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(locked, fcntl.LOCK_EX)  # until this process exits
     folder = made.replace("zq-starting-", PREFIX)
-    os.rename(made, folder)  # only now, so that no other process finds the folder without its lock
+    os.rename(made, folder)  # after locking, so that no other process finds the folder unlocked and removes it
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def _arm() -> str:
-    """Register the filter's class with RocksDB and write the options file, once per process; return the folder."""
-    with _arming:
-        if not _armed:
-            folder = _own_folder()
+def _register_filter() -> str:
+    """Register the filter's class with RocksDB and write the options file, once per process. Return its folder."""
+    with _registering:
+        if not _registered:
+            folder = _create_folder()
             Rdict(f"{folder}/store", Options(raw_mode=True), access_type=AccessType.with_ttl(1)).close()
             shutil.rmtree(f"{folder}/store")
             Path(folder, "OPTIONS-000001").write_text(OPTIONS)
             Path(folder, "rocksdict-config.json").write_text(json.dumps(BINDING))
-            _armed.append(folder)
-        return _armed[0]
+            _registered.append(folder)
+        return _registered[0]

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The write-ahead log of a RocksDB directory: its format, damage to it, and missing log files.
 
-A log file consists of blocks of 32 KiB. A record begins with a header: masked CRC-32C, length, type and, in a file that
-RocksDB may recycle, the low half of the file's number. A write that does not fit into the rest of a block is split into
-fragments, and no record crosses the end of a block. The content of a write begins with the sequence number of its first
-entry and the number of its entries.
+A log file consists of blocks of 32 KiB, and no record crosses the end of a block. A record has a header and content:
+
+- The header has a masked CRC-32C, the length, the type and, in a file that RocksDB may recycle, the low half of the
+  file's number.
+- The content is a write or, if the write does not fit into the block, a fragment of it. A write begins with the
+  sequence number of its first entry and the number of its entries.
 
 After a power failure, the last writes may be torn, and RocksDB drops them when it opens the directory. It also silently
 drops all writes after a damaged record. ``examine`` distinguishes the two cases before the directory is opened.
@@ -21,21 +23,22 @@ from typing import Final, NamedTuple
 BLOCK: Final = 32 << 10
 # The types of records: a whole write, or its first, middle or last fragment.
 WHOLE, FIRST, MIDDLE, LAST = range(1, 5)
-# Added by RocksDB to the type of a record in a file that may be recycled.
+# RocksDB adds this number to the types of records in a file that may be recycled.
 RECYCLABLE: Final = 4
-# Types of records without content that RocksDB may write at the beginning of a file.
+# Header sizes in bytes of record types without content, which RocksDB may write at the beginning of a file.
 NOTES: Final = {9: 7, 10: 7, 11: 11, 130: 7, 131: 11}
-# CRC, length and type. In a file that may be recycled, ``NUMBER`` follows.
+# The header of a record: CRC, length and type.
 HEADER: Final = Struct("<IHB")
+# The low half of the file's number, which follows the header in a file that may be recycled.
 NUMBER: Final = Struct("<I")
-# Sequence number and number of entries.
+# The beginning of a write: sequence number and number of entries.
 BATCH: Final = Struct("<QI")
 # Maximum distance of a plausible sequence number from the last known one.
 PLAUSIBLE: Final = 1 << 40
 MASK: Final = 0xA282EAD8
-# Minimum number of zeros at the end of a log file that may be damage; a write may end with fewer zeros.
+# Number of zeros at the end of a log file that indicates damage. A write may end with fewer zeros.
 ZEROS: Final = 16
-# The file that lists the log files which must exist.
+# The file with the numbers of the existing log files.
 LISTED: Final = ".zq-logs"
 
 
@@ -61,7 +64,7 @@ def masked_crc(content: bytes) -> int:
 
 
 class Fragment(NamedTuple):
-    """The offsets of a record in a log file, according to its header. ``kind`` is 0 for a record without content."""
+    """The type and the offsets of a record in a log file. ``kind`` is 0 for a record without content."""
 
     start: int
     content: int
@@ -70,7 +73,7 @@ class Fragment(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A write: its offsets, its first sequence number, the number of its entries, and its fragments."""
+    """A write in a log file. ``sequence`` is the sequence number of its first entry."""
 
     start: int
     end: int
@@ -80,15 +83,15 @@ class Batch(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Return the last sequence number."""
+        """The sequence number of the last entry."""
         return self.sequence + self.entries - 1
 
 
 class Tear(NamedTuple):
-    """The place at which a log becomes unreadable.
+    """The position at which a log becomes unreadable.
 
-    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. ``has_records`` means that they
-    include complete writes, so the log is damaged there, not torn.
+    ``dropped`` is the number of bytes that RocksDB drops when it opens the directory. If ``has_records`` is true, the
+    dropped bytes include complete writes, so the log is damaged and not only torn.
     """
 
     file: str
@@ -108,7 +111,7 @@ class LogFile:
             self._content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else b""
 
     def fragment(self, at: int) -> Fragment | None:
-        """Return the record at an offset if its header is possible there. Its CRC is not checked."""
+        """Return the record at an offset, or None if its header is invalid. The CRC is not checked."""
         end_of_block = min((at // BLOCK + 1) * BLOCK, self.size)
         if at + HEADER.size > end_of_block:
             return None
@@ -127,7 +130,7 @@ class LogFile:
         return Fragment(at, at + header, at + header + length, kind)
 
     def is_intact(self, batch: Batch) -> bool:
-        """Return whether the CRC of each fragment is correct."""
+        """Return whether the CRCs of all fragments are correct."""
         return all(
             HEADER.unpack_from(self._content, each.start)[0]
             == masked_crc(self._content[each.start + HEADER.size - 1 : each.end])
@@ -135,7 +138,7 @@ class LogFile:
         )
 
     def batch(self, at: int) -> Batch | None:
-        """Return the write that begins at an offset according to the headers of its fragments, or None."""
+        """Return the write at an offset, or None if a header is invalid. CRCs are not checked."""
         fragments: list[Fragment] = []
         place, head = at, b""
         while (found := self.fragment(self._next(place))) is not None:
@@ -155,7 +158,7 @@ class LogFile:
         return None
 
     def _next(self, at: int) -> int:
-        """Return the offset of the next header. The end of a block stays empty if it is too short for a header."""
+        """Return the offset of the next header at or after ``at``. A block's end may be too short for a header."""
         rest = -at % BLOCK
         if rest < HEADER.size or (rest < HEADER.size + NUMBER.size and not any(self._content[at : at + rest])):
             return at + rest
@@ -164,7 +167,7 @@ class LogFile:
     def readable(self, recovered: int) -> tuple[int, int, int]:
         """Return the end offset of the readable writes, and their first and last sequence numbers.
 
-        The CRC of writes up to ``recovered`` is not checked, because RocksDB has read them.
+        RocksDB has already read the writes up to the sequence number ``recovered``, so their CRCs are not checked.
         """
         at = first = last = 0
         while (batch := self.batch(at)) is not None:
@@ -175,9 +178,9 @@ class LogFile:
                 first, last = first or batch.sequence, batch.last
         return min(self._next(at), self.size), first, last
 
-    def intact_behind(self, at: int, known: int) -> Iterator[Batch]:
-        """Yield intact writes at or behind a damaged place whose sequence numbers are above ``known``."""
-        for start in self._starts(at):
+    def intact_after(self, at: int, known: int) -> Iterator[Batch]:
+        """Yield the intact writes at or after a damaged offset whose sequence numbers are above ``known``."""
+        for start in self._possible_starts(at):
             found = self.batch(start)
             while found is not None and found.entries and known < found.sequence < known + PLAUSIBLE:
                 if not self.is_intact(found):
@@ -185,8 +188,8 @@ class LogFile:
                 yield found
                 found = self.batch(found.end)
 
-    def _starts(self, at: int) -> Iterator[int]:
-        """Yield possible offsets of writes: every offset of the damaged block, and the records of later blocks."""
+    def _possible_starts(self, at: int) -> Iterator[int]:
+        """Yield possible offsets of writes: all offsets of the damaged block, and the records of later blocks."""
         block = (at // BLOCK + 1) * BLOCK
         yield from range(at, min(block, self.size))
         while block < self.size:
@@ -199,13 +202,12 @@ class LogFile:
                     break
             block += BLOCK
 
-    def content_of(self, batch: Batch) -> bytes:
+    def read_content(self, batch: Batch) -> bytes:
         """Return a write as RocksDB encoded it."""
         return b"".join(self._content[each.content : each.end] for each in batch.fragments)
 
 
 def number_of(path: Path) -> int:
-    """Return the number of a log file."""
     return int(path.stem)
 
 
@@ -216,10 +218,10 @@ def log_files(path: Path, least: int = 0) -> list[Path]:
 
 
 def end_in_zeros(path: Path, least: int) -> bool:
-    """Return whether a file ends with more zeros than a write does.
+    """Return whether any log file ends with more zeros than the end of a write can have.
 
-    RocksDB treats such zeros as the end of the log. A file system leaves them in place of writes that were lost in a
-    power failure.
+    After a power failure, a file system may leave zeros in place of lost writes. RocksDB treats them as the end of the
+    log.
     """
     return any(_ends_in_zeros(file) for file in log_files(path, least))
 
@@ -232,12 +234,13 @@ def _ends_in_zeros(file: Path) -> bool:
 
 
 def examine(path: Path, recovered: int, least: int) -> Tear | None:
-    """Return the place at which RocksDB's replay stops, or None if it reads the whole log.
+    """Return the position at which RocksDB's replay stops, or None if RocksDB reads the whole log.
 
-    ``recovered`` is RocksDB's last sequence number after a replay up to the first damage. ``least`` is the number of
-    the first replayed file.
+    Args:
+        recovered: RocksDB's last sequence number after a replay up to the first damage.
+        least: The number of the first log file that RocksDB replays.
     """
-    # The damage may precede a record that the manifest counts as written, which only the checksums reveal.
+    # The second call checks all CRCs. It finds damage before ``recovered``, which may come from the manifest.
     return _examine(path, recovered, least) or _examine(path, 0, least)
 
 
@@ -246,13 +249,14 @@ def _examine(path: Path, recovered: int, least: int) -> Tear | None:
     known = recovered
     for file in map(LogFile, log_files(path, least)):
         end, first, last = file.readable(recovered)
-        # RocksDB continues with a file whose numbers follow on: then the former file was torn before this one began.
+        # If the sequence numbers of this file follow on, the former file was torn before this one was created, and
+        # RocksDB continues.
         if tear is not None and (last > recovered if recovered else first > known + 1):
             return tear._replace(dropped=tear.dropped + file.size, has_records=True)
         known = max(known, last)
         if end == file.size:
             continue
-        lost = next(file.intact_behind(end, known), None)
+        lost = next(file.intact_after(end, known), None)
         place = tear or Tear(file.name, end, 0, False)
         tear = place._replace(dropped=place.dropped + file.size - end, has_records=lost is not None)
         if lost is not None:
@@ -260,26 +264,26 @@ def _examine(path: Path, recovered: int, least: int) -> Tear | None:
     return tear
 
 
-def mend(file: Path, to: Path) -> None:
-    """Copy the intact writes of a damaged log file, including those after the damage, to a new log file.
+def copy_intact(file: Path, to: Path) -> None:
+    """Copy all intact writes of a damaged log file to a new log file.
 
-    RocksDB itself skips the rest of a block in which it finds damage.
+    RocksDB itself would skip the rest of each damaged block.
     """
     source, at, last = LogFile(file), 0, 0
     with to.open("wb") as target:
         while True:
             batch = source.batch(at)
             if batch is None or not source.is_intact(batch):
-                batch = next(source.intact_behind(at, last), None)
+                batch = next(source.intact_after(at, last), None)
             if batch is None:
                 return
             if batch.entries:
-                target.write(_records(source.content_of(batch), target.tell()))
+                target.write(_records(source.read_content(batch), target.tell()))
             at, last = batch.end, max(last, batch.last)
 
 
 def _records(content: bytes, at: int) -> bytes:
-    """Encode a write as records for this offset of a log file."""
+    """Encode a write as the records that begin at an offset of a log file."""
     written, kind = b"", 0
     while not kind or content:
         rest = -(at + len(written)) % BLOCK or BLOCK
@@ -293,8 +297,11 @@ def _records(content: bytes, at: int) -> bytes:
     return written
 
 
-def missing(path: Path, least: int) -> list[str]:
-    """Return the names of missing log files. RocksDB has removed files before ``least``, see ``examine``."""
+def find_missing(path: Path, least: int) -> list[str]:
+    """Return the names of the log files that ``record_files`` has listed and that are missing.
+
+    Files with numbers below ``least`` are ignored, because RocksDB does not need them.
+    """
     try:
         listed = [int(word) for word in (path / LISTED).read_text("ascii").split()]
     except (OSError, ValueError):
@@ -302,12 +309,11 @@ def missing(path: Path, least: int) -> list[str]:
     return [name for number in listed if number >= least and not (path / (name := f"{number:06d}.log")).exists()]
 
 
-def remember(path: Path) -> None:
-    """List the log files that exist, for ``missing``.
+def record_files(path: Path) -> None:
+    """Write the list of existing log files for ``find_missing``. Ignore errors.
 
-    A file is listed after its directory entry has been synced, and RocksDB removes a log file only after it has synced
-    the removal in the manifest. Therefore the list never contradicts an undamaged directory, even after a crash. If the
-    list cannot be written, the only effect is that a missing file may go unnoticed.
+    The list matches an undamaged directory even after a power failure: a file is listed after its directory entry was
+    synced, and RocksDB syncs the manifest before it removes a file.
     """
     with suppress(OSError):
         names = " ".join(str(number_of(file)) for file in log_files(path))
