@@ -63,7 +63,7 @@ def test_dead_letters_of_the_queue_stand_first(client: Client, watch: Watch) -> 
     page = watch.open(MAIL)
     tab(page, "Dead letters 4")
     expect(page.locator("tbody td.start")).to_have_text(['"mail 1"', '"mail 2"', '"other 1"', '"other 2"'])
-    expect(page.get_by_text("of 4 loaded messages 2 came from mail")).to_be_visible()
+    expect(page.get_by_text("2 of the 4 loaded came from mail")).to_be_visible()
     open_first(page)
     expect(page.locator(".facts")).to_contain_text("mail broke")
     expect(page.locator(".timeline")).to_contain_text("moved here from mail after 1 claim there: mail broke")

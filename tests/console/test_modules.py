@@ -131,6 +131,9 @@ def test_fields_take_what_their_schemas_say(client: Client, watch: Watch) -> Non
         *[("_retry_policy", text, right) for text, right in (("{}", True), ("[]", False), ("{", False))],
         ("_max_claim_count", "-5", True),
     ]
+    titled = {"title": "Seconds until ``x``.", "description": "must be an integer from 1 to 2, or null"}
+    field = run(watch, "parts/form", "loaded.fieldOf(given)", titled)
+    assert (field["meaning"], field["says"]) == ("Seconds until x.", "an integer from 1 to 2")
     given = [[text, schemas[name]] for name, text, _ in cases]
     said = run(watch, "parts/form", "given.map(([text, schema]) => loaded.wrong(text, loaded.fieldOf(schema)))", given)
     assert [(name, text, sentence == "") for (name, text, _), sentence in zip(cases, said, strict=True)] == cases

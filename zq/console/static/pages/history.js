@@ -105,7 +105,7 @@ function Row({ entry, opened, open, chosen, choose }) {
         <button type="button" class="plain id" title=${entry.id} aria-expanded=${is} onClick=${() => open(is ? "" : keyOf(entry))}>${visible(entry.id.slice(-10))}</button>
       </th>
       <td data-name="Outcome"><span class="mark finished">${visible(entry.outcome).replace("_", " ")}</span></td>
-      <td data-name="Finished">${moment(entry.finished)}</td>
+      <td class="wide" data-name="Finished">${moment(entry.finished)}</td>
       <td class="number" data-name="Claims">${count(entry.claim_count)}</td>
       <td class="number" data-name="Size">${bytes(entry.body_bytes)}</td>
       <td class="start" data-name="Body"><code>${visible(entry.body_start.slice(0, START))}</code></td>

@@ -32,7 +32,7 @@ const ASIDE = ["Due in", "Size", "Holder", "Body"];
 
 /** The states that have a tab, and what the tab says. */
 export const STATES = {
-  ready: "What claims get next, in their order.",
+  ready: "Ready messages, in the order in which claims get them.",
   delayed: "Messages whose moment has not come, the next one first.",
   claimed: "Messages that live claims hold, oldest post first.",
 };
@@ -71,7 +71,7 @@ export function Messages({ route, queue = route.queue, state = "ready", depth })
     list.restart();
   };
   const letters = list.rows.filter((row) => row.origin && selected.includes(row.id)).map((row) => row.id);
-  return html`<p class="quiet">${queue === route.queue ? STATES[state] : html`<${Elsewhere} route=${route} queue=${queue} rows=${list.rows} />`} Looking claims nothing.</p>
+  return html`<p class="quiet">${queue === route.queue ? STATES[state] : html`<${Elsewhere} route=${route} queue=${queue} rows=${list.rows} />`} Listing them claims none.</p>
     <div class="row tools">
       ${list.news > 0 && html`<button type="button" onClick=${list.update}>${several(list.news, "change")}: show</button>`}
       ${letters.length > 0 && html`<${RedriveThese} queue=${queue} ids=${letters} done=${moved} />`}
@@ -83,8 +83,7 @@ export function Messages({ route, queue = route.queue, state = "ready", depth })
 
 function Elsewhere({ route, queue, rows }) {
   const own = rows.filter((row) => row.origin === route.queue).length;
-  return html`What is ready in <a href=${to(route.project, queue)}>${visible(queue)}</a>: of ${several(rows.length, "loaded message")}
-    ${` ${count(own)} came from ${visible(route.queue)}, which stand first.`}`;
+  return html`Ready messages of <a href=${to(route.project, queue)}>${visible(queue)}</a>: ${count(own)} of the ${count(rows.length)} loaded came from ${visible(route.queue)}, and are listed first.`;
 }
 
 /** The first page follows the queue unless the reader is at work in it; then what is new waits. */
@@ -248,7 +247,7 @@ function More({ list }) {
 
 function Nothing({ route, state, depth }) {
   if (route.query.state === "dead") {
-    return html`<${Empty} title="No dead letters are ready"><p>Nothing was buried, or it was redriven, or other consumers took it.</p></${Empty}>`;
+    return html`<${Empty} title="No dead letters are ready"><p>No message was buried, or the dead letters were redriven or consumed.</p></${Empty}>`;
   }
   const others = Object.keys(STATES).filter((name) => name !== state && depth?.[name] > 0);
   if (state !== "ready" || others.length) {
@@ -256,7 +255,7 @@ function Nothing({ route, state, depth }) {
     return html`<${Empty} title=${`Nothing is ${state}`}><p>${others.length ? html`There are${others.map(link)}.` : "Nothing else is in the queue."}</p></${Empty}>`;
   }
   return html`<${Empty} title="The queue is empty">
-    <p>Its consumers have taken everything, or nothing was posted yet.</p>
+    <p>Its consumers have taken all messages, or none was posted yet.</p>
     <p><a href=${to(route.project, route.queue, { tab: "post" })}>Post a message</a></p>
   </${Empty}>`;
 }

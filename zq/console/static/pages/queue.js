@@ -91,9 +91,9 @@ function Words({ project, metadata }) {
   return html`<p class="words">
     Messages live ${age(metadata._default_message_ttl)} unless a post says otherwise${delay > 0 && `, and wait ${age(delay)} first`}.${" "}
     ${dead && most !== null && most !== undefined && most >= 0 && html`After ${several(most, "claim")} they go to ${link(dead)}. `}
-    ${dead && (most === null || most === undefined) && html`What is buried goes to ${link(dead)}. `}
-    ${metadata._redelivery_delay > 0 && `What comes back waits ${age(metadata._redelivery_delay)}. `}
-    ${kept > 0 ? `What is finished is in the history for ${age(kept)}.` : "What is finished leaves no history."}
+    ${dead && (most === null || most === undefined) && html`Buried messages go to ${link(dead)}. `}
+    ${metadata._redelivery_delay > 0 && `A released message waits ${age(metadata._redelivery_delay)}. `}
+    ${kept > 0 ? `Finished messages are in the history for ${age(kept)}.` : "Finished messages leave no history."}
     ${metadata._enable_encrypt_messages === true && " Bodies are encrypted in the store."}
   </p>`;
 }

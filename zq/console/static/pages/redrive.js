@@ -27,7 +27,7 @@ export function Redrive({ route, dead, sources, done }) {
 function Choice({ queue, dead, within, set }) {
   const choice = (value, text) => html`<label class="check"><input type="radio" name="what" checked=${within === value} onChange=${() => set(value)} /><span>${text}</span></label>`;
   return html`<fieldset><legend>Which dead letters</legend>
-    ${choice(false, `Those of ${visible(queue)}, which are in ${visible(dead)}`)} ${choice(true, `Those in ${visible(queue)}, of other queues`)}
+    ${choice(false, `Letters of ${visible(queue)}, in ${visible(dead)}`)} ${choice(true, `Letters of other queues, in ${visible(queue)}`)}
   </fieldset>`;
 }
 
